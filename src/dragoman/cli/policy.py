@@ -63,9 +63,9 @@ def check(
     found = find_matches(build_policy(loaded), meant, identities=identity or (), agent=agent)
     shown = [match_to_json(match) for match in found]
     if json:
-        print_json({"operation": meant.id, "effect": meant.effect, **shown[0], "matches": shown})
+        print_json({"operation": meant.id, "effect": meant.policy_effect, **shown[0], "matches": shown})
         return
-    print_line(f"{meant.id} ({meant.effect}): {shown[0]['decision']}")
+    print_line(f"{meant.id} ({meant.policy_effect}): {shown[0]['decision']}")
     if shown[0]["reason"]:
         print_line(shown[0]["reason"])
     rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in shown]

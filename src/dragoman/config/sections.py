@@ -226,6 +226,7 @@ class McpServerConfig(ConfigSection, frozen=True):
     headers: dict[str, str] = {}
     tools: tuple[Name, ...] = ("*",)
     effects: dict[str, Literal["read", "idempotent", "once"]] = {}
+    trust_effects: bool = False
     trust: Literal["always", "first", "ask"] = "first"
     lazy: bool = False
     enabled: bool = True
@@ -274,6 +275,8 @@ class SpokesConfig(ConfigSection, frozen=True):
     enabled: bool = True
     namespaces: dict[str, Patterns] = {}
     reserved: tuple[Name, ...] = ()
+    effects: dict[str, Literal["read", "idempotent", "once"]] = {}
+    trust_effects: Patterns = ()
     grace: NonNegativeSeconds = 30.0
 
 

@@ -25,7 +25,8 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     Either `command`, a program and its arguments, or a `url`. A program gets `env`, those variables of the
     hub that `env_from` names, and `secrets` by name; of anything else only PATH, HOME and LANG. For a `url`
     the `secrets` are headers beside `headers`. `tools` are patterns of the names that are taken. `effects`
-    says by name or pattern what a repetition does; it goes before what the server itself says. `max_tools`
+    says by name or pattern what a repetition does; it goes before what the server itself says, which the
+    policy goes by only with `trust_effects`. `max_tools`
     limits its tools, `notification_rate` what it sends unasked, `stderr_limit` the bytes of its error output
     that are logged each minute.
     """
@@ -41,6 +42,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     tools: tuple[str, ...] = ("*",)
     effects: Mapping[str, Effect] = {}
+    trust_effects: bool = False
     trust: Trust = "first"
     lazy: bool = False
     enabled: bool = True

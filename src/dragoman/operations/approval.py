@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ from dragoman.operations.access import require_owner
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
 OWNER = "owner"  # in `answerers`: the call's own owner
+HUB_PROVIDER = "hub"
 DEFAULT_ANSWER = "yes"  # the answer to a question that was approved without a text
 EXPIRED_REASON = "nobody answered in time"
 MAX_ANSWER_LENGTH = 10_000  # characters of an answer, or of a reason
@@ -26,11 +27,29 @@ class Question(msgspec.Struct, frozen=True):
     options: tuple[str, ...] = ()
 
 
+class CallProvider(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who runs a call: the hub, an MCP server or the spokes of an owner, and the definition's hash."""
+
+    name: str
+    owner: str | None
+    definition: str
+
+    def differences(self, other: CallProvider) -> str:
+        """Return in words what differs from another provider of the same operation."""
+        changes = {
+            "it is provided by something else": self.name != other.name,
+            "another owner's spoke serves it": self.owner != other.owner,
+            "its definition has changed": self.definition != other.definition,
+        }
+        return " and ".join(text for text, is_changed in changes.items() if is_changed)
+
+
 class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """One operation that needs approval: its arguments, and what the matching rule says.
 
     With a `question`, an answer is requested instead of consent. `agent` names the agent whose model asks,
-    if it is not the agent that the person talks to.
+    if it is not the agent that the person talks to. `provider` is who would run it; only requests of
+    earlier versions have none.
     """
 
     operation: str
@@ -41,6 +60,11 @@ class ApprovalItem(msgspec.Struct, frozen=True, omit_defaults=True):
     expires: float | None = None
     question: Question | None = None
     agent: str | None = None
+    provider: CallProvider | None = None
+
+
+ApprovalKey: TypeAlias = tuple[str, str, CallProvider | None]
+"""Operation, hash of the input, and provider of one approved call."""
 
 
 class SuspendedCall(msgspec.Struct, frozen=True):
@@ -133,7 +157,9 @@ class Grant:
         self.state = state
         self.call_id = call_id
         approved_items = items if approved and state is None else ()
-        self._unused = Counter((item.operation.lower(), item.input_hash) for item in approved_items)
+        self._unused = Counter(
+            (item.operation.lower(), item.input_hash, item.provider) for item in approved_items
+        )
 
     @classmethod
     def from_approval(cls, approval: ApprovalRequest) -> Grant:
@@ -152,19 +178,46 @@ class Grant:
             call_id=nested.call_id,
         )
 
-    def consume(self, operation: str, input_hash: str) -> bool:
-        """Return whether this call is approved, and use the approval up."""
+    def consume(self, operation: str, input_hash: str, *, provider: CallProvider) -> bool:
+        """Return whether this call by this provider is approved, and use the approval up."""
         if self.state is not None:
             return True  # a suspended call was approved before it started
-        key = (operation.lower(), input_hash)
-        if not self._unused[key]:
+        key = self._find_unused(operation, input_hash, provider=provider)
+        if key is None:
             return False
         self._unused[key] -= 1
         return True
 
-    def covers(self, operation: str, input_hash: str) -> bool:
+    def covers(self, operation: str, input_hash: str, *, provider: CallProvider) -> bool:
         """Return whether consume() would succeed."""
-        return self.state is not None or bool(self._unused[operation.lower(), input_hash])
+        return (
+            self.state is not None or self._find_unused(operation, input_hash, provider=provider) is not None
+        )
+
+    def mismatch(self, item: ApprovalItem) -> str | None:
+        """Return how the provider of a call differs from the approved one; None if there is no such call."""
+        call = (item.operation.lower(), item.input_hash)
+        approved = [provider for *key, provider in +self._unused if tuple(key) == call]
+        if not approved or item.provider is None:
+            return None
+        if approved[0] is None:
+            return "the approval does not say who runs it"
+        return approved[0].differences(item.provider) or None
+
+    def _find_unused(self, operation: str, input_hash: str, *, provider: CallProvider) -> ApprovalKey | None:
+        """Return the unused approval of this call; one without a provider is for the hub's operations."""
+        providers = (provider, None) if provider.name == HUB_PROVIDER else (provider,)
+        keys: list[ApprovalKey] = [(operation.lower(), input_hash, each) for each in providers]
+        return next((key for key in keys if self._unused[key]), None)
+
+
+def explain_mismatch(item: ApprovalItem, grant: Grant | None) -> ApprovalItem:
+    """Return the item, with the reason why an earlier approval of the same call does not hold, if any."""
+    change = None if grant is None else grant.mismatch(item)
+    if change is None:
+        return item
+    reason = f"It was approved before, but not as it is now: {change}."
+    return msgspec.structs.replace(item, reason=f"{item.reason} {reason}" if item.reason else reason)
 
 
 class ApprovalUse(msgspec.Struct, frozen=True):

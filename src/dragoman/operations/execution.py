@@ -22,7 +22,13 @@ from dragoman.errors import (
     DragomanError,
     InvalidInput,
 )
-from dragoman.operations.approval import DEFAULT_ANSWER, ApprovalItem, Grant, SuspendedCall
+from dragoman.operations.approval import (
+    DEFAULT_ANSWER,
+    ApprovalItem,
+    Grant,
+    SuspendedCall,
+    explain_mismatch,
+)
 from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
 from dragoman.operations.concurrency import LargeValueWorker, run_detached
@@ -239,15 +245,18 @@ class Execution:
         if ruling.block is not None:
             raise CallDenied(f"{operation.id} was blocked: {ruling.block}")
         if ruling.ask is not None:
-            item = ApprovalItem(operation.id, record.input, record.input_hash, reason=ruling.ask)
+            provider = operation.call_provider
+            item = ApprovalItem(
+                operation.id, record.input, record.input_hash, reason=ruling.ask, provider=provider
+            )
             grant = context.grant
             is_granted = None if grant is None else grant.consume if consume else grant.covers
-            if is_granted is None or not is_granted(operation.id, record.input_hash):
+            if is_granted is None or not is_granted(operation.id, record.input_hash, provider=provider):
                 self._check(
                     operation, record, context=context
                 )  # a rule of the policy names who may answer, so it goes first
                 message = f"{operation.id} needs approval: {ruling.ask}"
-                raise ApprovalNeeded(message, items=[item])
+                raise ApprovalNeeded(message, items=[explain_mismatch(item, grant)])
             context = replace(context, grant=Grant([item]))
         self._check(operation, record, context=context)
 
@@ -272,11 +281,11 @@ class Execution:
 
     def _hooked_call(self) -> HookedCall:
         """Return the call as hooks see it: with the input that it runs with."""
-        record, effective_input = self._record, self._effective_input
+        record, effective_input, target = self._record, self._effective_input, self._prepared.target
         return HookedCall(
             operation=record.operation,
             input=effective_input if isinstance(effective_input, Mapping) else {},
-            effect=record.effect,
+            effect=target.policy_effect if isinstance(target, Operation) else record.effect,
             owner=record.owner,
             key_id=self._prepared.context.identity.key_id,
             call_id=record.id or None,

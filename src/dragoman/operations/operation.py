@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Required, TypeAlias, TypedDict, Unpack
@@ -9,7 +10,7 @@ from typing import Any, Literal, Required, TypeAlias, TypedDict, Unpack
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.operations.approval import Question
+from dragoman.operations.approval import CallProvider, Question
 from dragoman.operations.arguments.validation import InputParser, make_parser
 from dragoman.operations.call_limiter import CallLimiter
 from dragoman.operations.context import Context
@@ -40,6 +41,8 @@ class OperationDetails(TypedDict, total=False):
     owner: str | None
     private: bool
     identity_aware: bool
+    effect_claimed: bool
+    provider: str
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -50,6 +53,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     seconds. `retries` are further attempts after a transient failure, for `read` and `idempotent`
     operations only. `gate` limits how many calls run at a time and how often; operations may share one.
     `source` says where it comes from: `python`, `mcp:SERVER`, `spoke:NAME`.
+
+    `effect_claimed` is True if nobody but a spoke or an MCP server says so: then only retries rely on the
+    effect, and the policy takes it for `once`. `provider` is what runs it, as approvals name it: it differs
+    between two MCP servers of the same name.
 
     `owner` is whose spoke runs it, None for the hub and its MCP servers; only this owner sees and calls it
     if it is `private`. `identity_aware` is False if the result does not depend on who calls: only then may
@@ -78,6 +85,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     owner: str | None = None
     private: bool = False
     identity_aware: bool = True
+    effect_claimed: bool = False
+    provider: str = "hub"
 
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.namespace):
@@ -99,6 +108,34 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def id(self) -> str:
         """`namespace.name`, by which it is called."""
         return f"{self.namespace}.{self.name}"
+
+    @property
+    def definition(self) -> bytes:
+        """What callers are told of it, and what it may do, as JSON with sorted keys."""
+        shown = {
+            "id": self.id,
+            "description": self.description,
+            "inputSchema": self.input_schema,
+            "outputSchema": self.output_schema,
+            "effect": self.effect,
+            "approval": self.approval,
+        }
+        return msgspec.json.encode(shown, order="sorted")
+
+    @property
+    def definition_hash(self) -> str:
+        """The SHA-256 of the definition."""
+        return hashlib.sha256(self.definition).hexdigest()
+
+    @property
+    def call_provider(self) -> CallProvider:
+        """Who runs a call of it, and as what: an approval holds only for this."""
+        return CallProvider(self.provider, self.owner, self.definition_hash)
+
+    @property
+    def policy_effect(self) -> Effect:
+        """The effect that rules of the policy and hooks go by."""
+        return "once" if self.effect_claimed else self.effect
 
     def is_visible_to(self, owner: str) -> bool:
         """Return whether callers of this owner may know of it; the policy decides the rest."""

@@ -107,7 +107,9 @@ def outcome_to_json(outcome: CallOutcome) -> dict[str, object]:
 
 
 def operation_summary(operation: Operation) -> dict[str, object]:
+    claimed = {"effectClaimed": True} if operation.effect_claimed else {}
     return {
+        **claimed,
         "id": operation.id,
         "namespace": operation.namespace,
         "summary": summarise(operation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -34,6 +35,7 @@ def make_operation(
 ) -> Operation:
     """Return the operation that calls the definition. Raises ConfigError for an unusable input schema."""
     effect = effect_of(definition, spec)
+    configured = configured_effect(definition, spec)
 
     async def run(input: Mapping[str, Any], context: Context) -> Any:
         return await call(RemoteCall(definition, effect, input), context)
@@ -50,6 +52,8 @@ def make_operation(
         gate=gate,
         source=f"mcp:{spec.name}",
         identity_aware=False,
+        effect_claimed=configured is None and not spec.trust_effects,
+        provider=provider_name(spec),
     )
 
 
@@ -67,15 +71,27 @@ def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
 
 def effect_of(definition: ToolDefinition, spec: ServerSpec) -> Effect:
     """Return the effect: as the spec sets it by name or pattern, else as the server declares it."""
-    if definition.name in spec.effects:
-        return spec.effects[definition.name]
-    for pattern, effect in spec.effects.items():
-        if fnmatchcase(definition.name, pattern):
-            return effect
+    configured = configured_effect(definition, spec)
+    if configured is not None:
+        return configured
     hints = definition.annotations or {}
     if definition.method != "tools/call" or hints.get("readOnlyHint") is True:
         return "read"
     return "idempotent" if hints.get("idempotentHint") is True else "once"
+
+
+def configured_effect(definition: ToolDefinition, spec: ServerSpec) -> Effect | None:
+    """Return the effect that the spec sets by name or pattern, if any."""
+    if definition.name in spec.effects:
+        return spec.effects[definition.name]
+    matching = (effect for pattern, effect in spec.effects.items() if fnmatchcase(definition.name, pattern))
+    return next(matching, None)
+
+
+def provider_name(spec: ServerSpec) -> str:
+    """Return the server as approvals name it: another program or address of the same name is another one."""
+    place = msgspec.json.encode([spec.command, spec.url])
+    return f"mcp:{spec.name}:{hashlib.sha256(place).hexdigest()[:16]}"
 
 
 def is_selected(definition: ToolDefinition, spec: ServerSpec) -> bool:

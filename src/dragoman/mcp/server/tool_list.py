@@ -87,7 +87,7 @@ def pinned_tool_entry(name: str, operation: Operation) -> dict[str, Any]:
         "name": name,
         "description": sanitize_text(operation.description, MAX_DESCRIPTION_LENGTH) or operation.id,
         "inputSchema": {**operation.input_schema, "type": "object"},
-        "annotations": {**EFFECT_HINTS[operation.effect], "openWorldHint": True},
+        "annotations": {**EFFECT_HINTS[operation.policy_effect], "openWorldHint": True},
         "_meta": ALWAYS_LOAD,
     }
 

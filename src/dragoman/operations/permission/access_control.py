@@ -17,6 +17,7 @@ from dragoman.operations.approval import (
     ApprovalRequest,
     ApprovalStore,
     Grant,
+    explain_mismatch,
 )
 from dragoman.operations.context import Context
 from dragoman.operations.execution import PreparedCall, is_meta_call
@@ -90,7 +91,8 @@ class AccessControl:
             return
         grant = context.grant
         is_granted = None if grant is None else grant.consume if consume else grant.covers
-        if is_granted is None or not is_granted(operation.id, record.input_hash):
+        provider = operation.call_provider
+        if is_granted is None or not is_granted(operation.id, record.input_hash, provider=provider):
             raise approval_error(operation, record, verdict=verdict, context=context)
 
     async def seconds_left(self, approval_id: str) -> float:
@@ -182,11 +184,13 @@ def approval_error(
     operation: Operation, record: CallRecord, *, verdict: Verdict, context: Context
 ) -> ApprovalNeeded:
     """Return the error of a call that needs approval. Raises InvalidInput for an invalid question."""
-    item = make_item(operation, record, verdict=verdict)
+    item = explain_mismatch(make_item(operation, record, verdict=verdict), context.grant)
     if context.parent_agents:
         item = replace(item, agent=context.agent)
     if operation.make_question is None:
-        return ApprovalNeeded(f"{operation.id} needs approval.", items=[item])
+        change = None if context.grant is None else context.grant.mismatch(item)
+        again = f" again: {change} since it was approved" if change else ""
+        return ApprovalNeeded(f"{operation.id} needs approval{again}.", items=[item])
     question = operation.make_question(record.input)
     return ApprovalNeeded("The question has not been answered.", items=[replace(item, question=question)])
 
@@ -195,7 +199,7 @@ def make_item(operation: Operation, record: CallRecord, *, verdict: Verdict) -> 
     """Return the item to approve."""
     rule = verdict.rule
     if rule is None:
-        return ApprovalItem(operation.id, record.input, record.input_hash)
+        return ApprovalItem(operation.id, record.input, record.input_hash, provider=operation.call_provider)
     return ApprovalItem(
         operation.id,
         record.input,
@@ -203,6 +207,7 @@ def make_item(operation: Operation, record: CallRecord, *, verdict: Verdict) -> 
         reason=rule.reason,
         answerers=rule.answerers,
         expires=rule.expires,
+        provider=operation.call_provider,
     )
 
 

@@ -70,7 +70,7 @@ class RuleMatch(msgspec.Struct, frozen=True):
     def applies_to(self, operation: Operation) -> bool:
         """Return whether it covers the effect and, for a meta-tool, names its namespace."""
         rule = self.verdict.rule
-        if rule is not None and rule.effects and operation.effect not in rule.effects:
+        if rule is not None and rule.effects and operation.policy_effect not in rule.effects:
             return False
         return operation.namespace != RESERVED_NAMESPACE or (
             self.pattern is not None and self.pattern.namespace == RESERVED_NAMESPACE
@@ -143,7 +143,7 @@ class Policy:
         table = self._table(identity, agent)
         if table.is_empty and not operation.approval and operation.namespace != RESERVED_NAMESPACE:
             return table.default.verdict
-        key = (table.number, operation.namespace, operation.name, operation.effect, operation.approval)
+        key = (table.number, operation.namespace, operation.name, operation.policy_effect, operation.approval)
         verdict = self._verdicts.get(key)
         if verdict is None:
             if len(self._verdicts) >= MAX_VERDICTS:

@@ -169,7 +169,10 @@ class ExternalOperations:
 def build_permits(config: Config, servers: Iterable[str]) -> NamespacePermissions:
     """Return who may register operations in which namespaces; those of MCP servers are reserved."""
     reserved = (*config.spokes.reserved, *servers)
-    return NamespacePermissions(config.spokes.namespaces, reserved=reserved)
+    spokes = config.spokes
+    return NamespacePermissions(
+        spokes.namespaces, reserved=reserved, effects=spokes.effects, trust_effects=spokes.trust_effects
+    )
 
 
 def secret_values(spec: ServerSpec, environ: Mapping[str, str]) -> Iterator[str]:

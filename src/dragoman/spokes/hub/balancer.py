@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.errors import CallError, CallUncertain, Unavailable
 from dragoman.operations.context import Context
-from dragoman.operations.operation import Operation
+from dragoman.operations.operation import Effect, Operation
 from dragoman.spokes.hub.call import MAX_DEPTH, SpokeCall, SpokeLost, calling_spokes
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke, SlotWaiter
 from dragoman.spokes.protocol import ErrorFrame, OperationOffer, ResultFrame
@@ -20,7 +20,8 @@ CHANGED_HINT = "look at the operation again before you call it"
 class SpokeBalancer:
     """Runs an operation at one of its owner's spokes that offer it.
 
-    `is_shared`: callers of all owners may use it; else only those of its own.
+    `is_shared`: callers of all owners may use it; else only those of its own. `effect` is what a repeated
+    call does, as the configuration or else the offer says; `effect_claimed` as in `Operation`.
     """
 
     def __init__(
@@ -29,9 +30,16 @@ class SpokeBalancer:
         self.offer = offer
         self.owner = owner
         self.is_shared = False
+        self.effect: Effect = offer.effect
+        self.effect_claimed = True
         self.spokes: list[RemoteSpoke] = []
         self._call_numbers = call_numbers or count(1)
         self._waiters: dict[SlotWaiter, None] = {}
+
+    @property
+    def terms(self) -> tuple[bool, Effect, bool]:
+        """What the configuration says of the operation."""
+        return self.is_shared, self.effect, self.effect_claimed
 
     def add_spoke(self, spoke: RemoteSpoke) -> None:
         """Add a spoke that serves the operation."""
@@ -57,13 +65,15 @@ class SpokeBalancer:
             name=offer.name,
             description=offer.description,
             output_schema=offer.output_schema,
-            effect=offer.effect,
+            effect=self.effect,
             timeout=offer.timeout,
             approval=offer.approval,
             source=f"spoke:{name}",
             owner=self.owner,
             private=not self.is_shared,
             identity_aware=False,
+            effect_claimed=self.effect_claimed,
+            provider="spoke",
         )
 
     async def _run_offer(self, input: Mapping[str, Any], context: Context, *, offer: OperationOffer) -> Any:
@@ -84,7 +94,7 @@ class SpokeBalancer:
             remote = await self._reserve_spoke()
             ticket = SpokeCall(
                 self.offer.id,
-                self.offer.effect,
+                self.effect,
                 context=context,
                 subcall_context=remote.subcall_context(context),
             )
@@ -96,7 +106,7 @@ class SpokeBalancer:
             if not isinstance(came, SpokeLost):
                 raise ticket.error_from_reply(came)
             begun += came.may_have_started
-            if came.may_have_started and self.offer.effect == "once":
+            if came.may_have_started and self.effect == "once":
                 raise CallUncertain(
                     f"the spoke {remote.id!r} went away while it ran {self.offer.id}; it is not known whether"
                     " it took effect",

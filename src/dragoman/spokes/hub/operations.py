@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 
 import msgspec
@@ -68,6 +69,17 @@ class SpokeOperations:
         if refused:
             log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
+
+    def set_permissions(self, permissions: NamespacePermissions) -> None:
+        """Use other permissions; what they share, and which effects they trust, changes at once."""
+        self.permissions = permissions
+        for balancer in list(self._balancers.values()):
+            before = balancer.terms
+            operation = self._make_operation(balancer)
+            if balancer.terms != before:
+                with suppress(NotFound):
+                    self._registry.remove(operation.id)
+                self._registry.add(operation)
 
     def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
         """Remove operations of a spoke; one that no spoke serves leaves the registry."""
@@ -139,7 +151,11 @@ class SpokeOperations:
 
     def _make_operation(self, balancer: SpokeBalancer) -> Operation:
         """Return the operation, for all owners or only for its own. Raises ConfigError."""
-        balancer.is_shared = self.permissions.shares(balancer.owner, balancer.offer.namespace)
+        offer, permissions = balancer.offer, self.permissions
+        configured = permissions.configured_effect(offer.id)
+        balancer.is_shared = permissions.shares(balancer.owner, offer.namespace)
+        balancer.effect = configured or offer.effect
+        balancer.effect_claimed = configured is None and not permissions.trusts_effects(balancer.owner)
         return balancer.operation()
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.errors import Forbidden
+from dragoman.operations.operation import Effect
 from dragoman.operations.registry import HUB_NAMESPACES, RESERVED_NAMESPACE
 
 ANY_OWNER = "*"
@@ -20,13 +21,21 @@ class NamespacePermissions:
     """
 
     def __init__(
-        self, namespaces: Mapping[str, str | Sequence[str]] | None = None, *, reserved: Sequence[str] = ()
+        self,
+        namespaces: Mapping[str, str | Sequence[str]] | None = None,
+        *,
+        reserved: Sequence[str] = (),
+        effects: Mapping[str, Effect] | None = None,
+        trust_effects: str | Sequence[str] = (),
     ) -> None:
+        """`effects` are by patterns of ids, `trust_effects` are patterns of owners whose claims count."""
         self._patterns = {
             owner: (patterns,) if isinstance(patterns, str) else tuple(patterns)
             for owner, patterns in (namespaces or {}).items()
         }
         self._reserved = tuple(reserved)
+        self._effects = dict(effects or {})
+        self._trusted = (trust_effects,) if isinstance(trust_effects, str) else tuple(trust_effects)
 
     def check(self, owner: str, namespace: str, *, current_owner: str | None) -> None:
         """Raise Forbidden if the owner may not use the namespace. `current_owner` is whose it is by its
@@ -59,6 +68,17 @@ class NamespacePermissions:
         """Return whether what the owner's spokes register in the namespace is for all owners."""
         granted = self._patterns.get(owner, ()) if owner != ANY_OWNER else ()
         return matches_any(canonical_namespace(namespace), granted)
+
+    def configured_effect(self, id: str) -> Effect | None:
+        """Return the effect that the configuration gives an operation: its id, else the first pattern."""
+        exact = {pattern.lower(): effect for pattern, effect in self._effects.items()}
+        if id.lower() in exact:
+            return exact[id.lower()]
+        return next((effect for each, effect in exact.items() if fnmatchcase(id.lower(), each)), None)
+
+    def trusts_effects(self, owner: str) -> bool:
+        """Return whether the policy goes by the effects that this owner's spokes claim."""
+        return any(fnmatchcase(owner, pattern) for pattern in self._trusted)
 
     def _is_granted_to_other(self, name: str) -> bool:
         return any(

@@ -93,8 +93,8 @@ class SpokeServer:
         ]
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
-        """Use these permissions for new registrations; existing ones stay."""
-        self._operations.permissions = permissions
+        """Use these permissions for new registrations, and for who sees the existing ones."""
+        self._operations.set_permissions(permissions)
 
     def disconnect(self, socket: Socket, message: str) -> None:
         """Close a connection whose key is no longer valid. The calls of its spoke fail at once."""
