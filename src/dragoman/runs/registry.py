@@ -25,7 +25,6 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
-from dragoman.agent.turn import TurnSpec
 from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
@@ -321,14 +320,14 @@ class RunRegistry:
     ) -> HubRun:
         if self._closed:
             raise Unavailable("the hub is shutting down", hint="retry the request")
-        now = time.time()
+        now, action = time.time(), request.action
         session = existing or Session(
             id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
         )
         resolved = self._resolve_agent(request, session, identity=identity)
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
-        run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
+        run_plan = make_plan(action, stored, new_id=new_id("msg"))
         row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,
@@ -353,6 +352,18 @@ class RunRegistry:
         toolbox = await self.toolbox(agent.operations, tools, context=context)
         inputs = await _store_answers(run_plan, toolbox, by=identity)
         run_plan = replace(run_plan, input_events=inputs)
+        await self._store_begin(row, run_plan, session=session)
+        turn = make_turn(
+            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
+        )
+        run = HubRun(
+            row, Loop(turn), action=action, store=self._store, settings=self.settings, on_end=self._remove_run
+        )
+        self._register(run, identity)
+        return run
+
+    async def _store_begin(self, row: rows.RunRecord, run_plan: RunPlan, *, session: Session) -> None:
+        """Store the run with the messages that its plan adds, changes and drops."""
         await self._store.runs.create(
             row,
             assistant=_with_inputs(run_plan),
@@ -360,10 +371,6 @@ class RunRegistry:
             session=session,
             drop_from=run_plan.drop_from,
         )
-        turn = make_turn(
-            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
-        )
-        return self._start(row, turn, action=request.action, identity=identity)
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
         """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
@@ -375,22 +382,11 @@ class RunRegistry:
         require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
         return resolved
 
-    def _start(
-        self, row: rows.RunRecord, turn: TurnSpec, *, action: ChatAction, identity: Identity
-    ) -> HubRun:
-        run = HubRun(
-            row,
-            Loop(turn),
-            store=self._store,
-            settings=self.settings,
-            on_end=self._remove_run,
-            action=action,
-        )
-        session_id = row.session_id
+    def _register(self, run: HubRun, identity: Identity) -> None:
+        session_id = run.row.session_id
         self._active[session_id] = run
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
         self._undelivered.discard(session_id)
-        return run
 
     def _remove_run(self, run: HubRun) -> None:
         key = run.row.session_id
