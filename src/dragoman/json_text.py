@@ -9,6 +9,7 @@ needs to handle it. Numbers keep their value: NaN, infinities and numbers too la
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -21,6 +22,7 @@ _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_ESCAPE = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
 _ESCAPED_BACKSLASH, _HIDDEN_BACKSLASH = b"\\\\", b"\0\0"
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
@@ -80,3 +82,36 @@ def replace_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     return value
+
+
+def prune_depth(data: bytes, max_depth: int) -> bytes:
+    """Replace what is nested deeper with null in a JSON text."""
+    parts: list[bytes] = []
+    depth = start = 0
+    for token in _TOKEN.finditer(data):
+        sign = token[0]
+        if sign in (b"[", b"{"):
+            depth += 1
+            if depth == max_depth + 1:
+                parts.append(data[start : token.start()])
+        elif sign in (b"]", b"}"):
+            if depth == max_depth + 1:
+                parts.append(b"null")
+                start = token.end()
+            depth -= 1
+    return b"".join([*parts, data[start:]])
+
+
+def is_deeper_than(value: Any, limit: int) -> bool:
+    """Return whether a JSON value is nested deeper. Not recursive: the value may overflow the stack."""
+    level = [value]
+    for _ in range(limit):
+        level = [item for each in level for item in children(each)]
+        if not level:
+            return False
+    return True
+
+
+def children(value: Any) -> Iterator[Any]:
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (item for item in items if isinstance(item, (dict, list)))

@@ -134,11 +134,14 @@ async def test_who_never_answers_a_ping_is_let_go_and_its_calls_fail() -> None:
     "frame",
     ["{", '{"type":"hello","protocol":1,"id":"raw"}', '{"type":"part","text":"[","last":true}', b"\x00"],
 )
-async def test_garbage_later_on_ends_the_connection_with_a_word(frame: str | bytes) -> None:
-    async with house() as hub, raw(hub) as spoke:
+async def test_garbage_without_end_ends_the_connection_with_a_reason(frame: str | bytes) -> None:
+    async with house(settings=SpokeSettings(bad_frames=3)) as hub, raw(hub) as spoke:
         await spoke.join()
-        await spoke.socket.send(frame)
-        assert (await spoke.hear("bye"))["again"] is False
+        for _ in range(4):
+            await spoke.socket.send(frame)
+        bye = await spoke.hear("bye")
+        assert bye["again"] is False
+        assert "more than 3 frames in a minute could not be used" in bye["message"]
         assert await spoke.end() == 4400
 
 
@@ -148,15 +151,6 @@ async def test_a_frame_over_the_server_s_size_ends_the_connection() -> None:
         await spoke.join()
         await spoke.say("result", id="x", result="x" * 50_000)
         assert await spoke.end() == 1009
-
-
-async def test_parts_over_the_size_of_a_message_end_the_connection() -> None:
-    settings = SpokeSettings(frame=10_000, message=20_000)
-    async with house(settings=settings) as hub, raw(hub) as spoke:
-        await spoke.join()
-        for _ in range(3):
-            await spoke.say("part", text="x" * 9_000)
-        assert (await spoke.hear("bye"))["code"] == "frame_too_long"
 
 
 async def test_answers_for_calls_that_there_are_not_are_passed_over() -> None:

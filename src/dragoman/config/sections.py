@@ -278,6 +278,8 @@ class SpokesConfig(ConfigSection, frozen=True):
     effects: dict[str, Literal["read", "idempotent", "once"]] = {}
     trust_effects: Patterns = ()
     grace: NonNegativeSeconds = 30.0
+    operations: PositiveInt = 5_000
+    owner_operations: PositiveInt = 20_000
 
 
 class LimitsConfig(ConfigSection, frozen=True):

@@ -15,6 +15,7 @@ from dragoman.spokes.protocol import PartFrame, ProgressFrame, SpokeFrame, encod
 ENVELOPE_BYTES = 64
 MAX_CHAR_BYTES = 4  # bytes of a character of JSON text inside a JSON string
 SHOWN = 200
+SHOWN_CHARS = 400
 
 
 class FrameSizes:
@@ -49,13 +50,23 @@ class PartJoiner:
         self._limit = limit
         self._texts: list[str] = []
         self._size = 0
+        self._dropping = False
+        self.start = ""
+        """The start of the message that was too long."""
 
     def add(self, part: PartFrame) -> str | None:
-        """Return the whole message after its last part. Raises FrameTooLong above the limit."""
+        """Return the whole message after its last part.
+
+        Raises FrameTooLong when it exceeds the limit, once; its other parts are then ignored.
+        """
         self._size += len(part.text)
-        if self._size > self._limit:
-            self._texts.clear()
-            raise FrameTooLong(f"a message in parts is over {self._limit} bytes")
+        if self._dropping or self._size > self._limit:
+            first, self._dropping = not self._dropping, not part.last
+            self.start = (self._texts or [part.text])[0][:SHOWN_CHARS] if first else self.start
+            self._texts, self._size = [], 0
+            if first:
+                raise FrameTooLong(f"a message in parts is over {self._limit} bytes")
+            return None
         self._texts.append(part.text)
         if not part.last:
             return None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.json_text import prune_depth
 from dragoman.mcp.client.definition_pins import (
     MemoryPinStore,
     PinStore,
@@ -18,7 +19,7 @@ from dragoman.mcp.client.definition_pins import (
     definition_diff,
 )
 from dragoman.mcp.client.definitions import ToolDefinition
-from dragoman.mcp.client.jsonrpc import parse_messages, prune_depth
+from dragoman.mcp.client.jsonrpc import MAX_DEPTH, parse_messages
 from dragoman.redaction import Redactor
 from dragoman.store import Store
 from dragoman.store.mcp_servers import DefinitionPin, DefinitionPinRepository, McpServerRepository
@@ -96,7 +97,7 @@ def test_a_diff_shows_characters_that_cannot_be_seen() -> None:
 @pytest.mark.parametrize("levels", [100, 128, 129, 5_000, 100_000])
 def test_what_is_nested_too_deep_becomes_null_and_the_rest_stays(levels: int) -> None:
     deep = b'{"a":' * levels + b'"]}"' + b"}" * levels
-    stored = json.loads(prune_depth(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}'))
+    stored = json.loads(prune_depth(b'{"before": 1, "deep": ' + deep + b', "after": "[{"}', MAX_DEPTH))
     assert (stored["before"], stored["after"]) == (1, "[{")
     (message,) = parse_messages(b'{"jsonrpc": "2.0", "id": 1, "result": {"deep": ' + deep + b"}}")
     assert message.message.id == 1  # type: ignore[union-attr]  # it was read

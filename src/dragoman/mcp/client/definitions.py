@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from dragoman.json_text import is_deeper_than
 from dragoman.operations.operation import NAME_PATTERN
 from dragoman.operations.sanitize import sanitize_text
 
@@ -116,21 +117,6 @@ def duplicate_problem(tool: Mapping[str, Any], definitions: Mapping[str, ToolDef
 def name_preview(tool: Any) -> str:
     name = tool.get("name") if isinstance(tool, dict) else None
     return repr(sanitize_text(name, NAME_PREVIEW_CHARS)) if isinstance(name, str) else "without a name"
-
-
-def is_deeper_than(value: Any, limit: int) -> bool:
-    """Return whether a JSON value is nested deeper. Not recursive: the value may overflow the stack."""
-    level = [value]
-    for _ in range(limit):
-        level = [item for each in level for item in children(each)]
-        if not level:
-            return False
-    return True
-
-
-def children(value: Any) -> Iterator[Any]:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (item for item in items if isinstance(item, (dict, list)))
 
 
 NO_INPUT: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

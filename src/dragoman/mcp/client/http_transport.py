@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 import httpx2
 import msgspec
 
-from dragoman.mcp.client.jsonrpc import prune_depth
+from dragoman.json_text import prune_depth
+from dragoman.mcp.client.jsonrpc import MAX_DEPTH
 
 CONNECTION_LOST = -32050  # our own codes, where JSON-RPC leaves room: it was sent, and no answer came
 UNREACHABLE = -32051  # it was not sent
@@ -65,7 +66,9 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
         body = b"".join(pieces)
         headers = [each for each in response.headers.multi_items() if each[0].lower() not in FRAMING_HEADERS]
         return httpx2.Response(
-            response.status_code, headers=headers, content=prune_depth(body) if is_tools_list else body
+            response.status_code,
+            headers=headers,
+            content=prune_depth(body, MAX_DEPTH) if is_tools_list else body,
         )
 
 

@@ -12,14 +12,12 @@ from mcp.types import ErrorData as Failure
 from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from dragoman.json_text import decode_json
-from dragoman.mcp.client.definitions import is_deeper_than
+from dragoman.json_text import decode_json, is_deeper_than, prune_depth
 
 PARSE_ERROR = -32700  # JSON-RPC's parse error
 MAX_DEPTH = 128
 ID_SEARCH_BYTES = 400  # bytes at either end of a message in which its id is looked for
 ID_PATTERN = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([\w-]{1,64})")')
-JSON_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 class UnreadableMessage(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ def parse_deep_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMess
     becomes the error of its request: a result is never changed silently.
     """
     try:
-        value = decode_json(prune_depth(line))
+        value = decode_json(prune_depth(line, MAX_DEPTH))
     except (ValueError, RecursionError):
         yield unreadable(line)
         return
@@ -109,21 +107,3 @@ def error_for_unreadable(line: bytes, reason: str) -> SessionMessage | None:
 def error_message(id: int | str, reason: str, *, code: int = PARSE_ERROR) -> SessionMessage:
     """Return the error that a request gets when its response cannot be read."""
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=Failure(code=code, message=reason)))
-
-
-def prune_depth(data: bytes, max_depth: int = MAX_DEPTH) -> bytes:
-    """Replace what is nested deeper with null in a JSON text."""
-    parts: list[bytes] = []
-    depth = start = 0
-    for token in JSON_TOKEN.finditer(data):
-        sign = token[0]
-        if sign in (b"[", b"{"):
-            depth += 1
-            if depth == max_depth + 1:
-                parts.append(data[start : token.start()])
-        elif sign in (b"]", b"}"):
-            if depth == max_depth + 1:
-                parts.append(b"null")
-                start = token.end()
-            depth -= 1
-    return b"".join([*parts, data[start:]])

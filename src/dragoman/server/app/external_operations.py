@@ -45,7 +45,12 @@ class ExternalOperations:
         self.switchboard = SpokeServer(
             registry,
             permissions=build_permits(config, config.mcp_servers),
-            settings=SpokeSettings(grace=config.spokes.grace, origins=tuple(config.cors.origins)),
+            settings=SpokeSettings(
+                grace=config.spokes.grace,
+                operations=config.spokes.operations,
+                owner_operations=config.spokes.owner_operations,
+                origins=tuple(config.cors.origins),
+            ),
         )
         self._config = config
         self._store = store

@@ -14,6 +14,7 @@ from typing_extensions import override
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
 from dragoman.operations.calls import Calls, CallSettings
 from dragoman.operations.context import Context
+from dragoman.operations.execution import is_task_cancelled
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
@@ -27,6 +28,8 @@ from dragoman.spokes.client.dial import (
 )
 from dragoman.spokes.client.jobs import JobRunner, current_job
 from dragoman.spokes.protocol import (
+    HEARTBEAT_TIMEOUT,
+    NORMAL_CLOSURE,
     VERSION,
     HelloFrame,
     OperationOffer,
@@ -236,7 +239,9 @@ class Spoke:
             self._grace_timer = asyncio.get_running_loop().call_later(grace, job_runner.stop_all)
         finally:
             self._connection = None
-            await socket.close()
+            # 1000 says that the spoke does not come back, and its calls would fail at once.
+            stays_away = self._closing.is_set() or is_task_cancelled()
+            await socket.close(NORMAL_CLOSURE if stays_away else HEARTBEAT_TIMEOUT)
         if session.bye is not None and not session.bye.again:
             raise error_from_code(session.bye.code, f"the hub closed the connection: {session.bye.message}")
 

@@ -6,28 +6,38 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, FrameTooLong, WireError
+from dragoman.spokes.hub.bad_frames import BadFrameLog, FramePacer, SubcallError, replacement
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.hub.subcalls import Subcalls
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
 from dragoman.spokes.protocol import (
     BAD_FRAME,
     HEARTBEAT_TIMEOUT,
+    NORMAL_CLOSURE,
     ByeFrame,
     FrameFromSpoke,
     PartFrame,
     PingFrame,
     PongFrame,
+    ProgressFrame,
+    RegisterFrame,
     SpokeFrame,
+    UnregisterFrame,
     decode_from_spoke,
     encode_frame,
 )
 
 CLOSE_SECONDS = 1.0
+UNREQUESTED = (ProgressFrame, PingFrame, PongFrame, RegisterFrame, UnregisterFrame)
 
 
 class SocketClosed(Exception):
-    """The WebSocket is closed."""
+    """The WebSocket is closed; by the spoke, with this code, if it is known."""
+
+    def __init__(self, code: int | None = None) -> None:
+        super().__init__(code)
+        self.code = code
 
 
 class Socket(Protocol):
@@ -64,13 +74,18 @@ class SpokeConnection:
         self.closed = asyncio.Event()
         self.socket = socket
         self._settings = settings
+        self.is_final = False
+        """Whether the connection was closed for good: the spoke will not come back."""
         self._joiner = PartJoiner(settings.message)
+        self._bad_frames = BadFrameLog(settings.bad_frames)
+        self._pacer = FramePacer(settings.frame_rate)
         self._close_reason: asyncio.Future[CloseReason] = asyncio.get_running_loop().create_future()
         self._last_pong = asyncio.get_running_loop().time()
 
     def close(self, code: int, bye: ByeFrame) -> None:
         """Close the connection; run() returns. The first reason counts."""
         if not self._close_reason.done():
+            self.is_final = not bye.again
             self._close_reason.set_result(CloseReason(code, bye))
 
     async def run(self, on_frame: OnFrame) -> None:
@@ -96,18 +111,40 @@ class SpokeConnection:
     async def _read(self, on_frame: OnFrame) -> None:
         try:
             while True:
-                await self._handle_frame(decode_from_spoke(await self.socket.receive()), on_frame)
-        except SocketClosed:
-            return
+                await self._handle_next(on_frame)
+        except SocketClosed as closed:
+            self.is_final = closed.code == NORMAL_CLOSURE
         except DragomanError as error:
             self.close(BAD_FRAME, ByeFrame(code=error.code, message=error.message, again=False))
 
+    async def _handle_next(self, on_frame: OnFrame) -> None:
+        """Handle the next frame. Raises WireError when too many could not be used, and SocketClosed."""
+        text = ""
+        try:
+            text = await self.socket.receive()
+            frame = decode_from_spoke(text)
+            if isinstance(frame, PartFrame):
+                whole = self._joiner.add(frame)
+                if whole is None:
+                    return
+                text, frame = whole, decode_from_spoke(whole)
+            await self._handle_frame(frame, on_frame)
+        except WireError as error:
+            text = self._joiner.start if isinstance(error, FrameTooLong) else text
+            await self._handle_bad_frame(text, error, on_frame=on_frame)
+
+    async def _handle_bad_frame(self, text: str, error: WireError, *, on_frame: OnFrame) -> None:
+        self._bad_frames.add(error)
+        await self._pacer.wait()
+        substitute = replacement(text, error)
+        if isinstance(substitute, SubcallError):
+            await self.outbox.send(substitute)
+        elif substitute is not None:
+            await on_frame(substitute)
+
     async def _handle_frame(self, frame: FrameFromSpoke, on_frame: OnFrame) -> None:
-        if isinstance(frame, PartFrame):
-            whole = self._joiner.add(frame)
-            if whole is None:
-                return
-            frame = decode_from_spoke(whole)
+        if isinstance(frame, UNREQUESTED):
+            await self._pacer.wait()
         if isinstance(frame, PingFrame):
             self.outbox.send_urgent(PongFrame(n=frame.n), key="pong")
         elif isinstance(frame, PongFrame):

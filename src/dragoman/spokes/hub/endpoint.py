@@ -57,7 +57,7 @@ class AsgiSocket:
         """Return the next message. Raises WireError if it is not text."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
-            raise SocketClosed
+            raise SocketClosed(message.get("code"))
         text = message.get("text")
         if not isinstance(text, str):
             raise WireError("the spoke protocol is JSON in text messages, not in binary ones")

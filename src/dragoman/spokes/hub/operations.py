@@ -12,9 +12,11 @@ from itertools import count
 import msgspec
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
+from dragoman.json_text import is_deeper_than
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.bad_frames import MAX_SCHEMA_DEPTH
 from dragoman.spokes.hub.balancer import SpokeBalancer
 from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
@@ -40,6 +42,7 @@ class SpokeOperations:
         self.permissions = permissions
         self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
         self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by canonical namespace
+        self._totals: Counter[str] = Counter()  # operations of an owner's spokes
         self._call_numbers = count(1)
 
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
@@ -105,6 +108,16 @@ class SpokeOperations:
         key = offer.id.lower()
         if len(spoke.offers) >= spoke.settings.operations and key not in spoke.offers:
             raise TooLarge(f"a spoke may register at most {spoke.settings.operations} operations")
+        if any(
+            is_deeper_than(schema, MAX_SCHEMA_DEPTH) for schema in (offer.input_schema, offer.output_schema)
+        ):
+            raise TooLarge(f"a schema of {offer.id} is nested more than {MAX_SCHEMA_DEPTH} deep")
+        total = spoke.settings.owner_operations
+        if self._totals[spoke.owner] >= total and key not in spoke.offers:
+            raise TooLarge(
+                f"the spokes of {spoke.owner!r} have {total} operations together, the limit",
+                hint="`spokes.owner_operations` in the configuration is the limit",
+            )
         size = len(msgspec.json.encode(offer))
         if size > SCHEMA_BYTES:
             raise TooLarge(f"{offer.id} is described in {size} bytes, {SCHEMA_BYTES} are allowed")
@@ -159,6 +172,7 @@ class SpokeOperations:
         return balancer.operation()
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
+        self._totals[owner] += by
         name = canonical_namespace(offer.namespace)
         owners = self._owners.setdefault(name, Counter())
         owners[owner] += by

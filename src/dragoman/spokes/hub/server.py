@@ -6,9 +6,12 @@ import logging
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.errors import Conflict, Unavailable, WireError
 from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.bad_frames import PartialRegister
 from dragoman.spokes.hub.connection import Socket, SpokeConnection
 from dragoman.spokes.hub.operations import SpokeOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
@@ -75,6 +78,8 @@ class SpokeServer:
             lines.discard(line)
             if remote.connection is line:
                 log.info("spoke %s of %s is gone", remote.id, remote.owner)
+                if line.is_final and not remote.leaving:
+                    self._start_leaving(remote)
                 remote.detach(partial(self._remove_spoke, remote))
 
     def status(self) -> list[dict[str, Any]]:
@@ -158,7 +163,9 @@ class SpokeServer:
     ) -> None:
         match frame:
             case RegisterFrame():
-                await connection.outbox.send(await self._operations.register(spoke, frame))
+                answer = await self._operations.register(spoke, frame)
+                unreadable = frame.unreadable if isinstance(frame, PartialRegister) else ()
+                await connection.outbox.send(replace(answer, refused=(*answer.refused, *unreadable)))
             case UnregisterFrame(operations=operations):
                 self._operations.unregister(spoke, operations)
             case ByeFrame():

@@ -12,7 +12,10 @@ class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     must not be repeated is kept for it to claim, before it is uncertain. `heartbeat`: how often either side
     asks whether the other is there, `timeout`: when it is given up. `window`: calls that a spoke has at a
     time, `queue`: calls that wait for one, `subcalls`: calls that a spoke has the hub make at a time.
-    `frame`, `message`: see the protocol. `outbox_limit`: what may wait to be sent to one spoke.
+    `operations`: what one spoke registers, `owner_operations`: what the spokes of an owner do together.
+    `bad_frames`: frames in a minute that cannot be used before the connection is closed; `frame_rate`: frames
+    a second that answer no call, above which the spoke is read more slowly. `frame`, `message`: see the
+    protocol. `outbox_limit`: what may wait to be sent to one spoke.
     `abort_wait`: how long the end of a call waits for the spoke to say that it has stopped;
     `abandon_timeout`: when the place of one that never says so is given to another.
     """
@@ -26,6 +29,9 @@ class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue: int = 2_000
     subcalls: int = 256
     operations: int = 5_000
+    owner_operations: int = 20_000
+    bad_frames: int = 100
+    frame_rate: float = 1_000.0
     max_unauthenticated: int = 64
     frame: int = 1_000_000
     message: int = 32_000_000
