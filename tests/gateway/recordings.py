@@ -13,9 +13,10 @@ from dragoman import events as e
 from tests.wire import anthropic_streams as anthropic
 from tests.wire import ollama_streams as ollama
 from tests.wire import openai_streams as openai
-from tests.wire.openai_streams import chunk, recording, sse
+from tests.wire.openai_streams import HEAD, chunk, recording, sse
 
 REASONS: Mapping[str | None, str | None] = {  # in the hub's words
+    "eos": "stop",
     "tool_calls": "tool-calls",
     "function_call": "tool-calls",
     "content_filter": "content-filter",
@@ -109,6 +110,18 @@ def collect(answer: openai.Answer) -> Said | str:
     return answer.failure.category if answer.failure else said_by_events(answer.events)
 
 
+def known_names(value: Any, raw: bytes) -> Any:
+    """Chunks with a sign for each id and time that the hub had to make up."""
+    if isinstance(value, Mapping):
+        made_up = value.get("created") is not None and str(value["created"]).encode() not in raw
+        fields = {name: known_names(field, raw) for name, field in value.items()}
+        return {**fields, "created": 0} if made_up else fields
+    if isinstance(value, list):
+        return [known_names(item, raw) for item in value]
+    made_up = isinstance(value, str) and value.startswith(("call_", "chatcmpl-"))
+    return "made up" if made_up and value.encode() not in raw else value
+
+
 def known_ids(reply: Said, raw: bytes) -> Said:
     """The answer with a sign for each id that the hub had to make up."""
     calls = [(id if f'"{id}"'.encode() in raw else "made up", *rest) for id, *rest in reply.calls]
@@ -120,10 +133,7 @@ OPENAI: dict[str, bytes] = {
     "logprobs": sse(
         chunk({"role": "assistant", "content": ""}),
         {
-            "id": "c",
-            "object": "chat.completion.chunk",
-            "created": 5,
-            "model": "m-1",
+            **HEAD,
             "system_fingerprint": "fp_1",
             "service_tier": "default",
             "choices": [
@@ -139,7 +149,7 @@ OPENAI: dict[str, bytes] = {
             ],
         },
         chunk(finish="stop"),
-        {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}},
+        {**HEAD, "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}},
     ),
 }
 ANTHROPIC: dict[str, bytes] = {**anthropic.STREAMS, "unknown": anthropic.UNKNOWN}
@@ -155,7 +165,6 @@ OPENAI_BROKEN: dict[str, tuple[int | None, str]] = {
     "openai_error": (None, "The server had an error"),
     "openrouter_error": (None, "upstream hung up"),
     "quota_error": (429, "exceeded your current quota"),
-    "snowflake": (None, "without a finish reason"),
     "swallowed": (None, "without a finish reason"),
     "vllm_error": (None, "EngineCore encountered an issue"),
 }

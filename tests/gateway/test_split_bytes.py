@@ -14,6 +14,7 @@ from tests.gateway.recordings import (
     OLLAMA,
     OPENAI,
     known_ids,
+    known_names,
     said_by_anthropic,
     said_by_openai,
 )
@@ -47,7 +48,8 @@ def check(stage: Stage, raw: bytes, name: str, *, hear: Callable[[], Any], lines
 
 @pytest.mark.parametrize("name", sorted(OPENAI))
 def test_openais_client_hears_the_same_however_the_bytes_come(stage: Stage, chat: Pair, name: str) -> None:
-    check(stage, OPENAI[name], name, hear=lambda: heard(chunks, chat.hub, "oai/m"))
+    raw = OPENAI[name]
+    check(stage, raw, name, hear=lambda: known_names(heard(chunks, chat.hub, "oai/m"), raw))
 
 
 @pytest.mark.parametrize("name", sorted({**ANTHROPIC, **BROKEN}))

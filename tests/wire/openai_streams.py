@@ -21,6 +21,32 @@ RECORDINGS = Path(__file__).parent / "recordings" / "openai"
 NAMES = sorted(path.stem for path in RECORDINGS.glob("*.sse"))
 
 
+# recordings without a frame that an SDK cannot read
+REGULAR = (
+    "azure_filtered",
+    "dashscope",
+    "deepseek",
+    "doubleword",
+    "late_length",
+    "openai_calls",
+    "openai_custom_tool",
+    "openai_cut_call",
+    "openai_forced_call",
+    "openai_function_call",
+    "openai_refusal",
+    "openai_text",
+    "openai_two_choices",
+    "openrouter",
+    "openrouter_encrypted",
+    "openrouter_image",
+    "think_tags",
+    "think_talk",
+    "together",
+    "xai",
+)
+HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m-1"}
+
+
 def recording(name: str) -> bytes:
     """A stream that we wrote after the vendor's."""
     return (RECORDINGS / f"{name}.sse").read_bytes()
@@ -36,7 +62,7 @@ def sse(*chunks: Any, done: bool = True) -> bytes:
 
 def chunk(delta: Any = None, finish: str | None = None, **more: Any) -> dict[str, Any]:
     """A chunk with one choice."""
-    return {"model": "m-1", "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}], **more}
+    return {**HEAD, "choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}], **more}
 
 
 @dataclass

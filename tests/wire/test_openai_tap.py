@@ -1,4 +1,4 @@
-"""The tap on relayed chat.completions answers: frames are passed on unchanged, usage is recorded."""
+"""The tap on relayed chat.completions answers: regular frames are passed on unchanged, usage is recorded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.openai.tap import OpenAITap
+from dragoman.wire.openai.usage import has_counts
 from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
+from dragoman.wire.tap import AnswerDefaults
 
-from .openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse
+from .openai_streams import HEAD, NAMES, REGULAR, chunk, cut, cuts, decode, recording, sse
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 COUNTED = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
 HELLO = [chunk({"role": "assistant", "content": "Hel"}), chunk({"content": "lo"}), chunk(finish="stop")]
-LAST = {"model": "m-1", "choices": [], "usage": USAGE}
+LAST = {**HEAD, "choices": [], "usage": USAGE}
 CUT = "the provider's answer ended without a finish reason"
 
 
@@ -94,14 +96,17 @@ def test_recordings_are_passed_on_completely_with_the_usage_that_the_decoder_rea
         assert tap.failure is not None
         return
     assert state(tap)[:2] == (True, None)
-    expected = [pair for pair in frames(raw) if pair[1].strip() not in (b"", b"[DONE]")]
-    assert [pair for pair in output if pair[1] != b"[DONE]"] == expected
+    whole = OpenAITap(defaults=AnswerDefaults())
+    assert output == frames(run(whole, [raw]))
     assert tap.usage == answer.finish.usage
+    if name in REGULAR:
+        expected = [pair for pair in frames(raw) if pair[1].strip() not in (b"", b"[DONE]")]
+        assert [pair for pair in output if pair[1] != b"[DONE]"] == expected
 
 
 payloads = st.builds(
     lambda text, index, extra: msgspec.json.encode(
-        {"model": "m", "choices": [{"index": index, "delta": {"content": text, **extra}}]}
+        {**HEAD, "choices": [{"index": index, "delta": {"content": text, **extra}}]}
     ),
     st.text(max_size=20),
     st.integers(0, 2),
@@ -126,9 +131,13 @@ def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
     raw = b"".join(body).replace(b"\r\n", b"\n").replace(b"\n", end) + (b"data: [DONE]" + end * 2)
     tap = OpenAITap()
     output = frames(run(tap, cut(raw, [index for index in places if index <= len(raw)])))
-    sent = frames(raw)
-    assert output == (sent if ended else sent[:-1])
-    assert (tap.done, tap.failure is None) == (ended, ended)
+    sent = [pair for pair in frames(raw) if pair[0] != "heartbeat"]
+    if ended:
+        assert (output, tap.done) == (sent, True)
+    elif tap.done:  # some text came: the finish that is missing is added
+        assert [output[: len(sent) - 1], output[len(sent) :]] == [sent[:-1], sent[-1:]]
+    else:
+        assert output == sent[:-1]
 
 
 def finishes() -> list[dict[str, Any]]:
@@ -138,10 +147,34 @@ def finishes() -> list[dict[str, Any]]:
 # ---- the end --------------------------------------------------------------------------------------------
 
 
-def test_done_without_a_finish_reason_is_a_failure_and_not_passed_on() -> None:
+def test_done_after_an_answer_without_a_finish_reason_gets_one() -> None:
     tap, output = relay(sse(*HELLO[:2]))
+    assert (tap.done, tap.failure, tap.finish_reason) == (True, None, "stop")
+    assert output[:2] == frames(sse(*HELLO[:2], done=False))
+    assert msgspec.json.decode(output[2][1]) == HELLO[2]
+    assert output[3:] == [(None, b"[DONE]")]
+
+
+def test_done_after_usage_without_a_finish_reason_gets_one_with_the_usage() -> None:
+    tap, output = relay(sse(HELLO[0], LAST))
+    assert (tap.done, tap.usage) == (True, COUNTED)
+    assert msgspec.json.decode(output[2][1]) == {**HELLO[2], "usage": USAGE}
+    tap, output = relay(sse(chunk({"role": "assistant"}), LAST), OpenAITap(hide_usage=True))
+    assert [msgspec.json.decode(payload) for _, payload in output[1:-1]] == [HELLO[2]]
+
+
+def test_done_after_calls_without_a_finish_reason_finishes_with_them() -> None:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    tap, output = relay(sse(chunk({"tool_calls": [call]})))
+    assert (tap.done, tap.finish_reason) == (True, "tool_calls")
+    assert msgspec.json.decode(output[1][1]) == chunk(finish="tool_calls")
+
+
+@pytest.mark.parametrize("chunks", [[], [chunk({"role": "assistant", "content": ""})]])
+def test_done_without_an_answer_is_a_failure_and_not_passed_on(chunks: list[Any]) -> None:
+    tap, output = relay(sse(*chunks))
     assert (None, b"[DONE]") not in output
-    assert failed(tap).message == f"{CUT} although it sent [DONE]"
+    assert "although it sent [DONE]" in failed(tap).message or "is empty" in failed(tap).message
     assert (failed(tap).category, failed(tap).transient) == ("network", True)
 
 
@@ -184,7 +217,9 @@ def test_nothing_is_passed_on_after_done() -> None:
 
 def test_with_lenient_finish_done_completes_the_answer() -> None:
     tap, output = relay(sse(*HELLO[:2]), OpenAITap(lenient=True))
-    assert (tap.done, tap.finish_reason, output[-1]) == (True, None, (None, b"[DONE]"))
+    assert (tap.done, tap.finish_reason, output[-1]) == (True, "stop", (None, b"[DONE]"))
+    tap, _ = relay(sse(chunk({"role": "assistant", "content": ""})), OpenAITap(lenient=True))
+    assert tap.done
     assert failed(relay(sse(*HELLO[:2], done=False), OpenAITap(lenient=True))[0]).message == CUT
     assert failed(relay(sse(), OpenAITap(lenient=True))[0]).message.startswith(
         "the provider's answer is empty"
@@ -197,13 +232,17 @@ def test_done_may_have_spaces_around_it(closing: bytes) -> None:
     assert (tap.done, tap.failure, output[-1]) == (True, None, (None, b"[DONE]"))
 
 
-def test_every_choice_needs_a_finish_reason() -> None:
+def test_every_choice_gets_a_finish_reason() -> None:
     def say(index: int, finish: str | None = None) -> dict[str, Any]:
-        return {"choices": [{"index": index, "delta": {"content": "ab"}, "finish_reason": finish}]}
+        choice = {"index": index, "delta": {"content": "ab"}, "finish_reason": finish}
+        return {**HEAD, "choices": [choice]}
 
     talk = [say(0), say(1), say(1, "length"), say(0), say(2)]
     tap, output = relay(sse(*talk, say(0, "stop")))
-    assert (failed(tap).message, len(output)) == (f"{CUT} although it sent [DONE]", 6)
+    assert (tap.done, tap.finish_reason, len(output)) == (True, "length", 8)
+    added = {"index": 2, "delta": {}, "finish_reason": "stop"}
+    assert msgspec.json.decode(output[6][1]) == {**HEAD, "choices": [added]}
+    assert failed(relay(sse(*talk, say(0, "stop"), done=False))[0]).message == CUT
     tap, output = relay(sse(*talk, say(0, "stop"), say(2, "stop")))
     assert (tap.done, tap.finish_reason, tap.text_length, len(output)) == (True, "length", 14, 8)
 
@@ -223,9 +262,9 @@ def test_the_usage_chunk_is_removed_only_if_the_hub_requested_it() -> None:
     "fields",
     [
         chunk(finish="stop", usage=USAGE),
-        {"choices": [], "usage": None, "prompt_filter_results": []},
-        {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
-        {"choices": []},
+        {**HEAD, "choices": [], "usage": None, "prompt_filter_results": []},
+        {**HEAD, "choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}},
+        {**HEAD, "choices": []},
     ],
     ids=["beside a finish", "a filter's results", "counts nothing", "nothing at all"],
 )
@@ -268,9 +307,10 @@ def test_a_chunk_with_more_than_usage_is_never_removed(fields: dict[str, Any]) -
     ],
 )
 def test_usage_is_found_in_any_position(chunks: list[dict[str, Any]], usage: Usage | None) -> None:
-    raw = sse(*chunks)
-    tap, output = relay(raw)
-    assert (tap.usage, tap.done, output) == (usage, True, frames(raw))
+    tap, output = relay(sse(*chunks))
+    assert (tap.usage, tap.done, len(output)) == (usage, True, len(chunks) + 1)
+    if usage is not None:  # the SDKs take the usage of the last chunk
+        assert has_counts(msgspec.json.decode(output[-2][1])["usage"])
 
 
 def test_generation_is_finished_after_the_last_finish_reason() -> None:
@@ -352,10 +392,13 @@ def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category:
         b"event: heartbeat\ndata: still there\n\n",
     ],
 )
-def test_irregular_frames_are_passed_on_unchanged(odd: Any) -> None:
+def test_an_irregular_frame_becomes_one_that_is_regular(odd: Any) -> None:
     raw = sse(HELLO[0], odd, *HELLO[1:])
     tap, output = relay(raw)
-    assert (output, tap.failure, tap.done) == (frames(raw), None, True)
+    assert (tap.failure, tap.done) == (None, True)
+    assert [output[0], *output[-3:]] == frames(sse(*HELLO))
+    for _, payload in output[1:-3]:  # nothing is passed on for a heartbeat
+        assert OpenAITap().feed(encode_frame(payload)) == encode_frame(payload)
 
 
 def test_a_comment_is_passed_on_as_a_keep_alive() -> None:

@@ -155,7 +155,7 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
         ("finish", "stop", "sonar"),
     ],
     "quota_error": [("failure", "rate_limit")],
-    "snowflake": [("reasoning", "Look up"), ("text", "Done."), ("failure", "network")],
+    "snowflake": [("reasoning", "Look up"), ("text", "Done."), STOP],
     "split_name": [("call", "call_z", "weather", "{}", {}), CALLS],
     "swallowed": [("text", "Hel"), ("failure", "network")],
     "think_tags": [("reasoning", "Is 1 < 2?</p>"), ("text", "Yes, 1 < 2."), STOP],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Usage
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser, encode_frame
+from dragoman.wire.tool_calls import sequential_ids
 
 
 class AnswerTap(Protocol):
@@ -42,11 +43,26 @@ class AnswerTap(Protocol):
 
 
 class AnswerSummary(msgspec.Struct, frozen=True):
-    """Usage, model and finish reason of a relayed answer that is one document."""
+    """Usage, model and finish reason of a relayed answer that is one document.
+
+    `repaired` is the document to pass on instead, if the client could not read the provider's.
+    """
 
     usage: Usage | None
     model: str | None
     finish_reason: str | None = None
+    repaired: bytes | None = None
+
+
+class AnswerDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a relayed answer that its server leaves out. `created` is in seconds since the epoch;
+    `new_id` makes the ids of tool calls.
+    """
+
+    id: str = "chatcmpl-unnamed"
+    created: int = 0
+    model: str = ""
+    new_id: Callable[[], str] = msgspec.field(default_factory=sequential_ids)
 
 
 class RelayFrameReader:

@@ -17,10 +17,10 @@ from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
 from dragoman.providers.relayed_response import RelayedResponse
-from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
+from dragoman.server.gateway.dialects import AnswerEncoder
 from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
-from dragoman.wire.tap import AnswerTap
+from dragoman.wire.tap import AnswerSummary, AnswerTap
 
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
 DOCUMENT_STARTS = (b"{", b"[")
@@ -76,26 +76,27 @@ class RelayedAnswer:
 
     `send` sends the request, and calls back with the response of each attempt, inside the provider's retries:
     an error that stands at the beginning of a stream is treated like one in the status. `translate` makes the
-    answer to read on from when the server sends a document where a stream was wanted, or the other way round.
+    answer to read on from when the server sends a document where a stream was wanted, or the other way round;
+    it is None for answers that are never streams.
     """
 
     def __init__(
         self,
-        dialect: ClientDialect,
         send: Send,
         *,
         span: ModelSpan,
         stream: bool,
         make_tap: Callable[[], AnswerTap],
-        translate: Callable[[bytes], TranslatedAnswer],
+        parse_document: Callable[[bytes], AnswerSummary],
+        translate: Callable[[bytes], TranslatedAnswer] | None,
     ) -> None:
         self.span = span
         self.document: bytes | None = None
         """The whole answer, for a client that wanted no stream."""
-        self._dialect = dialect
         self._send = send
         self._stream = stream
         self._make_tap = make_tap
+        self._parse_document = parse_document
         self._translate = translate
         self._tap = make_tap()
         self._response: RelayedResponse | None = None
@@ -119,7 +120,7 @@ class RelayedAnswer:
         if self._failure is not None:
             raise self._failure
         self.span.first_byte()
-        if self._unexpected_format is not None:
+        if self._unexpected_format is not None and self._translate is not None:
             return await self._translate(self._unexpected_format).start()
         return self
 
@@ -185,16 +186,16 @@ class RelayedAnswer:
 
     async def _read_document(self, response: RelayedResponse) -> None:
         document = await response.read()
-        if document.startswith(STREAM_STARTS) and self._dialect.endpoint != "embeddings":
+        if document.startswith(STREAM_STARTS) and self._translate is not None:
             self._unexpected_format = document
             response.close()
             return
-        self.document = document
-        summary = self._dialect.parse_document(document)
+        summary = self._parse_document(document)
+        self.document = summary.repaired or document
         self._progress.started = True
         self._progress.usage, self._progress.model = summary.usage, summary.model
         self._progress.finish_reason = summary.finish_reason
-        if summary.usage is None and self._dialect.endpoint != "embeddings":
+        if summary.usage is None and self._translate is not None:
             with suppress(ProviderError):  # read once more as events, to estimate how long it is
                 events = await self._translate(document).start()
                 self._progress.text_length = events.progress.text_length

@@ -18,9 +18,10 @@ from dragoman.wire.anthropic.tap import AnthropicTap, read_message
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.openai.client_request import parse_chat_completions_request
+from dragoman.wire.openai.document import read_completion, read_embeddings
 from dragoman.wire.openai.encoder import OpenAIStreamEncoder
-from dragoman.wire.openai.tap import OpenAITap, read_completion, read_embeddings
-from dragoman.wire.tap import AnswerSummary, AnswerTap
+from dragoman.wire.openai.tap import OpenAITap
+from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap
 
 
 class AnswerEncoder(Protocol):
@@ -62,10 +63,10 @@ class ClientDialect(Protocol):
     def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
         """The answer to any other."""
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
-        """A tap on an answer that is relayed as a stream."""
+    def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
+        """A tap on an answer that is relayed as a stream; `defaults` fill in what the server leaves out."""
 
-    def parse_document(self, raw: bytes) -> AnswerSummary:
+    def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """What an answer that is relayed as a document says of itself."""
 
     def error_status(self, error: DragomanError) -> int:
@@ -117,13 +118,13 @@ class ChatCompletionsDialect:
             events, id=f"chatcmpl-{id}", model=model, created=int(time.time())
         )
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
+    def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """See `ClientDialect`."""
-        return OpenAITap(hide_usage=hide_usage, lenient=lenient)
+        return OpenAITap(hide_usage=hide_usage, lenient=lenient, defaults=defaults)
 
-    def parse_document(self, raw: bytes) -> AnswerSummary:
+    def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
-        return read_completion(raw)
+        return read_completion(raw, defaults)
 
     def error_status(self, error: DragomanError) -> int:
         """See `ClientDialect`."""
@@ -155,7 +156,7 @@ class EmbeddingsDialect(ChatCompletionsDialect):
         """See `ClientDialect`."""
         return server.url("/embeddings")
 
-    def parse_document(self, raw: bytes) -> AnswerSummary:
+    def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
         return read_embeddings(raw)
 
@@ -191,11 +192,11 @@ class MessagesDialect:
         """See `ClientDialect`."""
         return anthropic_reply.encode_document(events, id=f"msg_{id}", model=model, input_tokens=input_tokens)
 
-    def tap(self, *, hide_usage: bool, lenient: bool) -> AnswerTap:
+    def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """See `ClientDialect`."""
         return AnthropicTap()
 
-    def parse_document(self, raw: bytes) -> AnswerSummary:
+    def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
         return read_message(raw)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
@@ -18,6 +19,7 @@ from dragoman.events import Event
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.keepalive import KeepAlive
+from dragoman.ids import new_id
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
@@ -28,6 +30,7 @@ from dragoman.server.streaming import requested_dialect
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
+from dragoman.wire.tap import AnswerDefaults
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}
@@ -136,17 +139,25 @@ class GatewayRequest:
         headers = self._exchange.headers
         forwarded = {name: headers[name] for name in dialect.forwarded_headers if name in headers}
         span = plan.tracing.model_call(route.model, provider)
+        defaults = AnswerDefaults(
+            id=f"chatcmpl-{self._exchange.request_id}",
+            created=int(time.time()),
+            model=route.model,
+            new_id=new_call_id,
+        )
         return RelayedAnswer(
-            dialect,
             lambda handle: provider.relay(
                 dialect.url(provider.server), write, headers=forwarded, handle=handle
             ),
             span=span,
             stream=head.stream,
             make_tap=lambda: dialect.tap(
-                hide_usage=requests_usage() and not head.include_usage, lenient=lenient
+                defaults, hide_usage=requests_usage() and not head.include_usage, lenient=lenient
             ),
-            translate=lambda body: self._convert(body, provider, model=route.model, span=span),
+            parse_document=partial(dialect.parse_document, defaults=defaults),
+            translate=None
+            if dialect.endpoint == "embeddings"
+            else lambda body: self._convert(body, provider, model=route.model, span=span),
         )
 
     def _convert(
@@ -274,6 +285,11 @@ class GatewayRequest:
         if encoder is not None:
             return encoder.encode_error(error)
         return self._plan.dialect.error_frame(error, self._exchange.request_id)
+
+
+def new_call_id() -> str:
+    """Return an id for a tool call that its server has not named."""
+    return new_id("call")
 
 
 async def single_batch(batch: Sequence[Event]) -> AsyncGenerator[Sequence[Event], None]:

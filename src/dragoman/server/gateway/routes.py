@@ -33,7 +33,7 @@ from dragoman.server.metrics import Metrics
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
 from dragoman.wire.client_request import RawRequestBody
-from dragoman.wire.openai.tap import read_document
+from dragoman.wire.openai.document import read_document
 from dragoman.wire.token_estimate import estimate_input
 
 log = logging.getLogger(__name__)

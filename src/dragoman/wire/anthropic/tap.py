@@ -12,7 +12,8 @@ from dragoman.events import Usage
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import as_text, parse_lenient_json
-from dragoman.wire.openai.tap import invalid_frame_error, read_document
+from dragoman.wire.openai.document import read_document
+from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, provider_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames

@@ -86,13 +86,21 @@ def read_chunks(payload: bytes) -> list[OpenAIChunk]:
     except DECODE_ERRORS:
         pass
     try:
+        return [lenient_chunk(value) for value in read_objects(payload)]
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def read_objects(payload: bytes) -> list[dict[str, Any]]:
+    """Parse the JSON objects in one frame leniently; ValueError if it contains anything else."""
+    try:
         value = parse_lenient_json(payload)
     except ValueError:
         lines = payload.split(b"\n")
         if len(lines) == 1:
             raise
         return [
-            chunk for line in lines if line.strip() not in (b"", b"[DONE]") for chunk in read_chunks(line)
+            value for line in lines if line.strip() not in (b"", b"[DONE]") for value in read_objects(line)
         ]
     if value is None:
         return []
@@ -100,10 +108,7 @@ def read_chunks(payload: bytes) -> list[OpenAIChunk]:
         value = value[0]
     if not isinstance(value, dict):
         raise ValueError(f"the event is a JSON {type(value).__name__}, not an object")
-    try:
-        return [lenient_chunk(value)]
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+    return [value]
 
 
 def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
@@ -128,7 +133,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 def _lenient_choice(value: Mapping[str, Any]) -> OpenAIChoice:
     return OpenAIChoice(
-        index=_as_integer(value.get("index")),
+        index=as_integer(value.get("index")),
         delta=_lenient_delta(value.get("delta")),
         finish_reason=as_text(value.get("finish_reason")),
         message=_lenient_delta(value.get("message")),
@@ -147,7 +152,7 @@ def _lenient_delta(value: Any) -> OpenAIDelta | None:
     return OpenAIDelta(
         content=content if isinstance(content, list) else as_text(content),
         tool_calls=[
-            _lenient_tool_call(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)
+            lenient_tool_call(call) for call in _objects([calls] if isinstance(calls, Mapping) else calls)
         ],
         **{name: as_text(value.get(name)) for name in _TEXT_FIELDS},
         **{name: replace_surrogates(value.get(name)) for name in _OPAQUE_FIELDS},
@@ -167,9 +172,10 @@ _OPAQUE_FIELDS = (
 )
 
 
-def _lenient_tool_call(value: Mapping[str, Any]) -> OpenAIToolCallDelta:
+def lenient_tool_call(value: Mapping[str, Any]) -> OpenAIToolCallDelta:
+    """Build a part of a call from a JSON object whose fields may have any type."""
     return OpenAIToolCallDelta(
-        index=_as_integer(value.get("index")),
+        index=as_integer(value.get("index")),
         id=as_text(replace_surrogates(value.get("id"))),
         function=lenient_function(value.get("function")),
         custom=replace_surrogates(value.get("custom")),
@@ -187,7 +193,8 @@ def lenient_function(value: Any) -> OpenAIFunctionCall | None:
     return OpenAIFunctionCall(name=as_text(replace_surrogates(value.get("name"))), arguments=arguments)
 
 
-def _as_integer(value: Any) -> int | None:
+def as_integer(value: Any) -> int | None:
+    """Convert to an integer: digits and whole floats too; None for anything else."""
     if isinstance(value, str) and value.isdecimal():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

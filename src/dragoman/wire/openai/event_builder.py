@@ -157,7 +157,7 @@ class OpenAIEventBuilder:
             self._add_content(delta.content)
         for fragment in delta.tool_calls or ():
             if not self._append_arguments(fragment):
-                self._add_call(self._call_fragment(fragment))
+                self._add_call(tool_call_fragment(fragment, self._provider))
 
     def add_chunk(self, chunk: OpenAIChunk) -> None:
         """Add any chunk."""
@@ -191,8 +191,8 @@ class OpenAIEventBuilder:
     def end(self, *, done: bool) -> None:
         """Close the answer, after `[DONE]` or without; it fails if the provider gave no finish reason."""
         reason = self.finish_reason
-        if reason is None and done and self._lenient_finish:
-            reason = "stop"
+        if reason is None and done and (self._started or self._lenient_finish or has_counts(self._usage)):
+            reason = "stop"  # some vendors send no finish reason, or lose it
         if reason is None:
             self.fail(incomplete_answer_error(started=self._started, saw_done=done))
         elif reason == "error":
@@ -254,8 +254,10 @@ class OpenAIEventBuilder:
             self._add_attachments(delta)
         if delta.function_call:
             self._add_call(
-                self._call_fragment(
-                    OpenAIToolCallDelta(function=lenient_function(delta.function_call)), index="function_call"
+                tool_call_fragment(
+                    OpenAIToolCallDelta(function=lenient_function(delta.function_call)),
+                    self._provider,
+                    index="function_call",
                 )
             )
 
@@ -314,31 +316,6 @@ class OpenAIEventBuilder:
         self.has_tool_calls = self._started = True
         self._tool_calls.add(fragment)
 
-    def _call_fragment(self, fragment: OpenAIToolCallDelta, *, index: str | None = None) -> ToolCallFragment:
-        function_delta, custom, extra_content = (
-            fragment.function or OpenAIFunctionCall(),
-            fragment.custom,
-            fragment.extra_content,
-        )
-        is_freeform = isinstance(custom, Mapping)
-        if is_freeform:
-            function_delta = OpenAIFunctionCall(
-                name=as_text(custom.get("name")), arguments=as_text(custom.get("input"))
-            )
-        arguments = function_delta.arguments or ""
-        is_complete = isinstance(arguments, dict)
-        return ToolCallFragment(
-            index=fragment.index if index is None else index,
-            id=fragment.id or "",
-            name=function_delta.name or "",
-            arguments=compact_json(arguments) if isinstance(arguments, dict) else arguments,
-            complete=is_complete,
-            freeform=is_freeform,
-            metadata=bind_to_provider({"extra_content": extra_content}, self._provider)
-            if extra_content
-            else None,
-        )
-
     def _write_block(self, kind: BlockKind, block_text: str) -> None:
         if not block_text:
             return
@@ -382,6 +359,32 @@ class OpenAIEventBuilder:
         """Keep the last usage that has counts, wherever the chunk has it."""
         if usage and has_counts(usage):
             self._usage = usage
+
+
+def tool_call_fragment(
+    delta: OpenAIToolCallDelta, provider: str | None = None, *, index: str | None = None
+) -> ToolCallFragment:
+    """Convert a part of a call for `ToolCallAssembler`; its opaque content is bound to the provider."""
+    function_delta, custom, extra_content = (
+        delta.function or OpenAIFunctionCall(),
+        delta.custom,
+        delta.extra_content,
+    )
+    is_freeform = isinstance(custom, Mapping)
+    if is_freeform:
+        function_delta = OpenAIFunctionCall(
+            name=as_text(custom.get("name")), arguments=as_text(custom.get("input"))
+        )
+    arguments = function_delta.arguments or ""
+    return ToolCallFragment(
+        index=delta.index if index is None else index,
+        id=delta.id or "",
+        name=function_delta.name or "",
+        arguments=compact_json(arguments) if isinstance(arguments, dict) else arguments,
+        complete=isinstance(arguments, dict),
+        freeform=is_freeform,
+        metadata=bind_to_provider({"extra_content": extra_content}, provider) if extra_content else None,
+    )
 
 
 def _with_indexes(message: OpenAIDelta) -> OpenAIDelta:

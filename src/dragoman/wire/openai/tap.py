@@ -1,12 +1,13 @@
-"""Read usage and the finish from a relayed chat.completions answer.
+"""Read usage and the finish from a relayed chat.completions answer; repair what no SDK can read.
 
-Source: wire notes on providers, §3 and §4.
+Regular frames keep their bytes: they fit `OpenAITapChunk`, which has what the SDKs rely on. Source: wire
+notes on providers, §3 and §4.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -15,8 +16,15 @@ from dragoman.events import Usage
 from dragoman.json_text import DECODE_ERRORS
 from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import as_text, parse_lenient_json
-from dragoman.wire.openai.chunk import OpenAIChunk, read_chunks
-from dragoman.wire.openai.usage import OpenAIUsage, has_counts, read_standard_usage, read_usage
+from dragoman.wire.openai.chunk import (
+    OpenAIChunk,
+    OpenAIDelta,
+    OpenAIToolCallDelta,
+    lenient_chunk,
+    read_objects,
+)
+from dragoman.wire.openai.repair import ChunkRepair, encode_repaired
+from dragoman.wire.openai.usage import has_counts, read_usage
 from dragoman.wire.provider_errors import (
     find_error,
     incomplete_answer_error,
@@ -24,51 +32,67 @@ from dragoman.wire.provider_errors import (
     provider_error,
 )
 from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
+from dragoman.wire.tap import AnswerDefaults, RelayFrameReader, join_frames
 
 _DONE = b"[DONE]"
 
 
 class OpenAITapDelta(msgspec.Struct, gc=False):
-    """The fields of a delta that are counted."""
+    """The fields of a delta that are counted or checked."""
 
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()  # `Raw | None` would decode only null
+    refusal: str | None = None
+    tool_calls: list[OpenAIToolCallDelta] | None = None
+    reasoning_details: list[Any] | None = None
+    thinking_blocks: list[Any] | None = None
+    annotations: list[Any] | None = None
+    images: list[Any] | None = None
 
 
 class OpenAITapChoice(msgspec.Struct, gc=False):
     """One choice."""
 
-    index: int | None = None
-    delta: OpenAITapDelta | None = None
+    index: int
+    delta: OpenAITapDelta
     finish_reason: str | None = None
     error: Any = None
 
 
 class OpenAITapChunk(msgspec.Struct, gc=False):
-    """The fields of a chunk that are read."""
+    """The fields of a chunk that are read; a frame without the required ones is repaired."""
 
-    choices: list[OpenAITapChoice] | None = None
-    model: str | None = None
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[OpenAITapChoice]
     usage: Any = None
     error: Any = None
     x_groq: Any = None
 
 
 _decoder = msgspec.json.Decoder(OpenAITapChunk)
+_CHUNK_EVENTS = ("message", "data", "completion", "chunk")
+_LISTS = ("reasoning_details", "thinking_blocks", "annotations", "images")
 
 
 class OpenAITap:
     """See `AnswerTap`. `[DONE]` is passed on only after a finish reason for every choice.
 
+    A server that sends `[DONE]` after an answer, but no finish reason, has forgotten it: the client gets one.
     `hide_usage`: the hub asked for usage and the client did not, so the chunk that contains only usage is
-    removed. `lenient`: the server never sends a finish reason, and `[DONE]` counts as one.
+    removed. `lenient`: the server never sends a finish reason, and an empty answer may end with `[DONE]`.
     """
 
     def __init__(
-        self, *, hide_usage: bool = False, lenient: bool = False, limit: int = MAX_FRAME_BYTES
+        self,
+        *,
+        hide_usage: bool = False,
+        lenient: bool = False,
+        limit: int = MAX_FRAME_BYTES,
+        defaults: AnswerDefaults | None = None,
     ) -> None:
         self.done = False
         self.failure: ProviderError | None = None
@@ -83,6 +107,7 @@ class OpenAITap:
         self._finished_choices: set[int] = set()
         self._started = False
         self._saw_done = False  # [DONE] was received
+        self._repair = ChunkRepair(defaults or AnswerDefaults())
 
     @property
     def usage(self) -> Usage | None:
@@ -124,12 +149,26 @@ class OpenAITap:
             frames = frames[: frames.index(_DONE)]
         passed_frames = self._inspect(frames, last=last)
         if self._saw_done and self.failure is None:
-            if not (self.generation_finished or (self._lenient_finish and self._started)):
-                self.failure = incomplete_answer_error(started=self._started, saw_done=True)
-            else:
-                self.done = True
-                return join_frames(passed_frames) + DONE_FRAME
+            if not self.generation_finished:
+                if not self._is_answer:
+                    self.failure = incomplete_answer_error(started=self._started, saw_done=True)
+                    return join_frames(passed_frames)
+                passed_frames = [*passed_frames, self._finish_frame()]
+            self.done = True
+            return join_frames(passed_frames) + DONE_FRAME
         return join_frames(passed_frames)
+
+    @property
+    def _is_answer(self) -> bool:
+        """Whether there is an answer, although no finish reason has come."""
+        return self._started and (self._lenient_finish or bool(self.text_length) or has_counts(self._usage))
+
+    def _finish_frame(self) -> bytes:
+        """Return the frame with the finish reasons that the server has left out."""
+        chunk = self._repair.finish(self._unfinished_choices or {0})
+        self._unfinished_choices.clear()
+        self.finish_reason = self.finish_reason or chunk["choices"][0]["finish_reason"]
+        return encode_repaired(chunk)
 
     def _inspect(self, frames: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
         try:
@@ -138,19 +177,32 @@ class OpenAITap:
             chunks_read = []
         if len(chunks_read) != len(frames):
             return self._inspect_each(frames, last=last)
-        hidden_indexes: list[int] = []
+        changed_frames: dict[int, Sequence[bytes]] = {}
         for index, chunk in enumerate(chunks_read):
             if self._count_delta(chunk):
                 continue
-            if not self._record(chunk, frames[index]):
+            passed_frames = self._pass_chunk(chunk, frames[index])
+            if passed_frames is None:
                 frames = frames[:index]
                 break
-            if self._is_hidden(chunk):
-                hidden_indexes.append(index)
+            if len(passed_frames) != 1 or passed_frames[0] is not frames[index]:
+                changed_frames[index] = passed_frames
+        if not changed_frames:
+            return frames
+        return [
+            passed for index, frame in enumerate(frames) for passed in changed_frames.get(index, (frame,))
+        ]
+
+    def _pass_chunk(self, chunk: OpenAITapChunk, frame: bytes) -> Sequence[bytes] | None:
+        """Record a chunk and return the frames to pass on for it; None if it is an error."""
+        if not self._record(chunk, frame):
+            return None
+        if not self._repair.has_head:
+            self._repair.set_head(chunk.id, created=chunk.created, model=chunk.model)
+        if self._hide_usage and not chunk.choices and has_counts(chunk.usage):
+            return ()
         return (
-            [frame for index, frame in enumerate(frames) if index not in hidden_indexes]
-            if hidden_indexes
-            else frames
+            (frame,) if self._is_regular(chunk) else self._repair_frame([msgspec.json.decode(frame)], frame)
         )
 
     def _count_delta(self, chunk: OpenAITapChunk) -> bool:
@@ -160,19 +212,55 @@ class OpenAITap:
             return False
         choice = choices[0]
         delta = choice.delta
-        if delta is None or choice.finish_reason is not None or choice.error is not None or choice.index:
+        if choice.finish_reason is not None or choice.error is not None or choice.index:
             return False
-        if 0 not in self._unfinished_choices or chunk.x_groq is not None:
+        if 0 not in self._unfinished_choices or chunk.x_groq is not None or self._repair.usage is not None:
+            return False
+        if (
+            delta.tool_calls is not None
+            or delta.reasoning_details is not None
+            or delta.thinking_blocks is not None
+            or delta.annotations is not None
+            or delta.images is not None
+        ):
             return False
         self.text_length += len(delta.content) if delta.content else delta_length(delta)
         return True
 
-    def _is_hidden(self, chunk: OpenAITapChunk) -> bool:
-        return self._hide_usage and chunk.choices == [] and has_counts(chunk.usage)
+    def _is_regular(self, chunk: OpenAITapChunk) -> bool:
+        """Whether the SDKs can add a chunk, which has the right fields, to what was passed on."""
+        repair = self._repair
+        repair.begin_chunk()
+        if has_counts(chunk.usage):
+            repair.usage = chunk.usage
+        elif repair.usage is not None or (
+            isinstance(chunk.x_groq, dict) and has_counts(chunk.x_groq.get("usage"))
+        ):
+            return False
+        for choice in chunk.choices:
+            if choice.finish_reason and not repair.accept_finish(choice.index):
+                return False
+            calls = choice.delta.tool_calls
+            if calls is not None and not repair.accept_calls(choice.index, calls):
+                return False
+            for name in _LISTS:
+                entries = getattr(choice.delta, name)
+                if entries and not repair.accept_list(choice.index, name, entries=entries):
+                    return False
+        return True
+
+    def _repair_frame(self, values: Sequence[dict[str, Any]], frame: bytes) -> Sequence[bytes]:
+        """Return the frame if it needs no repair, else one frame for each of the chunks in it."""
+        if isinstance(frame, NamedFrame) and frame.event not in _CHUNK_EVENTS:
+            return ()  # a heartbeat: an SDK would read it as a chunk
+        repaired = list(map(self._repair.repair, values))
+        if len(repaired) == 1 and repaired[0] == values[0]:
+            return (frame,)
+        return list(map(encode_repaired, repaired))
 
     def _inspect_each(self, frames: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
         """Inspect frames one by one if some are irregular."""
-        passed_frames: list[bytes] = []
+        all_passed_frames: list[bytes] = []
         for frame in frames:
             stripped = frame.strip()
             if not stripped:
@@ -180,19 +268,33 @@ class OpenAITap:
             if stripped == _DONE:
                 self._saw_done = True
                 break
-            try:
-                chunks_read = read_chunks(frame)
-            except ValueError:
-                if not self._is_ignorable(frame, last=last):
-                    break
-                chunks_read = []
-            if not all(self._record(to_tap_chunk(chunk), frame) for chunk in chunks_read):
+            passed_frames = self._inspect_one(frame, last=last)
+            if passed_frames is None:
                 break
-            if not (
-                self._hide_usage and chunks_read and chunks_read[-1].choices == [] and chunks_read[-1].usage
-            ):
-                passed_frames.append(frame)
-        return passed_frames
+            all_passed_frames += passed_frames
+        return all_passed_frames
+
+    def _inspect_one(self, frame: bytes, *, last: bool) -> Sequence[bytes] | None:
+        """Return the frames to pass on for one frame; None if the answer has failed."""
+        try:
+            return self._pass_chunk(_decoder.decode(frame), frame)
+        except DECODE_ERRORS:
+            pass
+        try:
+            values = read_objects(frame)
+            chunks_read = [to_tap_chunk(lenient_chunk(value)) for value in values]
+        except (ValueError, RecursionError):
+            return () if self._is_ignorable(frame, last=last) else None
+        if not values and isinstance(frame, NamedFrame) and frame.event == "error":
+            self.failure = provider_error(None)
+        if not all(self._record(chunk, frame) for chunk in chunks_read) or self.failure is not None:
+            return None
+        self._repair.begin_chunk()
+        if self._hide_usage and chunks_read:
+            last_chunk = chunks_read[-1]
+            if not last_chunk.choices and has_counts(last_chunk.usage):
+                values = values[:-1]
+        return self._repair_frame(values, frame) if values else ()
 
     def _is_ignorable(self, frame: bytes, *, last: bool) -> bool:
         """Whether invalid JSON is passed on: a named heartbeat. A truncated frame after the finish is
@@ -206,10 +308,10 @@ class OpenAITap:
 
     def _record(self, chunk: OpenAITapChunk, frame: bytes) -> bool:
         """Record a chunk; False if it is an error."""
-        error = chunk.error or next((choice.error for choice in chunk.choices or () if choice.error), None)
+        error = chunk.error or next((choice.error for choice in chunk.choices if choice.error), None)
         if isinstance(chunk.x_groq, dict):
             error = error or chunk.x_groq.get("error")
-        if error is None and (chunk.choices is None or isinstance(frame, NamedFrame)):
+        if error is None and (not chunk.choices or isinstance(frame, NamedFrame)):
             error = frame_error(frame)
         if error:
             self.failure = provider_error(error)
@@ -219,15 +321,14 @@ class OpenAITap:
             self._usage = chunk.usage
         elif isinstance(chunk.x_groq, dict) and has_counts(chunk.x_groq.get("usage")):
             self._usage = chunk.x_groq["usage"]
-        for choice in chunk.choices or ():
+        for choice in chunk.choices:
             self._started = True
             self._record_choice(choice)
         return self.failure is None
 
     def _record_choice(self, choice: OpenAITapChoice) -> None:
-        index = choice.index or 0
-        if choice.delta is not None:
-            self.text_length += len(choice.delta.content or "") + delta_length(choice.delta)
+        index = choice.index
+        self.text_length += len(choice.delta.content or "") + delta_length(choice.delta)
         if choice.finish_reason == "error":
             self.failure = provider_error(None)
         elif choice.finish_reason:
@@ -240,27 +341,37 @@ class OpenAITap:
 
 def delta_length(delta: OpenAITapDelta) -> int:
     """About how many characters a delta has besides its content."""
-    calls = len(memoryview(delta.tool_calls)) // 3  # the rest is JSON syntax
-    return len(delta.reasoning_content or delta.reasoning or "") + calls
+    length = len(delta.reasoning_content or delta.reasoning or delta.refusal or "")
+    for call in delta.tool_calls or ():
+        function = call.function
+        if function is not None:
+            length += len(function.name or "") + len(function.arguments or "")
+    return length
 
 
 def to_tap_chunk(chunk: OpenAIChunk) -> OpenAITapChunk:
     """Convert a leniently parsed chunk to the fields that are read."""
-    choices = None
-    if chunk.choices is not None:
-        choices = [
-            OpenAITapChoice(
-                choice.index,
-                OpenAITapDelta(as_text(delta.content), delta.reasoning_content, delta.reasoning)
-                if delta
-                else None,
-                choice.finish_reason,
-                choice.error,
-            )
-            for choice in chunk.choices
-            for delta in (choice.delta,)
-        ]
-    return OpenAITapChunk(choices, chunk.model, chunk.usage, chunk.error, chunk.x_groq)
+    choices = [
+        OpenAITapChoice(
+            position if choice.index is None else choice.index,
+            to_tap_delta(choice.delta or choice.message),
+            choice.finish_reason,
+            choice.error,
+        )
+        for position, choice in enumerate(chunk.choices or ())
+    ]
+    return OpenAITapChunk(
+        "", "chat.completion.chunk", 0, chunk.model or "", choices, chunk.usage, chunk.error, chunk.x_groq
+    )
+
+
+def to_tap_delta(delta: OpenAIDelta | None) -> OpenAITapDelta:
+    """Convert a leniently parsed delta to the fields that are counted."""
+    if delta is None:
+        return OpenAITapDelta()
+    return OpenAITapDelta(
+        as_text(delta.content), delta.reasoning_content, delta.reasoning, delta.refusal, delta.tool_calls
+    )
 
 
 def invalid_frame_error(frame: bytes) -> ProviderError:
@@ -280,79 +391,3 @@ def frame_error(frame: bytes) -> Any:
     if error is None and isinstance(frame, NamedFrame) and frame.event == "error":
         return value
     return error
-
-
-class OpenAICompletionChoice(msgspec.Struct, gc=False):
-    """The fields of a complete answer's choice that are read."""
-
-    finish_reason: str
-    error: Any = None
-
-
-class OpenAICompletion(msgspec.Struct, gc=False):
-    """The fields of a complete answer that are read, if it is in OpenAI's format."""
-
-    choices: list[OpenAICompletionChoice]
-    usage: OpenAIUsage
-    model: str | None = None
-    error: Any = None
-
-
-_completion = msgspec.json.Decoder(OpenAICompletion)
-
-
-def read_completion(raw: bytes) -> AnswerSummary:
-    """Read a chat.completion document; ProviderError if it is invalid or incomplete."""
-    try:
-        completion = _completion.decode(raw)
-    except DECODE_ERRORS:
-        return _read_lenient_completion(raw)
-    usage = read_standard_usage(completion.usage)
-    finish_reason = completion.choices[0].finish_reason if len(completion.choices) == 1 else "error"
-    if (
-        usage is None
-        or completion.error is not None
-        or finish_reason == "error"
-        or completion.choices[0].error is not None
-    ):
-        return _read_lenient_completion(raw)
-    return AnswerSummary(usage, completion.model, finish_reason)
-
-
-def _read_lenient_completion(raw: bytes) -> AnswerSummary:
-    """Read a document of any other vendor, leniently."""
-    value = read_document(raw, "choices")
-    choices = [choice for choice in value.get("choices") or () if isinstance(choice, dict)]
-    reasons = [choice.get("finish_reason") for choice in choices]
-    if "error" in reasons:
-        raise provider_error(next((choice.get("error") for choice in choices if choice.get("error")), None))
-    if None in reasons:
-        raise incomplete_answer_error()
-    model = value.get("model")
-    model_name = model if isinstance(model, str) else None
-    return AnswerSummary(
-        read_usage(value.get("usage"), model=model_name or ""),
-        model_name,
-        str(reasons[0]) if reasons else None,
-    )
-
-
-def read_embeddings(raw: bytes) -> AnswerSummary:
-    """Read an embeddings document."""
-    value = read_document(raw, "data")
-    model = value.get("model")
-    return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, None)
-
-
-def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
-    """Decode the object in a body; ProviderError if it is invalid, an error, or lacks `required_field`."""
-    try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        try:
-            value = parse_lenient_json(raw)
-        except ValueError:
-            raise invalid_json_error(raw) if raw.strip() else incomplete_answer_error(started=False) from None
-    if isinstance(value, dict) and value.get(required_field) and not value.get("error"):
-        return value
-    raise provider_error(find_error(value) or f"the answer has no {required_field}")

@@ -1,0 +1,125 @@
+"""Read usage and the finish from a relayed document of OpenAI's API: a chat.completion, or embeddings.
+
+Source: wire notes on providers, §3 and §4.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.json_text import DECODE_ERRORS
+from dragoman.wire.json_codec import parse_lenient_json
+from dragoman.wire.openai.repair import encode_repaired, repair_document
+from dragoman.wire.openai.usage import OpenAIUsage, read_standard_usage, read_usage
+from dragoman.wire.provider_errors import (
+    find_error,
+    incomplete_answer_error,
+    invalid_json_error,
+    provider_error,
+)
+from dragoman.wire.tap import AnswerDefaults, AnswerSummary
+
+
+class OpenAICompletionFunction(msgspec.Struct, gc=False):
+    """The function of a call in a complete answer."""
+
+    name: str
+    arguments: str
+
+
+class OpenAICompletionCall(msgspec.Struct, gc=False):
+    """A call in a complete answer."""
+
+    id: str
+    type: str
+    function: OpenAICompletionFunction | None = None
+
+
+class OpenAICompletionMessage(msgspec.Struct, gc=False):
+    """The message of a complete answer, as far as it is checked."""
+
+    content: str | None = None
+    tool_calls: list[OpenAICompletionCall] | None = None
+
+
+class OpenAICompletionChoice(msgspec.Struct, gc=False):
+    """The fields of a complete answer's choice that are read."""
+
+    index: int
+    message: OpenAICompletionMessage
+    finish_reason: str
+    error: Any = None
+
+
+class OpenAICompletion(msgspec.Struct, gc=False):
+    """The fields of a complete answer that are read, if it is in OpenAI's format."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[OpenAICompletionChoice]
+    usage: OpenAIUsage
+    error: Any = None
+
+
+_completion = msgspec.json.Decoder(OpenAICompletion)
+
+
+def read_completion(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
+    """Read a chat.completions document; ProviderError if it is invalid, or an error."""
+    try:
+        completion = _completion.decode(raw)
+    except DECODE_ERRORS:
+        return _read_lenient_completion(raw, defaults or AnswerDefaults())
+    usage = read_standard_usage(completion.usage)
+    finish_reason = completion.choices[0].finish_reason if len(completion.choices) == 1 else "error"
+    if (
+        usage is None
+        or completion.error is not None
+        or finish_reason in ("", "error")
+        or completion.choices[0].error is not None
+    ):
+        return _read_lenient_completion(raw, defaults or AnswerDefaults())
+    return AnswerSummary(usage, completion.model, finish_reason)
+
+
+def _read_lenient_completion(raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
+    """Read a document of any other vendor, leniently. It is whole, also without a finish reason."""
+    value = read_document(raw, "choices")
+    choices = value["choices"] if isinstance(value["choices"], list) else []
+    choices = [choice for choice in choices if isinstance(choice, dict)]
+    if any(choice.get("finish_reason") == "error" for choice in choices):
+        raise provider_error(next((choice.get("error") for choice in choices if choice.get("error")), None))
+    repaired = repair_document(value, defaults)
+    model = value.get("model")
+    model_name = model if isinstance(model, str) else None
+    return AnswerSummary(
+        read_usage(value.get("usage"), model=model_name or ""),
+        model_name,
+        str(repaired["choices"][0]["finish_reason"]) if repaired["choices"] else None,
+        None if repaired == value else encode_repaired(repaired),
+    )
+
+
+def read_embeddings(raw: bytes) -> AnswerSummary:
+    """Read an embeddings document."""
+    value = read_document(raw, "data")
+    model = value.get("model")
+    return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, None)
+
+
+def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
+    """Decode the object in a body; ProviderError if it is invalid, an error, or lacks `required_field`."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            value = parse_lenient_json(raw)
+        except ValueError:
+            raise invalid_json_error(raw) if raw.strip() else incomplete_answer_error(started=False) from None
+    if isinstance(value, dict) and value.get(required_field) and not value.get("error"):
+        return value
+    raise provider_error(find_error(value) or f"the answer has no {required_field}")
