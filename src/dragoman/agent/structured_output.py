@@ -213,7 +213,7 @@ def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any
         try:
             return adapter.validate_json(msgspec.json.encode(value))
         except pydantic.ValidationError as error:
-            raise invalid_input(pydantic_problems(error, value)) from None
+            raise invalid_input(pydantic_problems(error, value, schema=schema)) from None
 
     return schema, convert
 

@@ -288,6 +288,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     body: PositiveInt = 8_000_000
     gateway_body: PositiveInt = 64_000_000
     part: PositiveInt = 4_000_000
+    values: PositiveInt = 100_000
     threads: PositiveInt = 16
     key: Limits = NO_LIMITS
     owner: Limits = NO_LIMITS

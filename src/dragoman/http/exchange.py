@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge
 from dragoman.identity import LOCAL, Identity
+from dragoman.json_shape import MAX_VALUES, JsonShape, may_exceed
 from dragoman.json_text import decode_json
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,16 @@ _nothing: nullcontext[None] = nullcontext()
 
 def _count_nothing(_: Identity) -> AbstractContextManager[object]:
     return _nothing
+
+
+class BodyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of a request body: `max_values` of its JSON; `count` counts its caller's bodies being read."""
+
+    count: CountReceiving = _count_nothing
+    max_values: int = MAX_VALUES
+
+
+DEFAULT_BODY_LIMITS = BodyLimits()
 
 
 class ClientDisconnected(Exception):
@@ -55,8 +66,7 @@ class Exchange:
         """Headers of every response of this exchange, errors too."""
         self.on_key_ended: Callable[[KeyEnded], None] | None = None
         """Called when the caller's key ends; without it the handler is cancelled. See `end_with_key`."""
-        self.count_receiving: CountReceiving = _count_nothing
-        """Counts a request whose body is being read against its caller's limits."""
+        self.body_limits = DEFAULT_BODY_LIMITS
         self._receive = receive
         self._query: bytes = scope.get("query_string", b"")
         self._on_disconnect: Callable[[], None] | None = None
@@ -79,25 +89,33 @@ class Exchange:
             self._on_disconnect()
         return message
 
-    async def read_body(self, limit: int) -> bytes:
-        """Read the whole body. Raises TooLarge above `limit` bytes, ClientDisconnected."""
+    async def read_body(self, limit: int, *, max_values: int | None = None) -> bytes:
+        """Read the whole body, which is JSON: its shape is checked, not its syntax.
+
+        `max_values` replaces that of `body_limits`. Raises TooLarge above `limit` bytes or with too many
+        values, BadRequest when it is nested too deeply, ClientDisconnected.
+        """
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
-        with self.count_receiving(self.identity):
-            return await self._receive_body(limit)
+        shape = JsonShape(max_values=max_values or self.body_limits.max_values)
+        with self.body_limits.count(self.identity):
+            return await self._receive_body(limit, shape)
 
-    async def _receive_body(self, limit: int) -> bytes:
+    async def _receive_body(self, limit: int, shape: JsonShape) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
+            chunk = message.get("body", b"")
+            chunks.append(chunk)
+            size += len(chunk)
             if size > limit:
                 raise TooLarge(f"the request body has more than {limit} bytes")
+            if len(chunks) > 1 or message.get("more_body") or may_exceed(chunk):
+                shape.feed(chunk)
             if not message.get("more_body"):
                 return b"".join(chunks)
 

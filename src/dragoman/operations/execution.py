@@ -30,6 +30,7 @@ from dragoman.operations.approval import (
     explain_mismatch,
 )
 from dragoman.operations.arguments.argument_repair import repair_arguments
+from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
 from dragoman.operations.concurrency import LargeValueWorker, run_detached
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
@@ -40,6 +41,7 @@ from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_
 log = logging.getLogger(__name__)
 
 META_PREFIX = "hub."  # of the ids of the meta-tools
+MAX_ARGUMENTS = 10_000
 FIRST_RETRY_DELAY = 0.1  # seconds before the first retry; each further one is twice as long
 MAX_RETRY_DELAY = 5.0
 CallTarget: TypeAlias = Operation | DragomanError
@@ -299,6 +301,9 @@ class Execution:
     def _parse_input(self, operation: Operation) -> Any:
         """Return the arguments. The input of a model is repaired once if it nearly fits."""
         input = self._prepared.record.input
+        if isinstance(input, Mapping) and len(input) > MAX_ARGUMENTS:
+            problem = make_problem((), f"at most {MAX_ARGUMENTS} arguments", got=f"{len(input)} arguments")
+            raise invalid_input([problem])
         try:
             return operation.parse(input)
         except InvalidInput as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import msgspec
 
 from dragoman.errors import NotFound
@@ -13,6 +16,9 @@ from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request
+
+MAX_HISTORY_VALUES = 2_000_000  # in messages that are skipped, not decoded
+SMALL_BODY = 64 * 1024  # bytes of a body that is parsed at once; others are parsed in a thread
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +40,15 @@ class ChatHandlers:
     async def post(self, exchange: Exchange) -> None:
         """Start a run and stream it."""
         dialect = response_dialect(exchange)
-        raw = await exchange.read_body(self._settings.body)
-        request = parse_chat_request(
-            raw, session_id=exchange.path_params.get("id"), max_part=self._settings.part
+        raw = await exchange.read_body(self._settings.body, max_values=MAX_HISTORY_VALUES)
+        parse = partial(
+            parse_chat_request,
+            raw,
+            session_id=exchange.path_params.get("id"),
+            max_part=self._settings.part,
+            max_values=exchange.body_limits.max_values,
         )
+        request = parse() if len(raw) <= SMALL_BODY else await asyncio.to_thread(parse)
         started = await self._runs.start_run(request, exchange.identity)
         if isinstance(started, StoredAnswer):
             await self._send_stored(exchange, started, dialect=dialect, session_id=request.session_id)

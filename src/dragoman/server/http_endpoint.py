@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman import identity
 from dragoman.errors import DragomanError, Unavailable
-from dragoman.http.exchange import CountReceiving, ErrorHandler, Exchange, Handler, handle
+from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler, Exchange, Handler, handle
 from dragoman.http.key_validity import end_with_key
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
@@ -24,8 +24,8 @@ RequiredScope: TypeAlias = identity.Scope | None
 class HttpEndpoint:
     """The ASGI app at one path: authenticates the caller and calls the handler of the method.
 
-    `scope` is the scope that a key needs; `on_error` replaces the JSON error response; `count_receiving`
-    counts a request while its body is read. A request ends when its key does.
+    `scope` is the scope that a key needs; `on_error` replaces the JSON error response. A request ends
+    when its key does.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class HttpEndpoint:
         auth: Auth | None = None,
         scope: RequiredScope = None,
         on_error: ErrorHandler | None = None,
-        count_receiving: CountReceiving | None = None,
+        body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
     ) -> None:
         self._handlers = handlers
         self._auth = auth
         self._scope = scope
         self._on_error = on_error or _send_error
-        self._count_receiving = count_receiving
+        self._body_limits = body_limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -59,8 +59,7 @@ class HttpEndpoint:
         exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
         if self._scope is not None:
             require_scope(exchange.identity, self._scope)
-        if self._count_receiving is not None:
-            exchange.count_receiving = self._count_receiving
+        exchange.body_limits = self._body_limits
         with end_with_key(exchange, self._auth.work):
             await handler(exchange)
 

@@ -20,6 +20,17 @@ _encoder = msgspec.json.Encoder()
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
+MAX_FIELDS = 1_000
+MAX_ITEMS = 10_000  # messages, content parts, results
+MAX_TOOLS = 2_000
+
+
+def check_count(count: int, field: str, *, limit: int) -> None:
+    """Raise BadRequest when a list or an object has too many items: each of them takes time to read."""
+    if count > limit:
+        raise BadRequest(f"{field} has {count} items; {limit} are allowed", field=field or None)
+
+
 class RawRequestBody:
     """The JSON body of a request; only the fields that routing needs are decoded. BadRequest if one is
     invalid.
@@ -27,6 +38,7 @@ class RawRequestBody:
 
     def __init__(self, raw: bytes) -> None:
         self._fields = decode_fields(raw)
+        check_count(len(self._fields), "the body", limit=MAX_FIELDS)
         self.size = len(raw)
         model = self._decode_field("model")
         if not isinstance(model, str) or not model:

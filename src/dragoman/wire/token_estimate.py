@@ -40,6 +40,8 @@ _PIXELS_PER_TOKEN = 750
 _BYTES_PER_TOKEN = 30  # in a document with pages
 _CHARACTERS_PER_TOKEN = 4
 _JSON_CHARACTERS_PER_TOKEN = 3
+_SAMPLED_LENGTH = 65_536  # characters; of longer texts only samples are read
+_SAMPLES = 64
 
 _WIDE_CHARACTER = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
@@ -69,8 +71,18 @@ def estimate_text(text: str) -> int:
 def _text_tokens(text: str) -> float:
     if text.isascii():
         return len(text) / _CHARACTERS_PER_TOKEN
-    wide = len(_WIDE_CHARACTER.findall(text))
+    wide = _count_wide(text)
     return wide + (len(text) - wide) / _CHARACTERS_PER_TOKEN
+
+
+def _count_wide(text: str) -> float:
+    """The wide characters of a text; of a long one as many as evenly spaced samples have."""
+    if len(text) <= _SAMPLED_LENGTH:
+        return len(_WIDE_CHARACTER.findall(text))
+    size = _SAMPLED_LENGTH // _SAMPLES
+    starts = range(0, len(text), len(text) // _SAMPLES)
+    sample = "".join(text[start : start + size] for start in starts)
+    return len(_WIDE_CHARACTER.findall(sample)) * len(text) / len(sample)
 
 
 def _json_tokens(value: Any) -> float:
@@ -78,7 +90,7 @@ def _json_tokens(value: Any) -> float:
     raw = msgspec.json.encode(value, enc_hook=_to_serializable).decode()
     if raw.isascii():
         return len(raw) / _JSON_CHARACTERS_PER_TOKEN
-    wide = len(_WIDE_CHARACTER.findall(raw))
+    wide = _count_wide(raw)
     return wide + (len(raw) - wide) / _JSON_CHARACTERS_PER_TOKEN
 
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, KeyEnded
-from dragoman.http.exchange import CountReceiving, Exchange, handle
+from dragoman.http.exchange import DEFAULT_BODY_LIMITS, Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.key_validity import end_with_key
 from dragoman.http.origin_policy import OriginPolicy
@@ -47,8 +47,7 @@ class McpEndpoint:
         body_limit: int = BODY_LIMIT,
         build_sdk_server: BuildSdkServer | None = None,
     ) -> None:
-        self.count_receiving: CountReceiving | None = None
-        """Counts a request while its body is read."""
+        self.body_limits = DEFAULT_BODY_LIMITS
         self._identify = identify
         self.work = ActiveWork()
         """Where requests and sessions are registered, to end when their key does."""
@@ -86,8 +85,7 @@ class McpEndpoint:
             return
         exchange.identity = await self._identify(exchange.headers)
         require_scope(exchange.identity, "operations")
-        if self.count_receiving is not None:
-            exchange.count_receiving = self.count_receiving
+        exchange.body_limits = self.body_limits
         try:
             with end_with_key(exchange, self.work):
                 await self._serve(scope, exchange)

@@ -20,6 +20,7 @@ SchemaError: TypeAlias = jsonschema_rs.ValidationError
 
 ABSENT = object()
 MAX_NAMES = 10
+MAX_UNEXPECTED = 25  # unknown fields that are told; each is compared with the names of the schema
 MAX_BRANCHES = 5
 MAX_FRAGMENT_LENGTH = 120
 DEPENDENT_KEYWORDS = ("dependentRequired", "dependentSchemas", "dependencies")
@@ -58,7 +59,7 @@ def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]
             )
         case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
             properties = get_mapping(parent_schema(error, root), "properties")
-            for name in names:
+            for name in names[:MAX_UNEXPECTED]:
                 got = error.instance.get(name, ABSENT) if isinstance(error.instance, dict) else ABSENT
                 yield ArgumentProblem(
                     (*here, name), f"no field of this name{suggest_name(name, properties)}", got

@@ -28,7 +28,7 @@ from dragoman.operations.arguments.validation import REGEX_OPTIONS, is_too_deep
 ROOT_URI = "urn:dragoman:arguments"
 WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
 MAX_NOTES = 20
-MAX_VISITED_VALUES = 20_000  # values visited before it gives up
+MAX_VISITED_VALUES = 5_000  # values visited before it gives up
 NON_ALPHANUMERIC = re.compile(r"[^0-9a-z]+")
 PathTuple = tuple[str | int, ...]
 
@@ -108,9 +108,7 @@ class ArgumentRepairer:
 
     def _repair_value(self, value: Any, schema: Any, *, path: PathTuple) -> RepairAttempt:
         """Return the value corrected as far as a part of the schema determines it."""
-        self._remaining_visits -= 1
-        if self._remaining_visits < 0:
-            raise ValueError("the value is too large to repair")
+        self._visit(len(value) if isinstance(value, dict) else 1)
         if not is_schema(schema) or self._is_valid(value, schema):
             return RepairAttempt(value)
         rules = resolve_ref(self._root_schema, schema)
@@ -121,6 +119,11 @@ class ArgumentRepairer:
             if branches := [each for each in get_list(rules, keyword) if is_schema(each)]:
                 attempt = self._repair_any_of(attempt, branches, path=path)
         return self._repair_children(attempt, rules, path=path)
+
+    def _visit(self, count: int) -> None:
+        self._remaining_visits -= count
+        if self._remaining_visits < 0:
+            raise ValueError("the value is too large to repair")
 
     def _repair_all_of(self, before: RepairAttempt, schema: Schema, *, path: PathTuple) -> RepairAttempt:
         after = self._repair_value(before.value, schema, path=path)

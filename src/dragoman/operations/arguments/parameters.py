@@ -65,7 +65,7 @@ class FunctionParameters:
         try:
             values = self._model.model_validate(input).__dict__
         except pydantic.ValidationError as error:
-            raise invalid_input(pydantic_problems(error, input)) from None
+            raise invalid_input(pydantic_problems(error, input, schema=self._schema)) from None
         return {name: values[field] for field, name in self._aliases.items()}
 
     def _field(self, parameter: inspect.Parameter) -> tuple[Any, Any]:

@@ -25,6 +25,7 @@ InputParser: TypeAlias = Callable[[Mapping[str, Any]], Any]
 MAX_SHOWN_LENGTH = 80
 MAX_LISTED_PROBLEMS = 3
 MAX_PROBLEMS = 20
+MAX_PYDANTIC_ERRORS = 200
 MAX_DEPTH = 100
 MAX_SHOWN_ITEMS, MAX_SHOWN_DEPTH = 12, 4
 SECRET_NAME = re.compile(
@@ -84,8 +85,12 @@ def find_problems(
         return [ArgumentProblem((), "what its schema says (it is too tangled to say where)", input)]
     if weight == "heavy":
         return find_first_problem(validator, schema, input=input)
-    problems = [each for error in validator.iter_errors(input) for each in explain_error(error, schema)]
-    unique = {(each.path, each.expected): each for each in problems}
+    unique: dict[tuple[Any, ...], ArgumentProblem] = {}
+    for error in validator.iter_errors(input):
+        for each in explain_error(error, schema):
+            unique[each.path, each.expected] = each
+        if len(unique) > MAX_PROBLEMS:
+            break
     return list(unique.values())
 
 
@@ -114,8 +119,15 @@ def is_too_deep(value: Any) -> bool:
     return True
 
 
-def pydantic_problems(error: pydantic.ValidationError, input: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return pydantic's errors as problems, one a field; branches of a union are joined."""
+def pydantic_problems(
+    error: pydantic.ValidationError, input: Mapping[str, Any], *, schema: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return pydantic's errors as problems, one a field; branches of a union are joined.
+
+    pydantic lists all errors or none, which takes long for many: then the first are found by the schema.
+    """
+    if error.error_count() > MAX_PYDANTIC_ERRORS:
+        return first_problems(dict(schema), input, count=error.error_count())
     problems: dict[str, dict[str, Any]] = {}
     for detail in error.errors(include_url=False, include_context=False):
         missing, extra = detail["type"] == "missing", detail["type"] == "extra_forbidden"
@@ -134,6 +146,13 @@ def pydantic_problems(error: pydantic.ValidationError, input: Mapping[str, Any])
         if existing is not field_problem and expected not in existing["expected"]:
             existing["expected"] += f" or {expected}"
     return list(problems.values())
+
+
+def first_problems(schema: dict[str, Any], input: Mapping[str, Any], *, count: int) -> list[dict[str, Any]]:
+    """Return some problems of an input that has many."""
+    found = find_problems(compile_schema(schema), schema, input=input)
+    problems = [make_problem(each.path, each.expected, got=each.got) for each in found]
+    return problems or [make_problem((), f"other values in {count} places", got=input)]
 
 
 def input_path(location: ValuePath, input: Any, *, missing: bool) -> list[str | int]:

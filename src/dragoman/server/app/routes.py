@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dragoman.accounts.meter import Meter
 from dragoman.active_work import ActiveWork
 from dragoman.config import Config
-from dragoman.http.exchange import CountReceiving, ErrorHandler, Handler
+from dragoman.http.exchange import BodyLimits, ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
@@ -81,7 +81,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_router(
-    handlers: ApiHandlers, auth: Auth, *, count_receiving: CountReceiving, public_metrics: bool = True
+    handlers: ApiHandlers, auth: Auth, *, body_limits: BodyLimits, public_metrics: bool = True
 ) -> ASGIApp:
     """Build the router; an unknown path gets a 404 with the hub's error body.
 
@@ -89,15 +89,13 @@ def build_router(
     paths have no parameters and the most traffic: they are looked up in a dict first.
     """
     gateway = {
-        path: HttpEndpoint(
-            methods, auth=auth, scope="gateway", on_error=on_error, count_receiving=count_receiving
-        )
+        path: HttpEndpoint(methods, auth=auth, scope="gateway", on_error=on_error, body_limits=body_limits)
         for path, methods, on_error in gateway_routes(handlers)
     }
     endpoints = {
         **gateway,
         **{
-            path: HttpEndpoint(methods, auth=auth, scope=scope, count_receiving=count_receiving)
+            path: HttpEndpoint(methods, auth=auth, scope=scope, body_limits=body_limits)
             for path, methods, scope in api_routes(handlers)
         },
         **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
@@ -214,7 +212,8 @@ class HubEndpoints:
             hosts=config.mcp.hosts,
             origins=config.mcp.origins,
         )
-        self._mcp.count_receiving = parts.meter.receiving
+        body_limits = BodyLimits(count=parts.meter.receiving, max_values=config.limits.values)
+        self._mcp.body_limits = body_limits
         handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = handlers.operations
         spokes = handlers.spokes
@@ -224,9 +223,7 @@ class HubEndpoints:
             *([] if spokes is None else [spokes.work]),
         ]
         """What is in progress for keys: requests, MCP sessions, spokes."""
-        app = build_router(
-            handlers, auth, count_receiving=parts.meter.receiving, public_metrics=config.metrics.public
-        )
+        app = build_router(handlers, auth, body_limits=body_limits, public_metrics=config.metrics.public)
         self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
 
     async def drain(self, seconds: float) -> None:

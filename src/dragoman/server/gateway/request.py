@@ -37,13 +37,17 @@ JSON_HEADERS = {"content-type": "application/json"}
 
 
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asks for. `input_tokens` estimates the prompt; `keep_alive` is in seconds."""
+    """What a client asks for.
+
+    `input_tokens` estimates the prompt, `parsed` is there for a long body, `keep_alive` is in seconds.
+    """
 
     dialect: ClientDialect
     body: bytes
     head: RawRequestBody
     routes: ModelRoutes
     input_tokens: int
+    parsed: ClientRequest | None = None
     tracing: Tracing
     keep_alive: float
 
@@ -56,7 +60,7 @@ class GatewayRequest:
         self._exchange = exchange
         self._hub_dialect: StreamEncoder | None = requested_dialect(exchange)
         self._stream = plan.head.stream or self._hub_dialect is not None
-        self._parsed: ClientRequest | None = None
+        self._parsed: ClientRequest | None = plan.parsed
         self._handler_task: asyncio.Task[object] | None = None
         self._stop_error: DragomanError | None = None
         self._dropped_fields: Sequence[str] = ()
@@ -165,7 +169,7 @@ class GatewayRequest:
     ) -> TranslatedAnswer:
         """Return a document as the stream that the client asked for, or a stream as a document."""
         try:
-            parsed = self._plan.dialect.parse_request(self._plan.body)
+            parsed = self._parsed or self._plan.dialect.parse_request(self._plan.body)
             if parsed.request.options.get("n") not in (None, 1):
                 raise BadRequest("several answers cannot be converted", field="n")
         except BadRequest:

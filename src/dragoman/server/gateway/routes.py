@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,13 +33,14 @@ from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, Reques
 from dragoman.server.metrics import Metrics
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
-from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.token_estimate import estimate_input
 
 log = logging.getLogger(__name__)
-SMALL_BODY = 64 * 1024  # bytes of a body whose tokens are guessed by its length
+SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content, in a thread
 UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
+MAX_EMBEDDING_VALUES = 2_000_000  # tokens as numbers, which are relayed as they are
 MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
 
 
@@ -100,7 +102,10 @@ class Gateway:
         if counted is not None:
             await exchange.respond(200, counted, headers=JSON_HEADERS)
             return
-        tokens = estimate_input(parse_count_tokens_request(raw), factor=token_factor(route))
+        factor = token_factor(route)
+        tokens = await asyncio.to_thread(
+            lambda: estimate_input(parse_count_tokens_request(raw), factor=factor)
+        )
         await exchange.respond(200, {"input_tokens": tokens}, headers={"x-dragoman-estimated": "true"})
 
     async def models(self, exchange: Exchange) -> None:
@@ -140,22 +145,28 @@ class Gateway:
         if self.draining:
             raise Unavailable("the hub is shutting down", hint="retry the request in a moment")
         with self._meter.enter(exchange.identity) as entry:
-            plan = self._plan(exchange, dialect, body=await exchange.read_body(self._settings.body_limit))
+            max_values = MAX_EMBEDDING_VALUES if dialect is EMBEDDINGS else None
+            body = await exchange.read_body(self._settings.body_limit, max_values=max_values)
+            plan = await self._plan(exchange, dialect, body=body)
             origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
             payment = Payment(origin, price=self.catalog.price, meter=self._meter)
             request = GatewayRequest(plan, exchange, payment=payment)
             await request.admit(entry)
         await self._run(request, dialect.endpoint)
 
-    def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
+    async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
         head = RawRequestBody(body)
         routes = self._routes(exchange, head)
+        parsed = None
+        if len(body) > SMALL_BODY and dialect is not EMBEDDINGS:
+            parsed = await asyncio.to_thread(parse_request, dialect, body, route=routes.first)
         return RequestPlan(
             dialect=dialect,
             body=body,
             head=head,
             routes=routes,
-            input_tokens=self._estimate_input(dialect, body, route=routes.first),
+            parsed=None if parsed is None else parsed.request,
+            input_tokens=max(1, len(body) // CHARACTERS_PER_TOKEN) if parsed is None else parsed.tokens,
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
         )
@@ -183,15 +194,6 @@ class Gateway:
         require_model_access(allowed, head.model, routing=catalog.routing)
         return routes
 
-    def _estimate_input(self, dialect: ClientDialect, body: bytes, *, route: Route) -> int:
-        """An estimate of the prompt: a short body by its length, a long one by what is in it."""
-        if len(body) <= SMALL_BODY or dialect is EMBEDDINGS:
-            return max(1, len(body) // CHARACTERS_PER_TOKEN)
-        try:
-            return estimate_input(dialect.parse_request(body).request, factor=token_factor(route))
-        except BadRequest:  # a server of the same family may know better
-            return len(body) // CHARACTERS_PER_TOKEN
-
     def _is_allowed(self, exchange: Exchange, name: str) -> bool:
         try:
             require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
@@ -210,6 +212,22 @@ class Gateway:
             "created_at": created,
             "owned_by": name.partition("/")[0] if "/" in name else "dragoman",
         }
+
+
+class ParsedBody(NamedTuple):
+    """A long request, and an estimate of its prompt by what is in it."""
+
+    request: ClientRequest
+    tokens: int
+
+
+def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> ParsedBody | None:
+    """Parse a long body; None for an invalid one: a server of the same family may know better."""
+    try:
+        parsed = dialect.parse_request(body)
+    except BadRequest:
+        return None
+    return ParsedBody(parsed, estimate_input(parsed.request, factor=token_factor(route)))
 
 
 async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping[str, str]) -> bytes | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dragoman.errors import BadRequest
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 
 _CAMEL_NAMES = {
     "cache_control": "cacheControl",
@@ -91,10 +92,9 @@ class RequestFields:
 
     def objects(self, name: str) -> list[RequestFields]:
         """A required list of objects."""
-        return [
-            RequestFields(item, f"{self.path_of(name)}[{index}]")
-            for index, item in enumerate(self.items(name))
-        ]
+        items = self.items(name)
+        check_count(len(items), self.path_of(name), limit=MAX_TOOLS if name == "tools" else MAX_ITEMS)
+        return [RequestFields(item, f"{self.path_of(name)}[{index}]") for index, item in enumerate(items)]
 
     def content_blocks(self, name: str) -> list[RequestFields]:
         """The content blocks in the field; a string is one text block."""

@@ -9,7 +9,7 @@ from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
-from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
 from dragoman.wire.json_codec import is_deeper_than
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
@@ -42,6 +42,7 @@ def _decode_body(raw: bytes) -> RequestFields:
         raise BadRequest(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object")
+    check_count(len(body), "the body", limit=MAX_FIELDS)
     if is_deeper_than(body, MAX_DEPTH):
         raise BadRequest(f"the body is nested deeper than {MAX_DEPTH} levels")
     return RequestFields(body, "")

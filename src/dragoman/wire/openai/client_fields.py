@@ -10,9 +10,11 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.json_text import decode_json
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 from dragoman.wire.json_codec import is_deeper_than
 
 MAX_DEPTH = 256  # more than any schema needs, and far below the interpreter's recursion limit
+TOOL_FIELDS = ("tools", "functions")
 _CACHE_TTLS = ("5m", "1h")
 
 
@@ -61,6 +63,7 @@ def read_list(value: Any, field: str) -> list[Any]:
         return []
     if not isinstance(value, list):
         raise invalid_field(value, field, expected="a list")
+    check_count(len(value), field, limit=MAX_TOOLS if field in TOOL_FIELDS else MAX_ITEMS)
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.client_request import ClientRequest
+from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
     decode_body,
@@ -43,6 +43,7 @@ def parse_chat_completions_request(raw: bytes) -> ClientRequest:
         raise BadRequest(f"the body is not valid JSON: {error}", hint=_HINT) from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", hint=_HINT)
+    check_count(len(body), "the body", limit=MAX_FIELDS)
     ignored = IgnoredFields()
     model = read_nonempty_string(body.get("model"), "model")
     messages = parse_messages(body.get("messages"), ignored)

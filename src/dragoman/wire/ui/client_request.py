@@ -8,9 +8,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, TooLarge
+from dragoman.json_shape import MAX_VALUES, check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import DataPart, FilePart, Message, TextPart, parse_message
 from dragoman.model_request import Tool
+from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 
 
 class NewMessage(msgspec.Struct, frozen=True):
@@ -78,8 +80,8 @@ class ChatBody(msgspec.Struct, rename="camel"):
     """The JSON body."""
 
     id: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    message: dict[str, Any] | None = None
+    messages: list[msgspec.Raw] | None = None
+    message: msgspec.Raw = msgspec.Raw()
     trigger: Literal["submit-message", "regenerate-message"] = "submit-message"
     message_id: str | None = None
     model: str | None = None
@@ -88,31 +90,47 @@ class ChatBody(msgspec.Struct, rename="camel"):
     when_busy: Literal["refuse", "queue"] = "refuse"
 
 
+class ChatMessageHead(msgspec.Struct):
+    """What tells the messages of a history apart."""
+
+    id: Any = None
+
+
 _decoder = msgspec.json.Decoder(ChatBody)
+_head_decoder = msgspec.json.Decoder(ChatMessageHead)
 MAX_ID_LENGTH = 200
+MAX_PARTS = 1_000  # of a user message: each is stored, and read by the model
 
 
 def parse_chat_request(
-    raw: bytes, *, session_id: str | None = None, max_part: int = 1_000_000
+    raw: bytes,
+    *,
+    session_id: str | None = None,
+    max_part: int = 1_000_000,
+    max_values: int = MAX_VALUES,
 ) -> ChatRequest:
     """Parse a body; BadRequest names the invalid field, TooLarge the part of more than `max_part` characters.
 
-    `session_id` comes from the path, if it has one; a different `id` in the body is rejected.
+    Of the messages, only the one that the request is about is decoded; it may have `max_values`. The others
+    are history, which the session has. `session_id` comes from the path, if it has one; a different `id` in
+    the body is rejected.
     """
     try:
         body = decode_json(raw, _decoder)
     except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not a valid chat request: {error}", hint=_HINT) from None
     session = _session_id(body.id, session_id)
-    messages = body.messages if body.messages is not None else [body.message] if body.message else []
+    messages = body.messages if body.messages is not None else [body.message] if bytes(body.message) else []
+    tools = body.tools or ()
+    check_count(len(tools), "tools", limit=MAX_TOOLS)
     if not messages:
         raise BadRequest("the body has no messages", field="messages", hint=_HINT)
     return ChatRequest(
         session_id=session,
-        action=_parse_action(body, messages, max_part=max_part),
+        action=_parse_action(body, messages, max_part=max_part, max_values=max_values),
         model=body.model,
         agent=body.agent,
-        tools=parse_client_tools(body.tools or ()),
+        tools=parse_client_tools(tools),
         when_busy=body.when_busy,
     )
 
@@ -154,26 +172,47 @@ def _session_id(body_id: str | None, path_id: str | None) -> str:
     return session
 
 
-def _parse_action(body: ChatBody, messages: Sequence[Mapping[str, Any]], *, max_part: int) -> ChatAction:
+def _parse_action(
+    body: ChatBody, messages: Sequence[msgspec.Raw], *, max_part: int, max_values: int
+) -> ChatAction:
     index = len(messages) - 1
-    if body.trigger == "regenerate-message":
-        return RegenerateAnswer(_parse_user_message(messages[index], f"messages[{index}]", max_part=max_part))
-    if body.message_id is not None:
+    if body.message_id is not None and body.trigger != "regenerate-message":
         index = _message_index(messages, body.message_id)
-    if messages[index].get("role") == "assistant":
-        return _parse_continuation(messages[index], f"messages[{index}]")
-    message = _parse_user_message(messages[index], f"messages[{index}]", max_part=max_part)
+    field = f"messages[{index}]"
+    raw_message = _decode_message(messages[index], field, max_values=max_values)
+    if body.trigger == "regenerate-message":
+        return RegenerateAnswer(_parse_user_message(raw_message, field, max_part=max_part))
+    if raw_message.get("role") == "assistant":
+        return _parse_continuation(raw_message, field)
+    message = _parse_user_message(raw_message, field, max_part=max_part)
     return NewMessage(message) if body.message_id is None else EditMessage(message)
 
 
-def _message_index(messages: Sequence[Mapping[str, Any]], message_id: str) -> int:
+def _decode_message(raw: msgspec.Raw, field: str, *, max_values: int) -> Mapping[str, Any]:
+    check_shape(bytes(raw), max_values=max_values)
+    try:
+        message = decode_json(bytes(raw))
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"{field} is not valid JSON: {error}", field=field) from None
+    if not isinstance(message, dict):
+        raise BadRequest(f"{field} must be an object", field=field, hint=_HINT)
+    return message
+
+
+def _message_index(messages: Sequence[msgspec.Raw], message_id: str) -> int:
     for index in range(len(messages) - 1, -1, -1):
-        if messages[index].get("id") == message_id:
+        try:
+            head = decode_json(bytes(messages[index]), _head_decoder)
+        except DECODE_ERRORS:
+            continue
+        if head.id == message_id:
             return index
     raise BadRequest(f"messageId {message_id!r} is not among the messages", field="messageId")
 
 
 def _parse_user_message(raw_message: Mapping[str, Any], field: str, *, max_part: int) -> Message:
+    parts = raw_message.get("parts")
+    check_count(len(parts) if isinstance(parts, list) else 0, f"{field}.parts", limit=MAX_PARTS)
     message = parse_message(raw_message, field=field)
     if message.role != "user":
         raise BadRequest(f"{field} must be a user message, got role {message.role!r}", field=f"{field}.role")
@@ -208,6 +247,7 @@ def _parse_continuation(raw_message: Mapping[str, Any], field: str) -> ContinueA
     message_id, parts = raw_message.get("id"), raw_message.get("parts")
     if not isinstance(message_id, str) or not isinstance(parts, list):
         raise BadRequest(f"{field} needs a string id and a list of parts", field=field)
+    check_count(len(parts), f"{field}.parts", limit=MAX_ITEMS)
     calls = [part for part in parts if isinstance(part, dict) and isinstance(part.get("toolCallId"), str)]
     outputs = [
         _parse_tool_output(part)

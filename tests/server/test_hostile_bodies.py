@@ -1,0 +1,307 @@
+"""No body of a request holds the event loop: each endpoint refuses it, or reads it beside the loop."""
+
+# ruff: noqa: UP031
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp, Message
+
+from dragoman.config import parse_config
+from dragoman.errors import BadRequest, TooLarge
+from dragoman.json_shape import JsonShape, check_shape
+from dragoman.server.app import Hub
+from tests.serving import write_script
+
+PIECE = 256_000
+MOST = 0.15  # CPU seconds between two turns of the loop; 0.05 are meant, and a busy machine's caches are cold
+OPERATIONS = '''
+from pydantic import BaseModel
+from dragoman import operation
+
+class Row(BaseModel):
+    a: int
+
+class Table(BaseModel):
+    rows: list[Row]
+
+@operation("test")
+def add(numbers: list[int]) -> int:
+    """Add."""
+    return sum(numbers)
+
+@operation("test")
+def store(table: Table) -> int:
+    """Store."""
+    return len(table.rows)
+'''
+SAID = '{"role":"user","content":"a"}'
+PART = '{"type":"text","text":"x"}'
+CHAT = '{"id":"%s","messages":[{"id":"m","role":"user","parts":%s}]%s}'
+OPENAI = '{"model":"sim/x","messages":%s%s}'
+ANTHROPIC = '{"model":"sim/x","max_tokens":5,"messages":%s%s}'
+MCP = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hub_call","arguments":%s}}'
+
+
+def many(item: str, count: int) -> str:
+    """A JSON list."""
+    return f"[{','.join([item] * count)}]"
+
+
+def fields(item: str, count: int) -> str:
+    """A JSON object; `%d` in the item is replaced by a number."""
+    return "{" + ",".join(item % n for n in range(count)) + "}"
+
+
+DEEP = "[" * 5_000 + "]" * 5_000
+# Each body twice: as in the attack, and with as many values as just pass the first check.
+BODIES: dict[str, tuple[str, int, Any]] = {
+    "chat: messages": ("/api/chat", 200_000, lambda n: '{"id":"a","messages":%s}' % many(SAID, n)),
+    "chat: parts": ("/api/chat", 100_000, lambda n: CHAT % ("b", many(PART, n), "")),
+    "chat: one data part": (
+        "/api/chat",
+        100_000,
+        lambda n: CHAT % ("c", '[{"type":"data-x","data":%s}]' % many('{"a":1}', n), ""),
+    ),
+    "chat: tools": (
+        "/api/chat",
+        150_000,
+        lambda n: CHAT % ("d", many(PART, 1), ',"tools":' + fields('"t%d":{}', n)),
+    ),
+    "openai: messages": ("/v1/chat/completions", 200_000, lambda n: OPENAI % (many(SAID, n), "")),
+    "openai: parts": (
+        "/v1/chat/completions",
+        200_000,
+        lambda n: OPENAI % ('[{"role":"user","content":%s}]' % many(PART, n), ""),
+    ),
+    "openai: tools": (
+        "/v1/chat/completions",
+        200_000,
+        lambda n: (
+            OPENAI % (many(SAID, 1), ',"tools":' + many('{"type":"function","function":{"name":"t"}}', n))
+        ),
+    ),
+    "openai: fields": (
+        "/v1/chat/completions",
+        200_000,
+        lambda n: OPENAI % (many(SAID, 1), "," + fields('"k%d":1', n)[1:-1]),
+    ),
+    "anthropic: messages": ("/v1/messages", 200_000, lambda n: ANTHROPIC % (many(SAID, n), "")),
+    "anthropic: tools": (
+        "/v1/messages",
+        200_000,
+        lambda n: ANTHROPIC % (many(SAID, 1), ',"tools":' + many('{"name":"t","input_schema":{}}', n)),
+    ),
+    "anthropic: count": ("/v1/messages/count_tokens", 200_000, lambda n: ANTHROPIC % (many(SAID, n), "")),
+    "embeddings": ("/v1/embeddings", 600_000, lambda n: '{"model":"sim/x","input":%s}' % many("1", n)),
+    "operation: unknown arguments": (
+        "/api/operations/time.now/call",
+        150_000,
+        lambda n: fields('"k%d":1', n),
+    ),
+    "operation: near names": (
+        "/api/operations/math.calculate/call",
+        100_000,
+        lambda n: fields('"expressio%d":1', n),
+    ),
+    "operation: wrong items": (
+        "/api/operations/test.add/call",
+        300_000,
+        lambda n: '{"numbers":%s}' % many('"x"', n),
+    ),
+    "operation: wrong rows": (
+        "/api/operations/test.store/call",
+        100_000,
+        lambda n: '{"table":{"rows":%s}}' % many('{"a":"x"}', n),
+    ),
+    "operation: calls": (
+        "/api/operations/hub.call/call",
+        100_000,
+        lambda n: '{"calls":%s}' % many('{"tool":"time.now"}', n),
+    ),
+    "operation: arguments of a call": (
+        "/api/operations/hub.call/call",
+        100_000,
+        lambda n: '{"calls":[{"tool":"time.now","input":%s}]}' % fields('"k%d":1', n),
+    ),
+    "mcp: arguments": ("/mcp", 150_000, lambda n: MCP % fields('"k%d":1', n)),
+    "mcp: batch": ("/mcp", 50_000, lambda n: many('{"jsonrpc":"2.0","id":1,"method":"ping"}', n)),
+    "mcp: calls": ("/mcp", 100_000, lambda n: MCP % ('{"calls":%s}' % many("1", n))),
+}
+DEEP_BODIES = {
+    "/api/chat": CHAT % ("e", '[{"type":"data-x","data":%s}]' % DEEP, ""),
+    "/v1/chat/completions": OPENAI % (many(SAID, 1), f',"x":{DEEP}'),
+    "/v1/messages": ANTHROPIC % (many(SAID, 1), f',"x":{DEEP}'),
+    "/v1/messages/count_tokens": ANTHROPIC % (many(SAID, 1), f',"x":{DEEP}'),
+    "/v1/embeddings": '{"model":"sim/x","input":%s}' % DEEP,
+    "/api/operations/time.now/call": '{"a":%s}' % DEEP,
+    "/api/operations/hub.call/call": DEEP,
+    "/api/sessions": '{"title":%s}' % DEEP,
+    "/api/approvals/apr_1": '{"approved":%s}' % DEEP,
+    "/api/mcp/servers": '{"name":%s}' % DEEP,
+    "/mcp": MCP % ('{"a":%s}' % DEEP),
+}
+
+
+class Client:
+    """Sends bodies to an app in pieces, and measures how long the loop does nothing else meanwhile."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.lag = 0.0
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """The status and the body of the response; `lag` is the longest turn of the loop in CPU seconds."""
+        pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+        sent: list[Message] = []
+        answered = asyncio.Event()
+
+        async def receive() -> Message:
+            await asyncio.sleep(0)
+            if pieces:
+                return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+            await answered.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = {"host": "127.0.0.1", "content-type": "application/json"}
+        headers["accept"] = "application/json, text/event-stream"
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "server": ("127.0.0.1", 80),
+        }
+        self.lag = 0.0
+        watching = asyncio.ensure_future(self._watch())
+        await asyncio.sleep(0)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            answered.set()
+            await asyncio.sleep(0.002)
+            watching.cancel()
+        return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+    async def _watch(self) -> None:
+        turn = time.process_time()
+        while True:
+            await asyncio.sleep(0.001)
+            turn, last = time.process_time(), turn
+            self.lag = max(self.lag, turn - last)
+
+
+@asynccontextmanager
+async def hub_client(folder: Path) -> AsyncIterator[Client]:
+    script = write_script(folder, [{"text": "ok"}], play="turns")
+    (folder / "operations.py").write_text(OPERATIONS)
+    config = parse_config(
+        {
+            "providers": {"sim": {"type": "scripted", "script": str(script)}},
+            "model": "sim/x",
+            "operations": [str(folder / "operations.py")],
+        }
+    )
+    async with Hub.open(config, folder / "hub", require_keys=False) as hub:
+        client = Client(hub.app)
+        await client.post("/v1/messages", (ANTHROPIC % (many(SAID, 1), "")).encode())
+        await client.post("/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')  # loads the SDK
+        yield client
+
+
+async def test_no_body_of_many_values_holds_the_event_loop(tmp_path: Path) -> None:
+    lags: dict[str, float] = {}
+    async with hub_client(tmp_path) as client:
+        for name, (path, most, build) in BODIES.items():
+            for count in (most, most // 12):
+                body = build(count).encode()
+                # Other work of the process counts too, so the best of two tries is the body's own.
+                status, answer = await client.post(path, body)
+                lags[f"{name} x {count}"] = client.lag
+                if client.lag > MOST:
+                    await client.post(path, body)
+                    lags[f"{name} x {count}"] = min(lags[f"{name} x {count}"], client.lag)
+                assert status < 500, (name, count, answer[:300])
+    assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
+
+
+async def test_a_body_that_is_nested_too_deeply_is_a_400_at_every_endpoint(tmp_path: Path) -> None:
+    async with hub_client(tmp_path) as client:
+        for path, body in DEEP_BODIES.items():
+            for raw in (body.encode(), body.replace("]", "").encode(), body.encode() + b" " * 300_000):
+                status, answer = await client.post(path, raw)
+                limited = len(raw) > 60_000 and status == 413  # small endpoints
+                assert status == 400 or limited, (path, status, answer[:300])
+
+
+async def test_a_long_history_with_much_in_it_is_not_decoded(tmp_path: Path) -> None:
+    rows = many('{"a":1}', 20_000)
+    old = '{"id":"o","role":"assistant","parts":[{"type":"data-x","data":%s}]}' % rows
+    new = '{"id":"n","role":"user","parts":[{"type":"text","text":"hi"}]}'
+    async with hub_client(tmp_path) as client:
+        body = '{"id":"h","messages":[%s]}' % ",".join([old] * 10 + [new])
+        status, answer = await client.post("/api/chat", body.encode())
+        assert (status, b'"type":"finish"' in answer) == (200, True)
+        found = await client.post("/api/chat", (CHAT % ("i", many(PART, 1_001), "")).encode())
+        assert found[0] == 400
+        assert b"messages[0].parts has 1001 items; 1000 are allowed" in found[1]
+
+
+# ---- the count itself -------------------------------------------------------------------------------------
+
+
+def feed_all(shape: JsonShape, text: bytes, size: int) -> None:
+    for start in range(0, len(text), size):
+        shape.feed(text[start : start + size])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": [1, 2, {"b": "c"}], "d": []},
+        ['",[{', '\\",[{', "\\", "\\\\", '\\\\"', "a\\", ["\\\\\\"], '"'],
+        {"\\": "[[[[", '"': {"{": "}"}},
+        "[[[[",
+        [[[[]]], [[]]],
+        [],
+        1,
+    ],
+)
+def test_values_and_depth_are_counted_outside_strings_however_the_text_is_cut(value: Any) -> None:
+    text = json.dumps(value).encode()
+
+    def measure(item: Any) -> tuple[int, int]:
+        if not isinstance(item, dict | list):
+            return 0, 0
+        inner = [measure(each) for each in (item.values() if isinstance(item, dict) else item)]
+        own = 1 + max(0, len(item) - 1) + (len(item) if isinstance(item, dict) else 0)
+        return own + sum(each[0] for each in inner), 1 + max((each[1] for each in inner), default=0)
+
+    values, depth = measure(value)
+    for size in (1, 2, 3, 5, len(text)):
+        shape = JsonShape(max_values=values + 1, max_depth=depth)
+        feed_all(shape, text, size)
+        assert (shape.values, shape.depth) == (values + 1, 0)
+        if depth:
+            for limits, error in (({"max_values": values}, TooLarge), ({"max_depth": depth - 1}, BadRequest)):
+                with pytest.raises(error):
+                    feed_all(JsonShape(**limits), text, size)
+
+
+def test_a_small_body_is_counted_only_when_it_may_be_deep() -> None:
+    check_shape(b'{"a":[1,2,3]}' * 10)
+    with pytest.raises(BadRequest, match="nested deeper than 200 levels"):
+        check_shape(b"[" * 201)
+    with pytest.raises(TooLarge, match=r"more than 100000 JSON values and names"):
+        check_shape(b"[" + b"1," * 100_001)
