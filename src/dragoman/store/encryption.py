@@ -6,12 +6,14 @@ import base64
 import binascii
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from dragoman.errors import ConfigError, StoreError
+from dragoman.store.sqlite import publish_file
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -101,6 +103,42 @@ class MasterKey:
 
     def __repr__(self) -> str:
         return f"MasterKey({self.fingerprint})"
+
+
+class FolderKey:
+    """The key of a data folder, in a file of it for its user only. It is made when it is first needed.
+
+    It encrypts what is stored without a master key at hand. Copies of the database do not reveal that; a copy
+    of the whole folder does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key: MasterKey | None = None
+
+    def read(self) -> MasterKey:
+        """Return the key. Raises ConfigError when there is none."""
+        if self._key is None:
+            self._key = read_key_file(self._path)
+        return self._key
+
+    def read_or_create(self) -> MasterKey:
+        """Return the key, after making one if there is none. Raises ConfigError."""
+        if self._key is None and not self._path.exists():
+            self._create()
+        return self.read()
+
+    def _create(self) -> None:
+        file, name = tempfile.mkstemp(prefix=f"{self._path.name}.", dir=self._path.parent)  # of mode 0600
+        draft = Path(name)
+        try:
+            with os.fdopen(file, "w", encoding="ascii") as opened:
+                opened.write(MasterKey.generate().to_text() + "\n")
+                opened.flush()
+                os.fsync(opened.fileno())
+            publish_file(draft, self._path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def read_key_file(path: Path) -> MasterKey:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import msgspec
 from sqlalchemy import bindparam, delete
 
+from dragoman.errors import DragomanError, StoreError
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
+from dragoman.store.encryption import EncryptedValue, FolderKey
 from dragoman.store.tables import definitions, mcp_servers
+
+log = logging.getLogger(__name__)
+ENCRYPTED_PREFIX = "encrypted:"
 
 
 class McpServerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An added server: its name, and its configuration as JSON, which names secrets but has none."""
+    """An added server: its name, and its configuration as JSON, whose headers and variables may be secret."""
 
     name: str
     body: str
@@ -33,11 +40,12 @@ class McpServerStatements:
 
 
 class McpServerRepository:
-    """All servers added at run time."""
+    """All servers added at run time. Their configurations are encrypted with the key of the data folder."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float], key: FolderKey) -> None:
         self._database = database
         self._clock = clock
+        self._key = key
 
     @cached_property
     def _sql(self) -> McpServerStatements:
@@ -45,19 +53,55 @@ class McpServerRepository:
 
     async def put(self, name: str, body: str) -> None:
         """Insert a server, or replace the one of this name."""
-        params = to_params(McpServerRecord(name=name, body=body, created_at=self._clock()))
+        sealed = await asyncio.to_thread(self._encrypt, name, body)
+        params = to_params(McpServerRecord(name=name, body=sealed, created_at=self._clock()))
         await self._database.write(lambda connection: connection.execute(self._sql.put, params))
 
     async def list(self) -> Sequence[McpServerRecord]:
-        """Return all servers, by name."""
+        """Return all servers, by name. One that cannot be decrypted is logged and left out.
+
+        Those that an earlier version stored in plain text are encrypted now.
+        """
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
-        return [to_struct(McpServerRecord, row) for row in rows]
+        found = []
+        for record in (to_struct(McpServerRecord, row) for row in rows):
+            if not record.body.startswith(ENCRYPTED_PREFIX):
+                await self.put(record.name, record.body)
+                found.append(record)
+                continue
+            try:
+                body = await asyncio.to_thread(self._decrypt, record)
+            except DragomanError as error:
+                log.warning("the MCP server %s is left out: %s", record.name, error.message)
+            else:
+                found.append(msgspec.structs.replace(record, body=body))
+        return found
+
+    def _encrypt(self, name: str, body: str) -> str:
+        encrypted = self._key.read_or_create().encrypt(secret_name(name), body)
+        return ENCRYPTED_PREFIX + msgspec.json.encode(encrypted).decode()
+
+    def _decrypt(self, record: McpServerRecord) -> str:
+        text = record.body.removeprefix(ENCRYPTED_PREFIX)
+        try:
+            encrypted = msgspec.json.decode(text, type=EncryptedValue)
+        except msgspec.DecodeError:
+            raise StoreError("its stored configuration is damaged") from None
+        key = self._key.read()
+        if key.fingerprint != encrypted.key_id:
+            raise StoreError("it was encrypted with the key of another data folder; add it again")
+        return key.decrypt(secret_name(record.name), encrypted)
 
     async def delete(self, name: str) -> bool:
         """Delete a server; return False when there is none of this name."""
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": name}) > 0
         )
+
+
+def secret_name(server: str) -> str:
+    """Return the name that a configuration's encryption is bound to."""
+    return f"mcp server {server}"
 
 
 # Pinned definitions: the tools of each MCP server as they were when somebody approved them.

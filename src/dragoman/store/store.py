@@ -16,7 +16,7 @@ from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.encryption import MasterKey
+from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
 from dragoman.store.message_search import MessageSearchRepository
@@ -29,6 +29,7 @@ from dragoman.store.usage import UsageRepository
 
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
+FOLDER_KEY_FILE = "hub.key"
 
 
 class Store:
@@ -40,6 +41,7 @@ class Store:
         *,
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
+        folder_key: FolderKey,
         recovered: bool = True,
     ) -> None:
         """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`."""
@@ -52,7 +54,7 @@ class Store:
         self.approvals = ApprovalRepository(database, clock=clock)
         self.artifacts = ArtifactRepository(database, clock=clock)
         self.definition_pins = DefinitionPinRepository(database)
-        self.mcp_servers = McpServerRepository(database, clock=clock)
+        self.mcp_servers = McpServerRepository(database, clock=clock, key=folder_key)
         self.usage = UsageRepository(database)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
@@ -76,7 +78,13 @@ class Store:
             exclusive=exclusive,
             tolerate_outages=tolerate_outages,
         )
-        store = cls(database, clock=clock, master_key=master_key, recovered=not exclusive)
+        store = cls(
+            database,
+            clock=clock,
+            master_key=master_key,
+            folder_key=FolderKey(folder / FOLDER_KEY_FILE),
+            recovered=not exclusive,
+        )
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
