@@ -145,7 +145,7 @@ def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
     part, rest = call.current, call.input_text()[length:]
     if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
-    if part.state == "input-available":
+    if part.state in ("input-available", "approval-requested", "approval-responded"):
         yield e.ToolInputAvailable(
             part.tool_call_id,
             part.name,

@@ -97,8 +97,8 @@ def test_a_page_that_is_loaded_again_still_asks(ask: Driver, upstream: Upstream)
     mark = upstream.teach([{"calls": [QUESTION]}], [{"text": "Blue it is."}])
     report = ask(send(f"{mark} Paint it."), {"do": "reload"}, answer("blue"), auto="tools", maxRequests=MOST)
     [resumed] = [one for one in report.raw["requests"] if one["method"] == "GET"]
-    [empty] = [one for one in report.raw["responses"] if one["n"] == resumed["n"]]
-    assert empty["status"] == 204
+    [replay] = [one for one in report.raw["responses"] if one["n"] == resumed["n"]]
+    assert replay["status"] == 200
     assert questions(report) == [{**OPEN, "status": "answered", "answer": "blue"}]
     assert text_of(report.answer) == "Blue it is."
     assert_kept(report)
@@ -192,6 +192,21 @@ def test_a_sub_agent_may_ask_one_thing_after_another(ask: Driver, upstream: Upst
     assert [each["status"] for each in questions(report)] == ["answered", "answered"]
     assert len(report.posts) == 5
     assert_kept(report)
+
+
+def test_a_replay_of_a_decided_approval_is_valid_for_the_client(ask: Driver, upstream: Upstream) -> None:
+    sums = {"name": "math_calculate", "arguments": {"expression": "6*7"}}
+    mark = clerk(upstream, sums)
+    report = ask(
+        send(f"{mark} Do it."),
+        {"do": "approve", "approved": True},
+        {"do": "reload"},
+        {"do": "resume"},
+        auto="approvals",
+        maxRequests=MOST,
+    )
+    assert text_of(report.answer) == "The clerk did it."
+    assert [one["status"] for one in report.raw["responses"]] == [200] * 4
 
 
 def call_of(report: Report) -> dict[str, Any]:

@@ -108,6 +108,43 @@ async def test_an_answer_while_the_session_is_busy_is_taken_up_afterwards(tmp_pa
         await ended(served, "Both are gone.")
 
 
+WITHDRAWN = "withdrawn: another message was sent instead of an answer"
+PASSED_OVER = {
+    "a new message": ask("never mind"),
+    "an edit": ask("never mind", id="u-go", messageId="u-go"),
+    "a new answer": {**ask("go"), "trigger": "regenerate-message"},
+}
+
+
+@pytest.mark.parametrize("instead", PASSED_OVER)
+async def test_requests_that_are_passed_over_are_withdrawn_with_a_reason(
+    tmp_path: Path, instead: str
+) -> None:
+    calls_made = [*WIPES[0]["tools"], {"name": ASK[0], "input": ASK[1], "id": "c3"}]
+    steps: list[dict[str, Any]] = [{"tools": calls_made}, {"text": "Very well."}]
+    async with serve(
+        tmp_path, steps, operations=[str(DANGER)], pinned=["danger.wipe", "user.question"]
+    ) as served:
+        await served.chat("go")
+        [_, waiting] = await served.messages()
+        assert text_of(await served.post(PASSED_OVER[instead])) == "Very well."
+        listed = (await served.http.get("/api/approvals")).json()["approvals"]
+        assert [(each["status"], each["reason"]) for each in listed] == [("denied", WITHDRAWN)] * 3
+        assert await answer(served, listed[0]["id"]) == 409
+        async with asyncio.timeout(30):
+            while (await served.http.get("/api/calls?status=pending")).json()["calls"]:
+                pass
+        messages = await served.messages()
+        assert (messages[1]["id"] == waiting["id"]) == (instead == "a new message")
+        if instead == "a new message":
+            calls = [part for part in messages[1]["parts"] if part["type"].startswith("tool-")]
+            states = ["output-denied", "output-denied", "output-error"]
+            assert [call["state"] for call in calls] == states
+            assert [call["approval"]["reason"] for call in calls[:2]] == [WITHDRAWN] * 2
+            assert WITHDRAWN in calls[2]["errorText"]
+        assert len(await served.hub.store.runs.list("s")) == 2
+
+
 async def test_who_types_instead_of_answering_leaves_no_call_waiting_for_ever(tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [{"tools": [{"name": ASK[0], "input": ASK[1]}]}, {"text": "Very well."}]
     slow = [{"ask": "user.question", "expires": 0.5}]

@@ -86,3 +86,36 @@ def test_keys_that_break_the_client_are_removed_at_any_depth() -> None:
 def test_nan_and_infinity_never_reach_the_wire() -> None:
     (frame,) = frames([e.ToolOutputAvailable("c", {"x": float("nan"), "y": float("inf")})])
     assert frame["output"] == {"x": None, "y": None}
+
+
+REQUEST = e.ToolApprovalRequest("p", "c")
+OUTPUT = e.ToolOutputAvailable("c", 1)
+DENIED = e.ToolOutputDenied("c")
+
+
+@pytest.mark.parametrize(
+    ("batch", "six"),
+    [
+        ([REQUEST], ["tool-approval-request"]),
+        ([REQUEST, e.ToolApprovalResponse("p", approved=True), OUTPUT], ["tool-output-available"]),
+        ([REQUEST, e.ToolApprovalResponse("p", approved=False), DENIED], ["tool-output-error"]),
+        ([e.ToolApprovalResponse("p", approved=False), DENIED], ["tool-output-denied"]),
+        (
+            [e.ToolApprovalRequest("other", "d"), REQUEST, e.ToolApprovalResponse("p", approved=True)],
+            ["tool-approval-request"],
+        ),
+    ],
+)
+def test_version_6_gets_no_request_that_is_decided(batch: list[e.Event], six: list[str]) -> None:
+    assert [frame["type"] for frame in frames(batch)] == six
+    assert len(frames(batch, sdk=7)) == len(batch)
+
+
+def test_a_denial_without_its_request_says_why() -> None:
+    batch: list[e.Event] = [
+        REQUEST,
+        e.ToolApprovalResponse("p", approved=False, reason="no way"),
+        DENIED,
+    ]
+    [frame] = frames(batch)
+    assert frame == {"type": "tool-output-error", "toolCallId": "c", "errorText": "denied: no way"}

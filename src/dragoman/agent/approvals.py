@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.messages import DataPart, Part, ToolPart
+from dragoman.messages import DataPart, Message, Part, ToolPart
 from dragoman.operations.approval import EXPIRED_REASON, ApprovalRequest, Question
 
 QUESTION_PART = "data-question"
@@ -17,6 +18,7 @@ APPROVAL_STATES = (
     "approval-responded",
 )  # the states of a call that asks by an approval
 UNANSWERED = "the question was not answered"
+WITHDRAWN = "withdrawn: another message was sent instead of an answer"
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True):
@@ -95,6 +97,33 @@ def question_answer(event: e.Event) -> tuple[str, ApprovalAnswer] | None:
 def question_call_id(body: Any) -> str:
     """Return the id of the tool call that a question belongs to."""
     return str(body["toolCallId"])
+
+
+def decline_requests(message: Message, reason: str) -> tuple[Message, list[str]]:
+    """Return the message with its waiting approvals and questions declined, and the ids of these requests."""
+    questions = pending_questions(message.parts)
+    requested = {
+        part.approval.id
+        for part in message.tool_calls
+        if part.state == "approval-requested" and part.approval is not None
+    }
+    question_ids = {str(part.id) for part in questions.values()}
+    parts = tuple(_declined_part(part, questions, reason=reason) for part in message.parts)
+    return replace(message, parts=parts), sorted(requested | question_ids)
+
+
+def _declined_part(part: Part, questions: Mapping[str, DataPart], *, reason: str) -> Part:
+    match part:
+        case ToolPart(state="approval-requested", approval=approval) if approval is not None:
+            return replace(
+                part, state="output-denied", approval=replace(approval, approved=False, reason=reason)
+            )
+        case ToolPart(state="input-available", tool_call_id=id) if id in questions:
+            return replace(part, state="output-error", error_text=f"{UNANSWERED}: {reason}")
+        case DataPart(type="data-question", data=data) if data["status"] == "pending":
+            return replace(part, data={**data, "status": "declined", "reason": reason})
+        case _:
+            return part
 
 
 def approval_answer(call: ToolPart) -> ApprovalAnswer | None:

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.approvals import ApprovalAnswer, pending_questions, response_event
+from dragoman.agent.approvals import (
+    WITHDRAWN,
+    ApprovalAnswer,
+    decline_requests,
+    pending_questions,
+    response_event,
+)
 from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, Conflict, NotFound
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
@@ -31,8 +38,9 @@ from dragoman.wire.ui.client_request import (
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run starts with: `drop_from` and all after it is deleted, `user` is added, `assistant` grows.
 
-    `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored` is
-    False for a sub-agent: its messages are in no session, and cannot be searched for.
+    `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored`
+    is False for a sub-agent: its messages are in no session and cannot be searched. `withdrawn` are approval
+    requests and questions that the request passes over, `declined` the earlier messages that show them so.
     """
 
     history: Sequence[Message]
@@ -41,6 +49,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     drop_from: str | None = None
     input_events: Sequence[e.Event] = ()
     is_stored: bool = True
+    withdrawn: Sequence[str] = ()
+    declined: Sequence[Message] = ()
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
@@ -54,6 +64,22 @@ def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> Ru
             return _regenerate(message, stored, new_id=new_id)
         case ContinueAnswer():
             return _continue(turn, stored)
+
+
+def withdraw_requests(run_plan: RunPlan, stored: Sequence[Message]) -> RunPlan:
+    """Return the plan with the requests declined that wait in other messages than the one that grows."""
+    declined: dict[str, Message] = {}
+    withdrawn: list[str] = []
+    for message in stored:
+        if message.role == "assistant" and message.id != run_plan.assistant.id:
+            changed, ids = decline_requests(message, WITHDRAWN)
+            withdrawn += ids
+            declined |= {message.id: changed} if ids else {}
+    history = [declined.get(message.id, message) for message in run_plan.history]
+    remaining = [message for message in history if message.id in declined]
+    return (
+        replace(run_plan, history=history, withdrawn=withdrawn, declined=remaining) if withdrawn else run_plan
+    )
 
 
 def _answer_message(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:

@@ -17,6 +17,7 @@ from dragoman.accounts.payment import Billing
 from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
+    WITHDRAWN,
     ApprovalAnswer,
     pending_questions,
     question_answer,
@@ -25,19 +26,19 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
+from dragoman.errors import DragomanError, Forbidden, NotFound, RunActive, Unauthorized, Unavailable
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, ToolPart
+from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.model_request import Tool
 from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.live import Follower
-from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget
+from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget, withdraw_requests
 from dragoman.runs.repeats import (
     StoredAnswer,
     awaits_client_output,
@@ -327,7 +328,7 @@ class RunRegistry:
         resolved = self._resolve_agent(request, session, identity=identity)
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
-        run_plan = make_plan(action, stored, new_id=new_id("msg"))
+        run_plan = withdraw_requests(make_plan(action, stored, new_id=new_id("msg")), stored)
         row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,
@@ -352,7 +353,7 @@ class RunRegistry:
         toolbox = await self.toolbox(agent.operations, tools, context=context)
         inputs = await _store_answers(run_plan, toolbox, by=identity)
         run_plan = replace(run_plan, input_events=inputs)
-        await self._store_begin(row, run_plan, session=session)
+        await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
@@ -362,7 +363,15 @@ class RunRegistry:
         self._register(run, identity)
         return run
 
-    async def _store_begin(self, row: rows.RunRecord, run_plan: RunPlan, *, session: Session) -> None:
+    async def _store_begin(
+        self,
+        row: rows.RunRecord,
+        run_plan: RunPlan,
+        *,
+        session: Session,
+        toolbox: Toolbox,
+        identity: Identity,
+    ) -> None:
         """Store the run with the messages that its plan adds, changes and drops."""
         await self._store.runs.create(
             row,
@@ -371,6 +380,25 @@ class RunRegistry:
             session=session,
             drop_from=run_plan.drop_from,
         )
+        if run_plan.withdrawn:
+            await self._withdraw(session.id, run_plan, toolbox=toolbox, identity=identity)
+
+    async def _withdraw(
+        self, session_id: str, run_plan: RunPlan, *, toolbox: Toolbox, identity: Identity
+    ) -> None:
+        """Decline the requests that the run passes over: in the store, and in the messages that show them."""
+        by = replace(identity, scopes=frozenset({"admin"}))  # whoever else may answer them
+        try:
+            for approval_id in run_plan.withdrawn:
+                with suppress(NotFound):
+                    await toolbox.answer_approval(approval_id, approved=False, by=by, reason=WITHDRAWN)
+            for message in run_plan.declined:
+                parts = [(index, encode_part(part)) for index, part in enumerate(message.parts)]
+                await self._store.write(
+                    self._store.messages.write_parts_job(session_id, message.id, changed=parts)
+                )
+        except DragomanError:
+            log.exception("could not withdraw the approval requests that session %s passes over", session_id)
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
         """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""

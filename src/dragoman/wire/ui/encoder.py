@@ -14,12 +14,14 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.wire.encoder import SSE_HEADERS
+from dragoman.wire.history import DENIED
 from dragoman.wire.sse import DONE_FRAME
 
 SdkVersion = Literal[6, 7]
 FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "error", "other"})
 
 _encoder = msgspec.json.Encoder()
+_FRAME_END = b"\n\n"
 
 
 class UIStreamEncoder:
@@ -29,6 +31,7 @@ class UIStreamEncoder:
 
     def __init__(self, *, sdk: SdkVersion = 6) -> None:
         self._converters = _SDK7_CONVERTERS if sdk == 7 else _SDK6_CONVERTERS
+        self._denials: dict[str, str | None] = {}
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
         """Return the batch as `data:` frames."""
@@ -37,12 +40,40 @@ class UIStreamEncoder:
             convert = self._converters.get(type(event))
             converted = convert(event) if convert else event
             if converted is None:
+                if type(event) is e.ToolApprovalResponse:
+                    self._drop_request(frames, event)
+                elif type(event) is e.ToolOutputDenied:
+                    frames += self._encode_denial(event)
                 continue
             payload = _encoder.encode(converted)
             if b"__proto__" in payload or b'"prototype"' in payload:
                 payload = _encoder.encode(remove_unsafe_keys(msgspec.json.decode(payload)))
             frames += b"data: " + payload + b"\n\n"
         return bytes(frames)
+
+    def _drop_request(self, frames: bytearray, response: e.ToolApprovalResponse) -> None:
+        """Remove a request from the frames of a replay that has its response too.
+
+        AI SDK 6 knows no frame for a response: a call with a request, without a response and with an output
+        fails its `validateUIMessages`.
+        """
+        prefix = b"data: " + _encoder.encode(e.ToolApprovalRequest(response.approval_id, ""))[:-2]
+        start = frames.rfind(prefix)
+        if start < 0:
+            return
+        end = frames.index(_FRAME_END, start)
+        request = msgspec.json.decode(frames[start + len(b"data: ") : end])
+        del frames[start : end + len(_FRAME_END)]
+        if not response.approved:
+            self._denials[request["toolCallId"]] = response.reason
+
+    def _encode_denial(self, event: e.ToolOutputDenied) -> bytes:
+        """Return the frame of a denial: an error if the client has not got the request."""
+        frame: e.Event = event
+        if event.tool_call_id in self._denials:
+            reason = self._denials.pop(event.tool_call_id)
+            frame = e.ToolOutputError(event.tool_call_id, f"{DENIED}: {reason}" if reason else DENIED)
+        return b"data: " + _encoder.encode(frame) + _FRAME_END
 
     def end(self) -> bytes:
         """Return `[DONE]`, as the SDK's own server does."""
@@ -85,6 +116,7 @@ _SDK6_CONVERTERS: Mapping[type, EventConverter] = {
     e.ToolOutputAvailable: _without_provider_metadata,
     e.ToolOutputError: _without_provider_metadata,
     e.ToolApprovalResponse: lambda _: None,
+    e.ToolOutputDenied: lambda _: None,
     e.ResetStep: lambda _: None,
     e.Abort: lambda _: e.Abort(),
 }
