@@ -27,7 +27,15 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder, ToolInputEvent
+from dragoman.part_builders import (
+    MAX_FRAGMENTS,
+    BlockBuilder,
+    PartBuilder,
+    PartSlot,
+    ToolCallBuilder,
+    ToolInputEvent,
+    join_fragments,
+)
 
 Phase = Literal["idle", "open", "step", "ended", "finished"]
 
@@ -37,6 +45,7 @@ class Fold:
 
     `add` takes batches of events, `message()` returns the result so far. `dirty` has the indexes of parts
     that changed since the journal last cleared it, `unfinished` the builders of parts that can still change.
+    `size` counts the characters of all deltas.
     """
 
     def __init__(self, message: Message | None = None) -> None:
@@ -48,6 +57,7 @@ class Fold:
         self.unfinished: dict[int, PartBuilder] = {}
         self.phase: Phase = "idle"
         self.end_events: list[e.Event] = []
+        self.size = 0
         self.steps = 0
         self.step_start = 0
         self._open_blocks: dict[tuple[type, str], tuple[int, BlockBuilder]] = {}
@@ -147,8 +157,12 @@ class Fold:
         if entry is None:
             raise OutOfOrder(f"delta for block {event.id!r}, which is not open; send its start first")
         index, block = entry
+        size = len(event.delta)
         block.fragments.append(event.delta)
-        block.length += len(event.delta)
+        block.length += size
+        self.size += size
+        if len(block.fragments) - block.joined > MAX_FRAGMENTS:
+            block.joined = join_fragments(block.fragments, block.joined)
         if event.provider_metadata is not None:
             block.metadata = event.provider_metadata
         self.dirty.add(index)
@@ -172,6 +186,7 @@ class Fold:
         """`tool-input-delta`: only while the arguments stream."""
         index, call = self._find_tool_call(event.tool_call_id)
         call.append_input(event.input_text_delta)
+        self.size += len(event.input_text_delta)
         self.dirty.add(index)
 
     def input_available(self, event: e.ToolInputAvailable) -> None:

@@ -34,10 +34,52 @@ STAGES_PER_APPROVAL = 10
 ToolInputEvent: TypeAlias = e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError
 
 
+MAX_FRAGMENTS = 1024
+CHUNK = 65_536  # characters up to which fragments are joined while a block is open
+MAX_DELTA = 262_144  # characters up to which the rest of a block is one delta
+
+
+def join_fragments(fragments: list[str], first: int) -> int:
+    """Join the fragments from `first` on: small strings take ten times the memory of their text.
+
+    Return the index from which on the next ones are to be joined. Joined fragments stay as they are, so that
+    all readers can share them.
+    """
+    if first == len(fragments):
+        return first
+    if first and len(fragments[first - 1]) < CHUNK:
+        first -= 1
+    fragments[first:] = ["".join(fragments[first:])]
+    return first + 1
+
+
+def rest_of(fragments: list[str], start: int, *, length: int) -> list[str]:
+    """Return the fragments from the character `start` on; `length` is that of the whole text."""
+    at, index = length, len(fragments)
+    while at > start:
+        index -= 1
+        at -= len(fragments[index])
+    rest = fragments[index:]
+    if rest and start > at:
+        rest[0] = rest[0][start - at :]
+    return rest
+
+
+def first_characters(fragments: list[str], end: int) -> str:
+    """Return the first `end` characters of the fragments."""
+    first, size = list[str](), 0
+    for fragment in fragments:
+        if size >= end:
+            break
+        first.append(fragment)
+        size += len(fragment)
+    return "".join(first)[:end]
+
+
 class BlockBuilder:
     """A text or reasoning block, open or closed. Fragments are joined when the text is read."""
 
-    __slots__ = ("done", "fragments", "id", "kind", "length", "metadata")
+    __slots__ = ("done", "fragments", "id", "joined", "kind", "length", "metadata")
 
     def __init__(
         self, kind: type[TextPart] | type[ReasoningPart], id: str, *, metadata: ProviderMetadata | None
@@ -45,6 +87,7 @@ class BlockBuilder:
         self.kind = kind
         self.id = id
         self.fragments: list[str] = []
+        self.joined = 0
         self.length = 0
         self.metadata = metadata
         self.done = False
@@ -53,7 +96,25 @@ class BlockBuilder:
         """Return the text received so far."""
         if len(self.fragments) > 1:
             self.fragments = ["".join(self.fragments)]
+            self.joined = 1
         return self.fragments[0] if self.fragments else ""
+
+    def text_from(self, start: int) -> str:
+        """Return the text received so far from the character `start` on."""
+        return "".join(rest_of(self.fragments, start, length=self.length))
+
+    def pieces_from(self, start: int) -> list[str]:
+        """Return the same in pieces: one, unless it is long; then they are shared, not copied."""
+        if self.length - start <= MAX_DELTA:
+            return [self.text_from(start)]
+        self.joined = join_fragments(self.fragments, self.joined)
+        return rest_of(self.fragments, start, length=self.length)
+
+    def part_until(self, end: int) -> Part:
+        """Return the block as a part with its first `end` characters only."""
+        state: Literal["done", "streaming"] = "done" if self.done else "streaming"
+        text = self.text() if end >= self.length else first_characters(self.fragments, end)
+        return self.kind(text=text, state=state, provider_metadata=self.metadata)
 
     def progress(self) -> PartProgress:
         """Return how much of the block exists."""
@@ -61,8 +122,7 @@ class BlockBuilder:
 
     def part(self) -> Part:
         """Return the block as a part."""
-        state: Literal["done", "streaming"] = "done" if self.done else "streaming"
-        return self.kind(text=self.text(), state=state, provider_metadata=self.metadata)
+        return self.part_until(self.length)
 
 
 class ToolCallBuilder:
@@ -71,13 +131,14 @@ class ToolCallBuilder:
     `changes` counts approval requests, approval responses and outputs; `approvals` counts the requests.
     """
 
-    __slots__ = ("approvals", "changes", "current", "fragments", "length", "step")
+    __slots__ = ("approvals", "changes", "current", "fragments", "joined", "length", "step")
 
     def __init__(self, part: ToolPart, step: int) -> None:
         self.current = part
         self.step = step
         self.approvals = 0
         self.fragments: list[str] = []
+        self.joined = 0
         self.length = 0
         self.changes = 0
 
@@ -108,6 +169,8 @@ class ToolCallBuilder:
         self.require_state("input-streaming")
         self.fragments.append(fragment)
         self.length += len(fragment)
+        if len(self.fragments) - self.joined > MAX_FRAGMENTS:
+            self.joined = join_fragments(self.fragments, self.joined)
 
     def complete_input(self, event: e.ToolInputAvailable | e.ToolInputError, **fields: Any) -> None:
         """Set the complete arguments, valid or not; `fields` are further fields of the part."""
@@ -158,6 +221,10 @@ class ToolCallBuilder:
             return msgspec.json.encode(self.current.input).decode()
         return "".join(self.fragments)
 
+    def input_text_from(self, start: int) -> str:
+        """Return `input_text` from the character `start` on."""
+        return self.text_from(start) if self.fragments else self.input_text()[start:]
+
     def progress(self) -> PartProgress:
         """Return how much of the call exists. A preliminary output counts as none: approval may follow it."""
         stage = STAGES[self.current.state]
@@ -172,11 +239,19 @@ class ToolCallBuilder:
         approvals, seen = divmod(stage, STAGES_PER_APPROVAL)
         return seen if approvals == self.approvals else min(seen, STAGES["input-available"])
 
+    def text_from(self, start: int) -> str:
+        """Return the arguments' JSON text received so far from the character `start` on."""
+        return "".join(rest_of(self.fragments, start, length=self.length))
+
+    def part_until(self, end: int) -> Part:
+        """Return the call as a part with the first `end` characters of arguments that are still streaming."""
+        if self.current.state == "input-streaming" and self.fragments:
+            return replace(self.current, raw_input=first_characters(self.fragments, end))
+        return self.current
+
     def part(self) -> Part:
         """Return the call as a part."""
-        if self.current.state == "input-streaming" and self.fragments:
-            return replace(self.current, raw_input=self.input_text())
-        return self.current
+        return self.part_until(self.length)
 
 
 class PartSlot:

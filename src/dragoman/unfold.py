@@ -113,8 +113,8 @@ def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[e
     if not stage:
         yield e.TextStart(name, metadata) if text else e.ReasoningStart(name, metadata)
     if block.length > length:
-        rest = block.text()[length:]
-        yield e.TextDelta(name, rest) if text else e.ReasoningDelta(name, rest)
+        for rest in block.pieces_from(length):
+            yield e.TextDelta(name, rest) if text else e.ReasoningDelta(name, rest)
     if block.done:
         yield e.TextEnd(name, metadata) if text else e.ReasoningEnd(name, metadata)
 
@@ -142,7 +142,7 @@ def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iter
 
 
 def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
-    part, rest = call.current, call.input_text()[length:]
+    part, rest = call.current, call.input_text_from(length)
     if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
     if part.state in ("input-available", "approval-requested", "approval-responded"):

@@ -70,9 +70,21 @@ def check(seen: Sequence[dict[str, Any]], received: Sequence[dict[str, Any]]) ->
     for frame in seen:
         if frame["type"] == "tool-output-available":
             assert calls[frame["toolCallId"]]["output"] == frame["output"]
+        if frame["type"] == "tool-input-available":
+            assert calls[frame["toolCallId"]]["input"] == frame["input"]
         if frame["type"] == "finish":
             texts = [part["text"] for part in parts if part["type"] == "text"]
             assert texts == ["".join(WORDS)] * 3
+
+
+def check_ends(seen: Sequence[dict[str, Any]], received: Sequence[dict[str, Any]]) -> None:
+    """Each block whose end the client was told is there, whole."""
+    for kind in ("text", "reasoning"):
+        ends = sum(frame["type"] == f"{kind}-end" for frame in seen)
+        parts = [
+            part["text"] for message in received[1:] for part in message["parts"] if part["type"] == kind
+        ]
+        assert parts[:ends] == ["".join(WORDS)] * ends
 
 
 def check_marks(file: Path, received: Sequence[dict[str, Any]]) -> None:
@@ -102,6 +114,7 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
             response = await hub.http.get(f"/api/sessions/{session}/messages")
             pending = response.json()["messages"] if response.status_code == 200 else []
             check(seen, pending)
+            check_ends(seen, pending)
             check_marks(tmp_path / f"marks-{number}", pending)
             monkeypatch.setenv("MARKS", str(tmp_path / "next"))
             again = await hub.http.post("/api/chat", json=ask("more", session=session))

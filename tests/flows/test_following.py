@@ -89,7 +89,9 @@ async def test_a_run_that_has_just_ended_is_replayed_to_everybody(
         for _ in range(3):
             again = await resumed(hub)
             assert text_of(again) == WHOLE
-            assert (again[0]["messageId"], again[-1]) == (whole[0]["messageId"], whole[-1])
+            assert again[0]["messageId"] == whole[0]["messageId"]
+            metadata = whole[0]["messageMetadata"] | whole[-1]["messageMetadata"]
+            assert again[-1] == {**whole[-1], "messageMetadata": metadata}
         monkeypatch.setattr(registry, "REPLAY_SECONDS", 0.0)
         assert (await hub.http.get("/api/chat/s/stream")).status_code == 204
 
@@ -204,7 +206,8 @@ async def test_a_new_message_takes_the_place_of_a_run_that_was_left(tmp_path: Pa
 
 async def test_a_reader_that_does_not_read_slows_nothing_and_catches_up(tmp_path: Path) -> None:
     steps = [{"text": ["x" * 50_000 for _ in range(200)]}]
-    async with serving(tmp_path, steps, disconnect_grace="never") as hub:
+    limits = {"read_ahead": 20_000_000}
+    async with serving(tmp_path, steps, disconnect_grace="never", limits=limits) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
             await idle(hub)
             frames = frames_in(": " + await rest(pieces))

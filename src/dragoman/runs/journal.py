@@ -1,4 +1,11 @@
-"""Writes the message of a run to the store as it grows: a part when it ends, an open one every second."""
+"""Writes the message of a run to the store as it grows: a part when it ends, an open one every second.
+
+One write is under way at a time, so that the journal adapts to the speed of the database: what changes in
+between is written together. A long part is written once, piece by piece (`store/part_tails.py`). Writes are
+numbered; `pending_write` is the number of the one that has what is complete and not yet stored.
+
+While the database is down, what is complete goes to a file (`AnswerSpool`).
+"""
 
 from __future__ import annotations
 
@@ -7,40 +14,92 @@ import logging
 from collections.abc import Callable
 
 import msgspec
+from msgspec import UNSET
 
 from dragoman.agent.approvals import QUESTION_PART
 from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
-from dragoman.part_builders import BlockBuilder, PartSlot, ToolCallBuilder
+from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder
+from dragoman.store.answer_spool import SpooledAnswer
 from dragoman.store.connection import DatabaseJob
+from dragoman.store.messages import PartChanges
+from dragoman.store.part_tails import PartTail
+from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 WRITE_INTERVAL = 1.0
+MAX_REWRITTEN = 16_384  # characters up to which an open part is written again as a whole
+MAX_WHOLE = 65_536  # characters up to which a part that has ended is written as a whole
+MAX_PIECE = 262_144  # characters of text in one write
+MAX_BACKLOG = 1_048_576  # characters not yet written, from which on the run waits for the database
+LONG_WRITE = 32_768  # characters from which on other writes go ahead
+
+
+class StoredText(msgspec.Struct):
+    """What the database has of a growing part: `whole` characters in its row, `length` with its tails."""
+
+    builder: PartBuilder
+    whole: int
+    length: int
+
+
+class PlannedWrite(msgspec.Struct):
+    """What a write has: parts by position and tails, and what the database has of them after it.
+
+    `cleared` are parts whose tails are deleted. `is_partial`: it does not have all that is complete.
+    """
+
+    number: int
+    changed: list[tuple[int, bytes]] = []
+    tails: list[PartTail] = []
+    cleared: set[int] = set()
+    stored: dict[int, StoredText] = {}
+    indexes: set[int] = set()
+    size: int = 0
+    is_partial: bool = False
 
 
 class Journal:
-    """Stores one run's message while it grows."""
+    """Stores one run's message while it grows.
+
+    `on_written` is called with the number of each write that has all that was complete when it began.
+    """
 
     def __init__(
-        self, store: Store, fold: Fold, *, session_id: str, interval: float = WRITE_INTERVAL
+        self,
+        store: Store,
+        fold: Fold,
+        *,
+        run: RunRecord,
+        on_written: Callable[[float], None],
+        interval: float = WRITE_INTERVAL,
     ) -> None:
         self._store = store
         self._fold = fold
-        self._session_id = session_id
+        self._run = run
+        self._on_written = on_written
         self._interval = interval
         self._timer: asyncio.TimerHandle | None = None
         self._flush_handle: asyncio.Handle | None = None
-        self._metadata_version = fold.metadata_version
-        self._failed = False
+        self._stored_metadata = fold.metadata_version
+        self._has_shrunk = False
+        self._stored: dict[int, StoredText] = {}
+        self._tailed: set[int] = set()
+        self._write_number = 0
+        self._plan: PlannedWrite | None = None
+        self._write: asyncio.Future[None] | None = None
+        self._flush_again = False
+        self._spooling: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def schedule(self) -> None:
         """Schedule writes after a change of the fold: finished parts now, the rest within an interval."""
         fold = self._fold
         if not fold.dirty:
             return
-        if self._flush_handle is None:
+        if self._flush_handle is None and not self._flush_again:
             for index in fold.dirty:
                 # Most changes are text that an open block has grown by: decided here, without a call.
                 if type(fold.unfinished.get(index)) is not BlockBuilder and self._is_due_now(index):
@@ -49,14 +108,70 @@ class Journal:
         if self._timer is None:
             self._start_timer()
 
-    def final_write(self) -> DatabaseJob[None]:
-        """Return a job that writes everything not written yet. The journal is closed."""
+    @property
+    def pending_write(self) -> int | None:
+        """The number of the write that will have what is complete and not yet stored; None without any."""
+        is_pending = self._flush_handle is not None or self._flush_again
+        return self._write_number + 1 if is_pending else None
+
+    async def make_room(self) -> None:
+        """Wait while the database is too far behind. While it is down, nobody waits."""
+        while (backlog := self._backlog()) >= MAX_PIECE and self._store.database.is_up:
+            if self._write is None:
+                self._post(write_all=True)
+            if backlog < MAX_BACKLOG or self._write is None:
+                return
+            await asyncio.wait([self._write])
+
+    async def finish(self, ending: RunEnding) -> None:
+        """Write everything, and how the run ended, in one transaction. The journal is closed.
+
+        While the database is down it is spooled. Raises OSError when neither took it.
+        """
+        await self._write_long_parts()
+        self._is_closed = True
         for handle in (self._timer, self._flush_handle):
             if handle is not None:
                 handle.cancel()
-        if self._failed:
-            self._fold.dirty.update(range(len(self._fold.builders)))
-        return self._write_job(lambda _: True, write_all=True)
+        if self._spooling is not None:
+            await asyncio.wait([self._spooling])
+        if self._plan is not None:
+            self._fold.dirty |= self._plan.indexes  # it may fail; this job is committed after it
+        job = self._job(self._make_plan(write_all=True), is_last=True)
+        try:
+            await self._store.runs.finish(self._run.id, ending, extra_job=job)
+        except (StoreError, Unavailable) as error:
+            log.warning("the answer %s waits on disk for the database: %s", self._fold.id, error)
+            await self._store.answers.save(self._snapshot(ending))
+        else:
+            await self._store.answers.remove(self._run.id)
+
+    async def _write_long_parts(self) -> None:
+        """Write until what is left is short, and nothing is under way that the last write may overtake."""
+        while self._store.database.is_up:
+            is_long = self._plan is not None and self._plan.size >= LONG_WRITE
+            if not is_long and self._backlog() <= MAX_PIECE:
+                return
+            if self._write is None:
+                self._post(write_all=True)
+            if self._write is None:
+                return
+            await asyncio.wait([self._write])
+
+    def _backlog(self) -> int:
+        """Return how many characters of growing parts are neither written nor on their way."""
+        fold, total = self._fold, 0
+        for index in fold.dirty:
+            builder = fold.builders[index] if index < len(fold.builders) else None
+            if isinstance(builder, BlockBuilder | ToolCallBuilder):
+                stored = self._stored_text(index, builder)
+                total += builder.length - (stored.length if stored is not None else 0)
+        return total
+
+    def _stored_text(self, index: int, builder: PartBuilder) -> StoredText | None:
+        """Return what the database has of a growing part; None when a dropped part was in its place."""
+        stored = self._stored.get(index)
+        return stored if stored is not None and stored.builder is builder else None
 
     def _is_due_now(self, index: int) -> bool:
         """Return whether a part is to be written now: a finished one, a call about to run, a question."""
@@ -70,7 +185,7 @@ class Journal:
     def _flush(self) -> None:
         """Write the finished parts: once for this iteration of the event loop, before a tool can start."""
         self._flush_handle = None
-        self._post(self._is_due_now)
+        self._post(write_all=False)
         if self._fold.dirty and self._timer is None:
             self._start_timer()
 
@@ -83,32 +198,156 @@ class Journal:
     def _on_timer(self) -> None:
         self._timer = None
         if self._fold.dirty:
-            self._post(lambda _: True)
+            self._post(write_all=True)
 
-    def _post(self, is_due: Callable[[int], bool]) -> None:
+    def _post(self, *, write_all: bool) -> None:
+        """Begin a write; after the one that is under way, if there is one."""
+        if self._write is not None or self._spooling is not None:
+            self._flush_again = True
+            return
+        if not self._store.database.is_up:
+            self._start_spooling()
+            return
+        self._flush_again = False
+        plan = self._make_plan(write_all=write_all)
         try:
-            self._store.enqueue(self._write_job(is_due), on_failure=self._on_write_error)
+            write = self._store.submit(self._job(plan), is_long=plan.size >= LONG_WRITE)
         except (StoreError, Unavailable) as error:
-            self._on_write_error(error)
+            self._on_write_error(plan, error)
+            return
+        self._plan, self._write = plan, write
+        write.add_done_callback(self._on_write_done)
 
-    def _on_write_error(self, error: Exception) -> None:
-        """Log a failed write; the final one writes everything."""
-        log.warning("could not write part of message %s, will retry at its end: %s", self._fold.id, error)
-        self._failed = True
+    def _on_write_done(self, write: asyncio.Future[None]) -> None:
+        plan, self._plan, self._write = self._plan, None, None
+        error = None if write.cancelled() else write.exception()
+        if plan is None or self._is_closed:
+            return
+        if isinstance(error, Exception):
+            self._on_write_error(plan, error)
+            return
+        self._stored |= plan.stored
+        if plan.is_partial:
+            self._flush_again = True
+        else:
+            self._on_written(plan.number)
+        if self._flush_again:
+            self._post(write_all=True)
+        elif self._fold.dirty and self._timer is None:
+            self._start_timer()
 
-    def _write_job(self, is_due: Callable[[int], bool], *, write_all: bool = False) -> DatabaseJob[None]:
+    def _on_write_error(self, plan: PlannedWrite, error: Exception) -> None:
+        """Write it again later, and spool what is complete: somebody may wait to be shown it."""
+        log.warning("could not write part of message %s, will retry: %s", self._fold.id, error)
+        self._fold.dirty |= plan.indexes
+        self._stored_metadata = -1
+        self._start_spooling()
+
+    def _start_spooling(self) -> None:
+        self._flush_again = False
+        if self._timer is None:
+            self._start_timer()  # to try the database again
+        self._write_number += 1
+        self._spooling = asyncio.ensure_future(self._spool(self._write_number))
+
+    async def _spool(self, number: int) -> None:
+        try:
+            await self._store.answers.save(self._snapshot(None))
+        except OSError as error:
+            log.error("message %s cannot be spooled either: %s", self._fold.id, error)
+        else:
+            self._on_written(number)
+        finally:
+            self._spooling = None
+        if self._flush_again and not self._is_closed:
+            self._post(write_all=True)
+
+    def _snapshot(self, ending: RunEnding | None) -> SpooledAnswer:
+        message = self._fold.message()
+        return SpooledAnswer(
+            run_id=self._run.id,
+            session_id=self._run.session_id,
+            message_id=message.id,
+            parts=[msgspec.Raw(encode_part(part)) for part in message.parts],
+            metadata=message.metadata,
+            ending=ending,
+        )
+
+    # What a write has.
+
+    def _make_plan(self, *, write_all: bool) -> PlannedWrite:
+        """Plan the next write: what is complete first. What there is no room for stays dirty."""
         fold = self._fold
         count = len(fold.builders)
-        ready = sorted(index for index in fold.dirty if index < count and is_due(index))
-        shrunk = any(index >= count for index in fold.dirty)
-        fold.dirty.difference_update(ready)
+        self._has_shrunk |= any(index >= count for index in fold.dirty)
         fold.dirty = {index for index in fold.dirty if index < count}
-        changed = fold.metadata_version != self._metadata_version or write_all
-        self._metadata_version = fold.metadata_version
-        return self._store.messages.write_parts_job(
-            self._session_id,
-            fold.id,
-            changed=[(index, encode_part(fold.builders[index].part())) for index in ready],
-            count=count if write_all or shrunk else None,
+        self._write_number += 1
+        plan = PlannedWrite(self._write_number)
+        due = sorted(filter(self._is_due_now, fold.dirty))
+        growing = sorted(fold.dirty.difference(due)) if write_all else []
+        for index in (*due, *growing):
+            plan.indexes.add(index)
+            if (plan.size < MAX_PIECE or self._is_closed) and self._plan_part(plan, index):
+                fold.dirty.discard(index)
+            elif index in due:
+                plan.is_partial = True
+        return plan
+
+    def _plan_part(self, plan: PlannedWrite, index: int) -> bool:
+        """Add a part to the write; return whether it has all of it."""
+        builder = self._fold.builders[index]
+        if isinstance(builder, PartSlot) or not _is_growing(builder):
+            self._plan_whole(plan, index, builder=builder)
+            return True
+        stored = self._stored_text(index, builder)
+        is_open = index in self._fold.unfinished
+        if builder.length <= (MAX_REWRITTEN if is_open else MAX_WHOLE):
+            self._plan_whole(plan, index, builder=builder)
+            plan.stored[index] = StoredText(builder, builder.length, builder.length)
+            return True
+        whole = min(builder.length, MAX_REWRITTEN) if stored is None else stored.whole
+        start = whole if stored is None else stored.length
+        text = builder.text_from(start)
+        if not self._is_closed:
+            text = text[: MAX_PIECE - plan.size]
+        end = start + len(text)
+        is_complete = end == builder.length
+        if stored is None or (is_complete and not is_open):
+            plan.changed.append((index, encode_part(builder.part_until(whole))))
+            if stored is None and index in self._tailed:
+                plan.cleared.add(index)
+        if text:
+            plan.tails.append(PartTail(index, start, text))
+            self._tailed.add(index)
+        plan.size += len(text)
+        plan.stored[index] = StoredText(builder, whole, end)
+        return is_complete
+
+    def _plan_whole(self, plan: PlannedWrite, index: int, *, builder: PartBuilder) -> None:
+        body = encode_part(builder.part())
+        plan.changed.append((index, body))
+        plan.size += len(body)
+        if index in self._tailed:
+            plan.cleared.add(index)
+
+    def _job(self, plan: PlannedWrite, *, is_last: bool = False) -> DatabaseJob[None]:
+        fold = self._fold
+        changed = is_last or fold.metadata_version != self._stored_metadata
+        self._stored_metadata = fold.metadata_version
+        count = len(fold.builders) if is_last or self._has_shrunk else None
+        self._has_shrunk = False
+        changes = PartChanges(
+            changed=plan.changed,
+            tails=plan.tails,
+            tailed=plan.cleared,
+            count=count,
             metadata=msgspec.json.encode(fold.metadata) if changed and fold.metadata is not None else None,
         )
+        return self._store.messages.write_changes_job(self._run.session_id, fold.id, changes=changes)
+
+
+def _is_growing(builder: BlockBuilder | ToolCallBuilder) -> bool:
+    """Return whether the part is text, or arguments that are still streaming."""
+    return isinstance(builder, BlockBuilder) or bool(
+        builder.current.state == "input-streaming" and builder.fragments and builder.current.input is UNSET
+    )

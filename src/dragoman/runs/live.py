@@ -1,16 +1,25 @@
 """The live tail of a run in this process: followers get each batch, or what the fold has grown by.
 
 Nothing is queued. A follower that is up to date gets the batch as it is; one that falls behind gets the
-difference from the fold (`unfold.events_since`). So a slow reader costs nothing and never slows the run.
+difference from the fold (`unfold.events_since`), in pieces that share the fold's text. So a slow reader costs
+nothing. The run is slowed only when none of its readers keeps up: see `make_room`.
+
+A batch that says that a part is complete is held back until the part is in the database (`hold`), and so is
+what follows it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
+from dragoman import events as e
 from dragoman.events import Event
 from dragoman.fold import Fold
+from dragoman.part_builders import MAX_DELTA
 from dragoman.unfold import START_POSITION, FoldPosition, current_position, events_since
 
 Batch = Sequence[Event]
@@ -24,6 +33,8 @@ class LiveTail:
         self.has_started = False
         self.is_closed = False
         self.is_paused = False
+        self.room: asyncio.Future[None] | None = None
+        self._pending: deque[tuple[int, Batch]] = deque()
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
         self._on_follow = on_follow
@@ -33,30 +44,60 @@ class LiveTail:
         """The number of followers."""
         return len(self._followers)
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether batches are held back."""
+        return bool(self._pending)
+
     def follow(self, *, replay: bool, position: FoldPosition = START_POSITION) -> Follower:
         """Return a follower of later batches; with `replay`, of the message from `position` on first."""
         follower = Follower(self, position if replay else None)
         self._followers.add(follower)
         self._on_follow()
+        self.notify_room()
         return follower
 
-    def add(self, batch: Batch) -> None:
-        """Fold a batch. Followers get it at `release`, when it may be shown."""
-        for follower in self._followers:
-            # It has not taken the batch before this one: from here on it needs the difference.
-            if follower.batch is not None and follower.position is None:
-                follower.position = current_position(self.fold)
+    def add(self, batch: Batch, *, is_held: bool = False) -> None:
+        """Fold a batch. Followers get it at `release`, when it may be shown, or after `hold`."""
+        if not self._pending:
+            for follower in self._followers:
+                if is_held:
+                    follower.take_difference()
+                elif follower.position is None and (follower.batch is not None or follower.rest is not None):
+                    # It has not taken the batch before this one: from here on it needs the difference.
+                    follower.position, follower.seen = current_position(self.fold), self.fold.size
         self.is_paused = True
         self.fold.add(batch)
 
     def release(self, batch: Batch) -> None:
-        """Hand the folded batch to all followers."""
+        """Hand the folded batch to all followers; behind those that are held back, if there are any."""
+        if self._pending:
+            self._pending.append((0, batch))
+            return
         self.is_paused = False
+        self._hand_out(batch)
+
+    def _hand_out(self, batch: Batch) -> None:
         self.has_started = True
         for follower in self._followers:
             if follower.position is None:
-                follower.batch = batch
+                follower.batch = batch if follower.batch is None else [*follower.batch, *batch]
             follower.wake()
+
+    def hold(self, batch: Batch, write: int) -> None:
+        """Hold the folded batch, and those after it, until `release_held` is called for this write."""
+        self.is_paused = True
+        self._pending.append((write, batch))
+
+    def release_held(self, write: float) -> None:
+        """Hand out the batches that were held back for this write or an earlier one."""
+        released: list[Event] = []
+        while self._pending and self._pending[0][0] <= write:
+            released += self._pending.popleft()[1]
+        if not released:
+            return
+        self.is_paused = bool(self._pending)
+        self._hand_out(released)
 
     def close(self) -> None:
         """Close the tail: no more batches follow."""
@@ -68,20 +109,47 @@ class LiveTail:
         """Remove a follower."""
         if follower in self._followers:
             self._followers.discard(follower)
+            self.notify_room()
             if not self._followers:
                 self._on_empty()
+
+    async def make_room(self, read_ahead: int, *, timeout: float) -> None:
+        """Wait while all followers are more than `read_ahead` characters behind; not when there is none.
+
+        Followers that take nothing for `timeout` seconds are disconnected: they may resume later.
+        """
+        while min((follower.lag for follower in self._followers), default=0) > read_ahead:
+            self.room = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait([self.room], timeout=timeout)
+                has_progress = self.room.done()
+            finally:
+                self.room = None
+            if not has_progress:
+                for follower in list(self._followers):
+                    follower.disconnect()
+
+    def notify_room(self) -> None:
+        """Let the run look again whether there is room."""
+        if self.room is not None and not self.room.done():
+            self.room.set_result(None)
 
 
 class Follower:
     """One reader of a run, used as a context manager; `next()` returns batches until None.
 
-    `batch` is the next one to return. `position` is that of a follower that fell behind, after `batch`.
+    `batch` is the next one to return. `position` is that of a follower that fell behind, after `batch` and
+    `rest`, that of an earlier difference; `seen` is the size of the fold there.
     """
 
     def __init__(self, tail: LiveTail, position: FoldPosition | None) -> None:
         self.batch: Batch | None = None
         self.position = position
+        self.seen = 0
         self.is_detached = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.rest: Iterator[Batch] | None = None
+        self._rest_size = 0
         self._tail = tail
         self._wakeup: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -89,8 +157,12 @@ class Follower:
     async def next(self) -> Batch | None:
         """Return the events since the last call; empty after a mere `wake()`, None at the end."""
         has_waited = False
+        if self._tail.room is not None:
+            self._tail.notify_room()
         while True:
-            batch, self.batch = self.batch, None
+            batch = self._next_piece() if self.rest is not None else None
+            if batch is None:
+                batch, self.batch = self.batch, None
             if batch is None and self.position is not None:
                 batch = self._catch_up()
             if batch is not None or self.is_detached or self._tail.is_closed:
@@ -104,18 +176,46 @@ class Follower:
             finally:
                 self._wakeup = None
 
+    def take_difference(self) -> None:
+        """Take what the fold has grown by since `position`, unless it is long: soon it cannot be shown."""
+        tail, position = self._tail, self.position
+        if position is None or self.rest is not None or tail.is_paused or not tail.has_started:
+            return
+        waiting = sum(map(delta_length, self.batch or ()))
+        if tail.fold.size - self.seen + waiting <= MAX_DELTA:
+            self.batch = [*(self.batch or ()), *events_since(tail.fold, position)]
+            self.position = None
+
     def _catch_up(self) -> Batch | None:
         """Return what the fold has grown by since `position`; None while its end may not be shown."""
         tail, position = self._tail, self.position
         if position is None or tail.is_paused or not tail.has_started:
             return None
         self.position = None
-        return events_since(tail.fold, position)
+        self._rest_size = tail.fold.size - self.seen
+        self.rest = split_events(events_since(tail.fold, position))
+        return self._next_piece()
+
+    def _next_piece(self) -> Batch | None:
+        """Return the next piece of a difference; None at its end."""
+        piece = next(self.rest, None) if self.rest is not None else None
+        if piece is None:
+            self.rest = None
+            return None
+        self._rest_size = max(0, self._rest_size - delta_length(piece[-1]))
+        return piece
+
+    @property
+    def lag(self) -> int:
+        """How many characters it is behind; what it has taken and is sending does not count."""
+        behind = self._tail.fold.size - self.seen if self.position is not None else 0
+        waiting = sum(map(delta_length, self.batch or ()))
+        return behind + waiting + (self._rest_size if self.rest is not None else 0)
 
     @property
     def has_finished(self) -> bool:
         """True when the run is over and the follower has all of it."""
-        return self._tail.is_closed and self.batch is None and self.position is None
+        return self._tail.is_closed and self.batch is None and self.rest is None and self.position is None
 
     def wake(self) -> None:
         """Make `next()` return."""
@@ -128,8 +228,57 @@ class Follower:
         self._tail.remove(self)
         self.wake()
 
+    def disconnect(self) -> None:
+        """Detach a follower that takes nothing, and end its connection."""
+        self.detach()
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.detach()
+
+
+def split_events(events: Sequence[Event]) -> Iterator[Batch]:
+    """Yield the events in batches with at most `MAX_DELTA` characters of text; a long delta is cut.
+
+    One batch is encoded and sent as a whole, so its size is what a slow reader costs.
+    """
+    batch: list[Event] = []
+    size = 0
+    for event in events:
+        length = delta_length(event)
+        if size and size + length > MAX_DELTA:
+            yield batch
+            batch, size = [], 0
+        if length <= MAX_DELTA:
+            batch.append(event)
+            size += length
+            continue
+        for start in range(0, length, MAX_DELTA):
+            yield [*batch, cut_delta(event, start)]
+            batch = []
+    if batch:
+        yield batch
+
+
+def delta_length(event: Event) -> int:
+    """Return the number of characters of a delta; 0 for any other event."""
+    match event:
+        case e.TextDelta(delta=text) | e.ReasoningDelta(delta=text) | e.ToolInputDelta(input_text_delta=text):
+            return len(text)
+        case _:
+            return 0
+
+
+def cut_delta(event: Event, start: int) -> Event:
+    """Return the delta with `MAX_DELTA` characters of its text from `start` on."""
+    match event:
+        case e.TextDelta(delta=text) | e.ReasoningDelta(delta=text):
+            return replace(event, delta=text[start : start + MAX_DELTA])
+        case e.ToolInputDelta(input_text_delta=text):
+            return replace(event, input_text_delta=text[start : start + MAX_DELTA])
+        case _:
+            return event

@@ -14,7 +14,8 @@ from dragoman import events as e
 from dragoman.agent import outcome as closing
 from dragoman.agent.hooks.hooks import LoopHooks
 from dragoman.agent.loop import Batch, Loop
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, TooLarge
+from dragoman.fold import merge_metadata
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
@@ -24,15 +25,40 @@ from dragoman.unfold import current_position
 from dragoman.wire.ui.client_request import ChatAction
 
 log = logging.getLogger(__name__)
+CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
+TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
+COMPLETIONS = frozenset(
+    {
+        e.TextEnd,
+        e.ReasoningEnd,
+        e.ToolInputAvailable,
+        e.ToolInputError,
+        e.ToolApprovalRequest,
+        e.ToolApprovalResponse,
+        e.ToolOutputAvailable,
+        e.ToolOutputError,
+        e.ToolOutputDenied,
+        e.SourceUrl,
+        e.SourceDocument,
+        e.File,
+        e.Data,
+    }
+)
+"""Events that say that something is complete: a client sees them once it is stored."""
 
 
 class RunSettings(msgspec.Struct, frozen=True):
     """`disconnect_grace`: seconds that a run continues without followers; None: without limit, 0: not at all.
 
-    `hooks` are those of the loop.
+    `hooks` are those of the loop. `max_answer` is the most characters of an answer; one that is `read_ahead`
+    characters ahead of all its readers waits for them, those that take nothing for `reader_timeout` seconds
+    are disconnected.
     """
 
     disconnect_grace: float | None = 15.0
+    max_answer: int = 64_000_000
+    read_ahead: int = 1_000_000
+    reader_timeout: float = 60.0
     tracing: Tracing = NO_TRACING
     hooks: LoopHooks | None = None
 
@@ -64,7 +90,7 @@ class HubRun:
         self._store = store
         self._settings = settings
         self._on_end = on_end
-        self._journal = Journal(store, self.fold, session_id=row.session_id)
+        self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
         self._stop_reason: str | None = None
         self._stop_error: DragomanError | None = None
         self._error_text: str | None = None
@@ -118,6 +144,10 @@ class HubRun:
                     await self._fail(self._stop_error, code=self._stop_error.code)
                 else:
                     await self._abort(self._stop_reason or "the hub stopped the run")
+            except TooLarge as error:
+                log.warning("run %s was stopped: %s", row.id, error.message)
+                self._stop_error = error
+                await self._fail(error, code=error.code)
             except Exception as error:
                 log.exception("run %s failed", row.id)
                 await self._fail(error)
@@ -125,14 +155,45 @@ class HubRun:
                 span.set_error("failed", self._error_text)
 
     async def _consume_loop(self) -> None:
+        tail, check_at = self.tail, CHECK_INTERVAL
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
                 if isinstance(batch[-1], e.Finish):
                     await self._finish(batch)
                     continue
-                self.tail.add(batch)
-                self._journal.schedule()
-                self.tail.release(batch)
+                if len(batch) == 1 and type(batch[0]) in TEXT_DELTAS:
+                    tail.add(batch)
+                    self._journal.schedule()
+                    tail.release(batch)
+                else:
+                    self._publish(batch)
+                if self.fold.size >= check_at:
+                    await self._make_room()
+                    check_at = self.fold.size + CHECK_INTERVAL
+
+    def _publish(self, batch: Batch) -> None:
+        """Fold and release a batch; hold what says that a part is complete until the database has it."""
+        first = next((at for at, event in enumerate(batch) if type(event) in COMPLETIONS), len(batch))
+        self.tail.add(batch, is_held=first < len(batch))
+        self._journal.schedule()
+        write = self._journal.pending_write
+        if write is None:
+            first = len(batch)
+        if first:
+            self.tail.release(batch[:first])
+        if write is not None and first < len(batch):
+            self.tail.hold(batch[first:], write)
+
+    async def _make_room(self) -> None:
+        """Wait while the database, or every reader, is too far behind. Raises TooLarge."""
+        settings = self._settings
+        if self.fold.size > settings.max_answer:
+            raise TooLarge(
+                f"the answer has more than {settings.max_answer} characters, the limit of this hub",
+                hint="`limits.answer` sets it",
+            )
+        await self._journal.make_room()
+        await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
 
     async def _abort(self, reason: str) -> None:
         metadata = self._loop.message_metadata("aborted")
@@ -158,15 +219,31 @@ class HubRun:
         try:
             outcome = self._end_row(last_batch)
             self._error_text = outcome.error
-            await self._store.runs.finish(self.row.id, outcome, extra_job=self._journal.final_write())
-        except DragomanError:
+            await self._journal.finish(outcome)
+        except (DragomanError, OSError) as error:
             log.exception("could not write the end of run %s", self.row.id)
+            last_batch = self._unstored_end(last_batch, error)
         finally:
             self._on_end(self)
             self._follower_joined()
             self.tail.release(last_batch)
+            self.tail.release_held(float("inf"))
             self.tail.close()
             self.done.set()
+
+    def _unstored_end(self, last_batch: Batch, error: Exception) -> Batch:
+        """Return the last batch of a run whose end neither the database nor the disk took: an error."""
+        last = last_batch[-1]
+        if not isinstance(last, e.Finish) or last.finish_reason in _STATUS:
+            return last_batch
+        why = error.message if isinstance(error, DragomanError) else "the disk does not accept it"
+        text = f"the answer could not be stored and may be lost: {why}"
+        metadata = merge_metadata(last.message_metadata, {"finishReason": "error"})
+        end: list[e.Event] = [e.ErrorEvent(text, "store", True), e.Finish("error", message_metadata=metadata)]
+        self.fold.end_events = end
+        self.fold.metadata = merge_metadata(self.fold.metadata, metadata)
+        self._error_text = text
+        return [*last_batch[:-1], *end]
 
     def _follower_joined(self) -> None:
         self.no_followers.clear()

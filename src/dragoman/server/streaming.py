@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from functools import partial
 
 from dragoman.errors import BadRequest, KeyEnded
 from dragoman.events import ErrorEvent
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
+from dragoman.http.exchange import ClientDisconnected, Exchange
 from dragoman.http.keepalive import KeepAlive
 from dragoman.runs.live import Follower
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
@@ -17,6 +18,8 @@ from dragoman.wire.hub_encoder import HubStreamEncoder
 from dragoman.wire.ui.encoder import UIStreamEncoder
 
 LAST_FRAMES_WAIT = 1.0  # seconds for the last frames of a run whose key has ended
+
+log = logging.getLogger(__name__)
 
 
 def response_dialect(exchange: Exchange) -> StreamEncoder:
@@ -80,13 +83,36 @@ async def stream_run(
             comment = partial(exchange.send_chunk, KEEP_ALIVE)
             async with KeepAlive(comment, keep_alive) as timer:
                 # A separate task: otherwise the coroutines of the request would be resumed for every chunk.
-                sending = _send_batches(exchange, follower, dialect=dialect, timer=timer)
-                last = await asyncio.ensure_future(sending)
+                sending = asyncio.ensure_future(
+                    _send_batches(exchange, follower, dialect=dialect, timer=timer)
+                )
+                last = await _wait_for_reader(exchange, follower, sending=sending)
             watch.response_complete = True
             if ended and follower.is_detached:
                 error = ended[0]
                 last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
             await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: asyncio.Task[bytes]) -> bytes:
+    """Wait until all is sent. Raises ClientDisconnected when the reader took nothing for too long."""
+    stalled = False
+
+    def disconnect() -> None:
+        nonlocal stalled
+        stalled = True
+        sending.cancel()
+
+    follower.on_disconnect = disconnect
+    try:
+        return await sending
+    except asyncio.CancelledError:
+        if not stalled:
+            raise
+        log.info("%s: the client read nothing for too long and was disconnected", exchange.path)
+        raise ClientDisconnected from None
+    finally:
+        follower.on_disconnect = None
 
 
 async def _send_batches(

@@ -132,22 +132,36 @@ class RunRepository:
         await self._database.write(job)
 
     async def finish(self, id: str, ending: RunEnding, *, extra_job: DatabaseJob[None] | None = None) -> bool:
-        """Write how it ended, and with it do `also` (the last `put_parts`). False if it had ended before.
+        """Write how it ended, and with it run `extra_job` (the last parts). False if it had ended before.
 
-        While the database is down this raises, and is written once it is up again.
+        Nothing is written of a run that had ended before: a later run may have continued its message. While
+        the database is down this raises, and is written once it is up again.
         """
         params = run_params(ending) | {"id": id}
 
         def job(connection: DatabaseConnection) -> bool:
-            if extra_job is not None:
+            has_ended = connection.execute(self._sql.finish, params) > 0
+            if has_ended and extra_job is not None:
                 extra_job(connection)
-            return connection.execute(self._sql.finish, params) > 0
+            return has_ended
 
         try:
             return await self._database.write(job)
         except (StoreError, Unavailable):
             self._database.defer(job)
             raise
+
+    async def write_running(self, id: str, job: DatabaseJob[None]) -> bool:
+        """Run a job for the message of a run, unless the run has ended. Returns whether it has not."""
+
+        def write(connection: DatabaseConnection) -> bool:
+            row = connection.fetch_one(self._sql.get, {"id": id})
+            if row is None or to_run(row).status != "running":
+                return False
+            job(connection)
+            return True
+
+        return await self._database.write(write)
 
     async def get(self, id: str) -> RunRecord | None:
         """Return the run, or None."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dragoman.errors import StoreError, Unavailable
+from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
 from dragoman.store.budgets import BudgetRepository
@@ -30,6 +31,7 @@ from dragoman.store.usage import UsageRepository
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
 FOLDER_KEY_FILE = "hub.key"
+ANSWERS_FOLDER = "answers.spool"
 
 
 class Store:
@@ -38,10 +40,10 @@ class Store:
     def __init__(
         self,
         database: Database,
+        folder: Path,
         *,
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
-        folder_key: FolderKey,
         recovered: bool = True,
     ) -> None:
         """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`."""
@@ -50,11 +52,12 @@ class Store:
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)
         self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages)
+        self.answers = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
         self.calls = CallRepository(database)
         self.approvals = ApprovalRepository(database, clock=clock)
         self.artifacts = ArtifactRepository(database, clock=clock)
         self.definition_pins = DefinitionPinRepository(database)
-        self.mcp_servers = McpServerRepository(database, clock=clock, key=folder_key)
+        self.mcp_servers = McpServerRepository(database, clock=clock, key=FolderKey(folder / FOLDER_KEY_FILE))
         self.usage = UsageRepository(database)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
@@ -78,13 +81,7 @@ class Store:
             exclusive=exclusive,
             tolerate_outages=tolerate_outages,
         )
-        store = cls(
-            database,
-            clock=clock,
-            master_key=master_key,
-            folder_key=FolderKey(folder / FOLDER_KEY_FILE),
-            recovered=not exclusive,
-        )
+        store = cls(database, folder, clock=clock, master_key=master_key, recovered=not exclusive)
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store

@@ -38,6 +38,28 @@ async def purge_daily(store: Store, days: int) -> None:
         await asyncio.sleep(DAY)
 
 
+class AnswerReplayer:
+    """Writes spooled answers to the database each time it is up again. `wake` begins a round."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Begin a round."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Wait for `wake`, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            with suppress(StoreError, Unavailable, OSError):
+                await self._store.flush()  # what waited in memory goes first
+                if count := await self._store.answers.replay(at_start=False):
+                    log.warning("%d spooled answers are in the database", count)
+
+
 class ApprovalResumer:
     """Resumes chats whose approval was answered in another process, or expired.
 

@@ -71,11 +71,7 @@ class Hub:
             setup.roster,
             toolbox=services.toolbox,
             billing=Billing(self.meter, setup.catalog.price),
-            settings=RunSettings(
-                disconnect_grace=config.grace,
-                tracing=services.tracing,
-                hooks=services.hooks.loop if services.hooks else None,
-            ),
+            settings=run_settings(config, services),
         )
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))
@@ -246,6 +242,18 @@ def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) 
     except NotFound as error:
         message = f"the agent {agent!r} pins an operation: {error.message}"
         raise ConfigError(message, hint=error.hint) from None
+
+
+def run_settings(config: Config, services: HubServices) -> RunSettings:
+    """Return the settings of all runs."""
+    return RunSettings(
+        disconnect_grace=config.grace,
+        max_answer=config.limits.answer,
+        read_ahead=config.limits.read_ahead,
+        reader_timeout=config.limits.reader_timeout,
+        tracing=services.tracing,
+        hooks=services.hooks.loop if services.hooks else None,
+    )
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:

@@ -24,7 +24,7 @@ from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
 from dragoman.runs.recovery import recover
-from dragoman.server.app.background_jobs import run_in_background
+from dragoman.server.app.background_jobs import AnswerReplayer, run_in_background
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
@@ -75,6 +75,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         )
         await stack.enter_async_context(store)
         await recover_runs(store)
+        replayer = AnswerReplayer(store)
+        store.database.on_recovery(replayer.wake)
+        stack.enter_context(run_in_background(replayer.run()))
         registry = build_registry(config, store.artifacts, history=store.history)
         hooks = open_hooks(config, environment, stack=stack)
         settings = CallSettings(
@@ -182,6 +185,7 @@ def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | N
 async def recover_runs(store: Store) -> None:
     """Close runs that a crash interrupted. If the database is down, the next start does it."""
     try:
+        await store.answers.replay(at_start=True)
         recovered = await recover(store)
     except (StoreError, Unavailable) as error:
         log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
