@@ -375,14 +375,19 @@ async def test_the_export_and_the_command_tell_the_same_as_the_rows(tmp_path: Pa
 
 
 async def test_a_request_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
-    async with desk(tmp_path, up=Site(*[completion()] * 12)) as at:
+    """A leak is there in every round; what other threads of the process leave is not, so the least counts."""
+    rounds, requests = 3, 10
+    async with desk(tmp_path, up=Site(*[completion()] * (2 + rounds * requests))) as at:
         for _ in range(2):
             await at.chat()
-        gc.collect()
         gc.disable()
         try:
-            for _ in range(10):
-                assert (await at.chat()).status_code == 200
-            assert gc.collect() < 100, "reference cycles cost the gateway a fifth of its throughput"
+            left = []
+            for _ in range(rounds):
+                gc.collect()
+                for _ in range(requests):
+                    assert (await at.chat()).status_code == 200
+                left.append(gc.collect())
+            assert min(left) < 10, "reference cycles cost the gateway a fifth of its throughput"
         finally:
             gc.enable()
