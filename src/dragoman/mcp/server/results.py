@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.errors import DragomanError
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
+from dragoman.wire.tool_outputs import separate_files
 
 CALL_ID_KEY = "dragoman/callId"
 PROGRESS_LIMIT = 1_000
@@ -18,14 +19,16 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     """Return the result of a tool: as text for the model and as structured content.
 
     A value that is not an object is wrapped as `{"result": value}`. A batch is an error if all its calls
-    failed.
+    failed. Images, audio and other files, also in the results of a batch, are content blocks of their own;
+    the text and the structured content name them by number.
     """
     if outcome.error is not None:
         body = failure_result(outcome.error, approval_id=outcome.approval_id)
     else:
-        value = outcome.result
+        value, files = separate_files(outcome.result)
+        blocks = [file_block(block, number) for number, block in enumerate(files, start=1)]
         body = {
-            "content": [{"type": "text", "text": text_of(value)}],
+            "content": [{"type": "text", "text": text_of(value)}, *blocks],
             "structuredContent": value if isinstance(value, dict) else {"result": value},
             "isError": outcome.operation == "hub.call" and all_failed(value),
         }
@@ -33,6 +36,23 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     if outcome.notes:
         meta["dragoman/notes"] = list(outcome.notes)
     return {**body, "_meta": meta}
+
+
+def file_block(block: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a file as MCP's content block: a link with a `data:` URL becomes an embedded resource."""
+    match block:
+        case {"type": "image" | "audio" as kind, "data": data, "mimeType": media_type}:
+            return {"type": kind, "data": data, "mimeType": media_type}
+        case {"type": "resource_link", "uri": str(uri)}:
+            head, comma, data = uri.partition(";base64,")
+            media_type = block.get("mimeType") or "application/octet-stream"
+            if not (comma and head.startswith("data:")):
+                return {"name": f"file {number}", **block}
+            resource = {"uri": f"attachment:{number}", "mimeType": media_type, "blob": data}
+            return {"type": "resource", "resource": resource}
+        case _:
+            resource = {"uri": f"attachment:{number}", **block.get("resource", {})}
+            return {"type": "resource", "resource": resource}
 
 
 def error_result(error: DragomanError) -> dict[str, Any]:
