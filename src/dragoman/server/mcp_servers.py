@@ -91,8 +91,15 @@ class McpServerHandlers:
         await exchange.respond(200, {"approved": list(approved)})
 
     async def spokes(self, exchange: Exchange) -> None:
-        """List the spokes and their operations."""
-        await exchange.respond(200, {"spokes": self._switchboard.status()})
+        """List the spokes and their operations, and the owners of namespaces."""
+        owners = await self._switchboard.namespaces()
+        namespaces = [{"name": name, "owner": owner} for name, owner in owners.items()]
+        await exchange.respond(200, {"spokes": self._switchboard.status(), "namespaces": namespaces})
+
+    async def free_namespace(self, exchange: Exchange) -> None:
+        """Let another owner's spokes have a namespace; 204."""
+        await self._switchboard.free_namespace(exchange.path_params["name"])
+        await exchange.respond(204)
 
 
 def status_to_json(status: msgspec.Struct) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 from dragoman.errors import StoreError
 from dragoman.store.tables import metadata
 
-HEAD = "0006"
+HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "alembic_version"
 CREATE_VERSION_TABLE = """

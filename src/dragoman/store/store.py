@@ -25,6 +25,7 @@ from dragoman.store.messages import MessageRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
+from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import Synchronous
 from dragoman.store.usage import UsageRepository
 
@@ -58,6 +59,7 @@ class Store:
         self.artifacts = ArtifactRepository(database, clock=clock)
         self.definition_pins = DefinitionPinRepository(database)
         self.mcp_servers = McpServerRepository(database, clock=clock, key=FolderKey(folder / FOLDER_KEY_FILE))
+        self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)

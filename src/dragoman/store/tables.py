@@ -240,6 +240,15 @@ mcp_servers = Table(
     Column("created_at", Double, nullable=False),
 )
 
+# Namespaces that spokes have registered in: each stays with its first owner.
+spoke_namespaces = Table(
+    "spoke_namespaces",
+    metadata,
+    Column("namespace", Text, primary_key=True, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
 definitions = Table(
     "definitions",
     metadata,

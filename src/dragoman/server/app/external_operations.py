@@ -51,6 +51,7 @@ class ExternalOperations:
                 owner_operations=config.spokes.owner_operations,
                 origins=tuple(config.cors.origins),
             ),
+            namespaces=store.spoke_namespaces,
         )
         self._config = config
         self._store = store

@@ -168,6 +168,7 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
     yield "/api/mcp/servers/{name}/reconnect", {"POST": servers.reconnect}, "admin"
     yield "/api/spokes", {"GET": servers.spokes}, "admin"
+    yield "/api/spokes/namespaces/{name}", {"DELETE": servers.free_namespace}, "admin"
 
 
 def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:

@@ -18,6 +18,7 @@ from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import MAX_SCHEMA_DEPTH
 from dragoman.spokes.hub.balancer import SpokeBalancer
+from dragoman.spokes.hub.namespace_claims import NamespaceClaims
 from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
 from dragoman.spokes.protocol import (
@@ -37,7 +38,10 @@ YIELD_EVERY = 20  # operations taken in before others get the event loop
 class SpokeOperations:
     """The load balancers of all operations that spokes serve."""
 
-    def __init__(self, registry: Registry, permissions: NamespacePermissions) -> None:
+    def __init__(
+        self, registry: Registry, permissions: NamespacePermissions, *, claims: NamespaceClaims
+    ) -> None:
+        self.claims = claims
         self._registry = registry
         self.permissions = permissions
         self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
@@ -46,7 +50,8 @@ class SpokeOperations:
         self._call_numbers = count(1)
 
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
-        """Register what a spoke offers, each operation on its own."""
+        """Register what a spoke offers, each operation on its own. Raises Unavailable."""
+        await self.claims.load()
         if frame.all:
             wanted = {offer.id.lower() for offer in frame.operations}
             self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
@@ -59,7 +64,9 @@ class SpokeOperations:
                 name = canonical_namespace(offer.namespace)
                 holder = HUB_OWNER if name in own else self._namespace_owner(name, spoke.owner)
                 self.permissions.check(spoke.owner, offer.namespace, current_owner=holder)
+                self.claims.check_limit(name, spoke.owner)
                 self._add_offer(spoke, offer)
+                self.claims.claim(name, spoke.owner)
                 taken.append(offer.id)
             except DragomanError as error:
                 refused.append(
@@ -69,9 +76,25 @@ class SpokeOperations:
                 )
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
+        await self.claims.save()
         if refused:
             log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
+
+    async def free_namespace(self, namespace: str) -> None:
+        """Make a namespace nobody's, and remove its operations. Raises NotFound, Unavailable."""
+        await self.claims.load()
+        name = canonical_namespace(namespace)
+        if self.claims.owner_of(name) is None:
+            raise NotFound(
+                f"no owner has the namespace {namespace[:100]!r}",
+                hint="GET /api/spokes lists those that have one",
+            )
+        await self.claims.release(name)
+        for id, balancer in list(self._balancers.items()):
+            if canonical_namespace(balancer.offer.namespace) == name:
+                for spoke in list(balancer.spokes):
+                    self.unregister(spoke, [id])
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
         """Use other permissions; what they share, and which effects they trust, changes at once."""
@@ -182,7 +205,10 @@ class SpokeOperations:
             del self._owners[name]
 
     def _namespace_owner(self, name: str, owner: str) -> str | None:
-        """Return another owner with operations in the namespace, else this one, else None."""
+        """Return the first owner of the namespace, else another one with operations in it, else None."""
+        first = self.claims.owner_of(name)
+        if first is not None:
+            return first
         owners = self._owners.get(name, Counter())
         return next((each for each in owners if each != owner), owner if owners else None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import PartialRegister
 from dragoman.spokes.hub.connection import Socket, SpokeConnection
+from dragoman.spokes.hub.namespace_claims import NamespaceClaims, NamespaceStore
 from dragoman.spokes.hub.operations import SpokeOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
@@ -48,9 +50,15 @@ class SpokeServer:
         *,
         permissions: NamespacePermissions | None = None,
         settings: SpokeSettings | None = None,
+        namespaces: NamespaceStore | None = None,
     ) -> None:
+        """`namespaces` stores whose the namespaces are; without it, that is forgotten at the end."""
         self.settings = settings or SpokeSettings()
-        self._operations = SpokeOperations(registry, permissions or NamespacePermissions())
+        self._operations = SpokeOperations(
+            registry,
+            permissions or NamespacePermissions(),
+            claims=NamespaceClaims(namespaces, limit=self.settings.namespaces),
+        )
         self._spokes: dict[str, RemoteSpoke] = {}
         self._connections: set[SpokeConnection] = set()
         self._closed = False
@@ -58,8 +66,10 @@ class SpokeServer:
     async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
         """Serve a spoke that has sent its hello until it disconnects.
 
-        Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends.
+        Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends or its
+        database does not answer.
         """
+        await self._operations.claims.load()
         remote = self._spoke_for(hello, identity)
         line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
         if remote.connection is not None:
@@ -96,6 +106,15 @@ class SpokeServer:
             }
             for remote in sorted(self._spokes.values(), key=lambda each: each.id)
         ]
+
+    async def namespaces(self) -> Mapping[str, str]:
+        """Return the owners of all namespaces that spokes have registered in. Raises Unavailable."""
+        await self._operations.claims.load()
+        return self._operations.claims.by_namespace()
+
+    async def free_namespace(self, namespace: str) -> None:
+        """Let another owner have a namespace, and remove its operations. Raises NotFound, Unavailable."""
+        await self._operations.free_namespace(namespace)
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
         """Use these permissions for new registrations, and for who sees the existing ones."""

@@ -32,6 +32,7 @@ class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     owner_operations: int = 20_000
     bad_frames: int = 100
     frame_rate: float = 1_000.0
+    namespaces: int = 200
     max_unauthenticated: int = 64
     frame: int = 1_000_000
     message: int = 32_000_000
