@@ -27,7 +27,7 @@ EMBEDDED = {
     "resource": {"uri": "a://b", "mimeType": "application/pdf", "blob": "JVBERg=="},
 }
 PDF = {"mimeType": "application/pdf", "blob": "JVBERg=="}
-BLOCKS = {
+BLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "image": (PICTURE, PICTURE),
     "audio": (SOUND, SOUND),
     "inline file": (INLINE, {"type": "resource", "resource": {"uri": "attachment:1", **PDF}}),
