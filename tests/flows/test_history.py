@@ -176,7 +176,7 @@ async def test_the_search_over_http_finds_what_the_owner_said_and_refuses_garbag
             [place] = found["found"]
             assert (place["sessionId"], place["messageId"]) == (f"of-{owner}", f"u-{owner}")
             assert place["snippet"][1] == {"text": "vault", "hit": True}
-        assert (await search("ann", q="vault", session="of-bob"))[0] == 403
+        assert (await search("ann", q="vault", session="of-bob"))[0] == 404
         assert (await search("ann", q="vault", session="none"))[0] == 404
         assert len((await search("ann", q="vault", session="of-ann"))[1]["found"]) == 1
         for garbage in ('"', "NEAR(", "a NEAR b", "*", "\0", "🜁", "%", "scope : x", "\ufffd"):

@@ -23,17 +23,23 @@ async def test_a_session_is_its_owners_alone(tmp_path: Path) -> None:
         ann, bob = await key_of(hub, "ann"), await key_of(hub, "bob")
         assert text_of(await hub.post(ask("hello"), headers=ann)) == "Hi."
         mine = [
-            ("GET", "/api/sessions/s"),
-            ("GET", "/api/sessions/s/messages"),
-            ("GET", "/api/chat/s/stream"),
-            ("POST", "/api/chat/s/stop"),
-            ("PATCH", "/api/sessions/s"),
-            ("DELETE", "/api/sessions/s"),
+            ("GET", "/api/sessions/{}"),
+            ("GET", "/api/sessions/{}/messages"),
+            ("GET", "/api/sessions/{}/stream"),
+            ("GET", "/api/chat/{}/stream"),
+            ("POST", "/api/chat/{}/stop"),
+            ("PATCH", "/api/sessions/{}"),
+            ("DELETE", "/api/sessions/{}"),
+            ("GET", "/api/search?q=hello&session={}"),
         ]
         for method, path in mine:
-            assert (await hub.http.request(method, path)).status_code == 401
-            assert (await hub.http.request(method, path, headers=bob)).status_code == 403
-        assert (await hub.http.post("/api/chat", json=ask("mine now"), headers=bob)).status_code == 403
+            assert (await hub.http.request(method, path.format("s"))).status_code == 401
+            theirs = await hub.http.request(method, path.format("s"), headers=bob)
+            unknown = await hub.http.request(method, path.format("x"), headers=bob)
+            assert theirs.status_code == unknown.status_code
+            assert theirs.text == unknown.text.replace("'x'", "'s'")
+            assert theirs.status_code in (204, 404)
+        assert (await hub.http.post("/api/chat", json=ask("mine now"), headers=bob)).status_code == 404
         assert (await hub.http.get("/api/sessions", headers=bob)).json() == {"sessions": []}
         listed = (await hub.http.get("/api/sessions", headers=ann)).json()["sessions"]
         assert [session["id"] for session in listed] == ["s"]

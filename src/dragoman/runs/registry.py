@@ -33,7 +33,6 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.model_request import Tool
-from dragoman.operations.access import require_owner
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
@@ -49,7 +48,7 @@ from dragoman.runs.repeats import (
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.turns import make_turn
 from dragoman.store import runs as rows
-from dragoman.store.sessions import Session
+from dragoman.store.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.unfold import START_POSITION, FoldPosition
 from dragoman.wire.ui.client_request import (
@@ -294,10 +293,10 @@ class RunRegistry:
         raise RunActive(session_id, run.row.id if run else "waiting")
 
     async def _stored_session(self, request: ChatRequest, identity: Identity) -> Session | None:
-        """Return the stored session. Raises Forbidden when it has another owner."""
+        """Return the stored session. Raises NotFound when it has another owner."""
         session = await self._store.sessions.get(request.session_id)
-        if session is not None:
-            require_owner(identity.owner, session.owner, resource=f"session {request.session_id!r}")
+        if session is not None and session.owner != identity.owner:
+            raise session_not_found(request.session_id)
         return session
 
     async def _wait_until_free(self, request: ChatRequest) -> None:

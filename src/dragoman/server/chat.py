@@ -7,12 +7,11 @@ from functools import partial
 
 import msgspec
 
-from dragoman.errors import NotFound
 from dragoman.http.exchange import Exchange
-from dragoman.operations.access import require_owner
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
+from dragoman.store.sessions import session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request
@@ -66,7 +65,9 @@ class ChatHandlers:
         """
         dialect = response_dialect(exchange)
         session_id = exchange.path_params["id"]
-        await self._check_owner(exchange, session_id)
+        if not await self._is_own(exchange, session_id):
+            await exchange.respond(204)
+            return
         run = self._runs.get_active(session_id)
         if run is None:
             ended = await self._runs.ended_answer(session_id)
@@ -92,15 +93,13 @@ class ChatHandlers:
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""
         session_id = exchange.path_params["id"]
-        if not await self._check_owner(exchange, session_id):
-            raise NotFound(f"there is no session {session_id!r}")
+        if not await self._is_own(exchange, session_id):
+            raise session_not_found(session_id)
         run = await self._runs.stop_run(session_id, "stopped by the user")
         body = {"stopped": run is not None, "runId": run.row.id if run else None}
         await exchange.respond(200, body)
 
-    async def _check_owner(self, exchange: Exchange, session_id: str) -> bool:
-        """Return True for the caller's session, False for none. Forbidden for one of another owner."""
+    async def _is_own(self, exchange: Exchange, session_id: str) -> bool:
+        """Return whether this is a session of the caller. One of another owner is answered like none."""
         session = await self._store.sessions.get(session_id)
-        if session is not None:
-            require_owner(exchange.identity.owner, session.owner, resource=f"session {session_id!r}")
-        return session is not None
+        return session is not None and session.owner == exchange.identity.owner

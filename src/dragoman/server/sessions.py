@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
+from dragoman.errors import BadRequest, Forbidden, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.messages import to_json
@@ -16,7 +16,7 @@ from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.query_parameters import parse_limit
-from dragoman.store.sessions import Session
+from dragoman.store.sessions import Session, session_not_found
 from dragoman.store.store import Store
 
 MAX_BODY = 65_536
@@ -135,12 +135,17 @@ class SessionHandlers:
         return await self._find_session(exchange.path_params["id"], exchange, may_read=False)
 
     async def _find_session(self, id: str, exchange: Exchange, *, may_read: bool) -> Session:
-        """Return the session if it is the caller's, or readable to it as admin. NotFound, Forbidden."""
+        """Return the session if it is the caller's, or readable to it as admin.
+
+        NotFound, the same for another owner's as for none; Forbidden when an admin changes another owner's.
+        """
         session = await self._store.sessions.get(id)
         if session is None:
-            raise NotFound(f"There is no session {id!r}.", hint="`dragoman sessions list` shows them")
+            raise session_not_found(id)
         caller = exchange.identity
-        if not (may_read and is_visible(session.owner, to=visible_owner(caller))):
+        if not is_visible(session.owner, to=visible_owner(caller)):
+            raise session_not_found(id)
+        if not may_read:
             require_owner(caller.owner, session.owner, resource=f"session {id!r}")
         return session
 

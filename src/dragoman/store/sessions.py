@@ -30,6 +30,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: float
 
 
+def session_not_found(id: str) -> NotFound:
+    """Return the error of a session that does not exist, and of one that the caller may not know of."""
+    return NotFound(f"There is no session {id!r}.", hint="`dragoman sessions list` shows them")
+
+
 class SessionStatements:
     """The SQL of `SessionRepository`; see `Database.statements`."""
 
