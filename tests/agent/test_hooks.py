@@ -332,7 +332,7 @@ async def test_hooks_after_a_call_hear_of_those_that_were_blocked(post: Post) ->
 async def test_hooks_are_not_asked_about_what_the_policy_denies() -> None:
     post, called = Post(Rule(decision="deny", operations=("mail.send",))), list[Any]()
     outcome = await post.call(Hooks().on("pre_tool_use", called.append))
-    assert (outcome.status, called) == ("denied", [])
+    assert (outcome.status, outcome.error and outcome.error.code, called) == ("failed", "not_found", [])
 
 
 @pytest.mark.parametrize(

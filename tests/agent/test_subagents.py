@@ -133,7 +133,7 @@ async def test_an_agent_that_calls_itself_is_stopped_five_deep() -> None:
     model = ScriptedModel([[("lab_again", {})]] * MAX_DEPTH + ["I give up."] * MAX_DEPTH)
     agent = Agent(model, operations=[again], name="worker")
     operations.append(agent.as_operation("It asks itself."))
-    agent._tools.registry.add(operations[0])
+    agent._resources.here().tools.registry.add(operations[0])
     async with Calls(Registry(operations[0]), MemoryLedger()) as calls:
         done = await calls.call("agents.worker", {"prompt": "Begin."}, context=Context())
     assert (done.ok, done.result, len(model.requests)) == (True, "I give up.", 2 * MAX_DEPTH)

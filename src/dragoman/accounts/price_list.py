@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -51,6 +52,7 @@ class PriceList:
         self._overrides = [(pattern, override_price(pattern, overrides[pattern])) for pattern in ordered]
         self._clock = clock
         self._catalog: PriceCatalog | None = None
+        self._load_lock = threading.Lock()
         self._cache: dict[tuple[str, str], CachedPrice] = {}
 
     async def preload(self) -> None:
@@ -98,9 +100,10 @@ class PriceList:
         return CachedPrice(price, model, now + REFRESH_SECONDS) if model.price_varies else CachedPrice(price)
 
     def _load_catalog(self) -> PriceCatalog:
-        if self._catalog is None:
-            self._catalog = PriceCatalog()
-        return self._catalog
+        with self._load_lock:  # threads that need it at once wait for the first one
+            if self._catalog is None:
+                self._catalog = PriceCatalog()
+            return self._catalog
 
 
 def override_price(pattern: str, override: PriceOverride) -> Price:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Self, Unpack, overload
 
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from dragoman.agent.borrowed_tools import with_borrowed_tools
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
 from dragoman.agent.loop import Loop
+from dragoman.agent.loop_resources import ResourcesByLoop, running_loop
 from dragoman.agent.mcp_servers import McpServer
 from dragoman.agent.model_prices import ModelPrices
 from dragoman.agent.result import Result
@@ -58,30 +60,25 @@ BUDGET_NOT_ENFORCED = "this provider manages its own budget: max_budget_usd is n
 
 
 class Agent(Generic[T]):
-    """A model with tools. `spawn` starts a run.
+    """A model with tools. `run` answers, `spawn` starts a run to follow.
 
-    `model` is a Model (`OpenAIProvider(...).model("gpt-5.1")`) or a name such as `openai/gpt-5.1`, whose
-    key is
-    read from the environment. `operations` are functions marked with `@operation`, built tools, or modules
-    that
-    contain some. `mcp` are servers: a path or a command, a URL, a ServerSpec; `async with agent:` connects
-    them.
-    With `output=City` it is an `Agent[City]`, whose runs end with a City in `result.output`; without,
-    `output`
-    is None.
+    `model` is a Model (`OpenAIProvider(...).model("gpt-5.1")`) or a name such as `openai/gpt-5.1`, whose key
+    is read from the environment. `operations` are functions marked with `@operation`, built tools, or modules
+    that contain some. `mcp` are servers: a path or a command, a URL, a ServerSpec; `async with agent:`
+    connects them. With `output=City` it is an `Agent[City]`, whose runs end with a City in `result.output`;
+    without, `output` is None.
 
     Options: `hooks` are called before and after what it does. `stop_when` ends a run after a step,
     `on_prepare_step` changes a step. `context` keeps the conversation within the context of the model.
-    `retries`
-    is the number of retries of a transient failure of a model request, or a RetryPolicy; 0 by default,
-    since the
-    caller of the agent often retries already. `options` are sent with each request. `client_tools` run
-    outside
-    of the agent; with `manual` all tools do. `meta_tools` shows the four meta-tools instead of all tools;
-    None:
-    above 64 tools. `prices` are by pattern of `provider/model`. `policy`, `approvals` and `ledger` apply
-    to calls,
-    `identity` is their owner, `name` that of the agent, `tracing` the destination of its spans.
+    `retries` is the number of retries of a transient failure of a model request, or a RetryPolicy; 0 by
+    default, since the caller of the agent often retries already. `options` are sent with each request.
+    `client_tools` run outside of the agent; with `manual` all tools do. `meta_tools` shows the four
+    meta-tools instead of all tools; None: above 64 tools. `prices` are by pattern of `provider/model`.
+    `policy`, `approvals` and `ledger` apply to calls, `identity` is their owner, `name` that of the agent,
+    `tracing` the destination of its spans.
+
+    An agent can be used by any number of tasks, threads and event loops at once. `async with` is counted:
+    the last block to be left in an event loop ends the runs and connections of that loop.
 
         agent = Agent("openai/gpt-5.1", operations=[add], limits=RunLimits(max_budget_usd=0.10))
         async with agent:
@@ -124,51 +121,53 @@ class Agent(Generic[T]):
         self.limits = limits
         self.settings = settings = make_settings(options)
         self._model_or_name = model
-        self._tools = AgentTools(
-            operations,
-            mcp,
-            services=CallServices(
-                policy=settings.policy, approvals=settings.approvals, ledger=settings.ledger
-            ),
-        )
+        services = CallServices(policy=settings.policy, approvals=settings.approvals, ledger=settings.ledger)
+        self._resources = ResourcesByLoop(partial(AgentTools, operations, mcp, services=services))
         self._stop_condition = combined_condition(settings.stop_when)
         self._output = output if isinstance(output, Output | None) else Output(output)
         self._prices = ModelPrices(settings.prices)
-        self._named_models: dict[str, Model] | None = (
-            None  # models resolved from a name, which the agent closes
-        )
-        self._runs: dict[Run[T], None] = {}  # a dict: while empty, it takes a quarter of the memory of a set
 
     def __repr__(self) -> str:
         return f"Agent({self._model_or_name!r}, name={self.settings.name!r})"
 
     async def __aenter__(self) -> Self:
-        await self.connect()
+        resources = self._resources.here()
+        resources.users += 1
+        try:
+            await self.connect()
+        except BaseException:
+            resources.users -= 1
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.cleanup()
+        resources = self._resources.here()
+        resources.users -= 1
+        if resources.users <= 0:
+            await self.cleanup()
 
     async def connect(self) -> None:
         """Connect the MCP servers and wait for their tool lists, as `async with` does. Raises Unavailable."""
-        await self._tools.open()
+        resources = self._resources.here()
+        async with resources.open_lock:
+            await resources.tools.open()
         if self.limits.max_budget_usd is not None:
             await self._prices.load()
 
     async def cleanup(self) -> None:
-        """Abort all runs, disconnect MCP servers, close what was opened. The agent may be used again."""
-        runs = list(self._runs)
-        for run in runs:
-            run.abort("the agent is closed")
-        await asyncio.gather(*(run.wait_closed() for run in runs))
-        models, self._named_models = list((self._named_models or {}).values()), None
-        if self.settings.hooks is not None:
-            await self.settings.hooks.aclose()
-        try:
-            await self._tools.close()
-        finally:
-            for model in models:
-                await model.provider.close()
+        """End what the agent does in this event loop: abort its runs, disconnect MCP servers, close models.
+
+        The agent may be used again. Other event loops, in other threads, are not affected.
+        """
+        resources = self._resources.here()
+        async with resources.open_lock:
+            try:
+                await resources.close("the agent is closed")
+            finally:
+                if self.settings.hooks is not None:
+                    await self.settings.hooks.aclose()
+        if resources.users <= 0:
+            self._resources.release()
 
     @property
     def model(self) -> Model:
@@ -178,12 +177,12 @@ class Agent(Generic[T]):
     @property
     def servers(self) -> Sequence[ServerStatus]:
         """The status of each MCP server."""
-        return self._tools.servers()
+        return self._resources.peek().servers()
 
     def overhead(self) -> Overhead:
         """Return the tools that the model is shown, with the tokens that each adds to every request."""
         return measure_overhead(
-            self._tools.toolbox(self._tool_selection(SpawnSettings())).tools, self.instructions
+            self._resources.peek().toolbox(self._tool_selection(SpawnSettings())).tools, self.instructions
         )
 
     def spawn(
@@ -198,24 +197,54 @@ class Agent(Generic[T]):
         """Start a run and return its handle at once.
 
         `messages` is a text or a conversation; `system` replaces the instructions. Tools are named as the
-        model sees
-        them (`math_add`), by id or by pattern; with `allowed_tools` only these are shown, whatever is
-        disallowed.
-        `session_id` names the conversation; `limits`, `manual` and `client_tools` replace those of the
-        agent;
-        `context` is that of the call which this run is a part of. Raises BadRequest for invalid messages,
-        ConfigError for a budget on a model without a price.
+        model sees them (`math_add`), by id or by pattern; with `allowed_tools` only these are shown, whatever
+        is disallowed. `session_id` names the conversation; `limits`, `manual` and `client_tools` replace
+        those of the agent; `context` is that of the call which this run is a part of.
+
+        The run ends when its last waiter is cancelled (`asyncio.wait_for`, a client that has gone), or when
+        its `async with` block is left; a `detached` run goes on without anybody. Raises BadRequest for
+        invalid messages, ConfigError for a budget on a model without a price.
 
             run = agent.spawn("What is 2 + 2?", allowed_tools=["math.*"], limits=RunLimits(timeout=60))
             first = await run.result
-            run = agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}])
+            async with agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}]) as run:
+                async for event in run.events(): ...
         """
         spawn_settings = make_spawn_settings(details)
         selection = with_tool_names(
             self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
         )
         turn = self._make_turn(messages, spawn_settings, selection=selection, system=system)
-        return self._start_run(turn, ExternalInputs(), selection=selection)
+        external_inputs = ExternalInputs()
+        return self._start_run(
+            turn, external_inputs, selection=selection, is_detached=spawn_settings.detached
+        )
+
+    async def run(
+        self,
+        messages: InputMessages,
+        *,
+        system: str | None = None,
+        allowed_tools: Sequence[str] | None = None,
+        disallowed_tools: Sequence[str] | None = None,
+        **details: Unpack[SpawnOptions],
+    ) -> Result[T]:
+        """Run to the end and return the result; the arguments are those of `spawn`.
+
+        Connects the MCP servers if the agent is not open. Cancelling the caller stops the run: the provider
+        connection is closed and calls are cancelled.
+
+            result = await asyncio.wait_for(agent.run("What is 2 + 2?"), timeout=30)
+        """
+        async with self:
+            run = self.spawn(
+                messages,
+                system=system,
+                allowed_tools=allowed_tools,
+                disallowed_tools=disallowed_tools,
+                **details,
+            )
+            return await run.result
 
     def as_operation(
         self, description: str, *, name: str | None = None, namespace: str = NAMESPACE
@@ -223,10 +252,8 @@ class Agent(Generic[T]):
         """Return this agent as an operation: `Agent(..., operations=[helper.as_operation("Does ...")])`.
 
         It receives a `prompt` and sees nothing else of the caller's conversation. Its progress is shown as
-        preliminary
-        output; the caller gets its final text, or its value if it has an `output`. It spends from the
-        caller's budget,
-        ends at its deadline and with its abort, and may do what both of them may.
+        preliminary output; the caller gets its final text, or its value if it has an `output`. It spends from
+        the caller's budget, ends at its deadline and with its abort, and may do what both of them may.
         """
         return Subagent(name or self.settings.name, self._subagent_turn).operation(
             description, namespace=namespace, timeout=self.limits.timeout
@@ -257,10 +284,12 @@ class Agent(Generic[T]):
         disallowed_tools: Sequence[str] | None = None,
         **details: Unpack[SpawnOptions],
     ) -> Result[T]:
-        """Connect, run, wait, close, and return the result; for scripts. Raises Conflict inside an event
-        loop.
+        """Connect, run, wait, close, and return the result; for scripts and for threads of a web server.
 
             print(Agent("openai/gpt-5.1").run_sync("What is 2 + 2?").text)
+
+        Any number of threads may call it at once; each call has its own connections. Raises Conflict inside
+        an event loop.
 
         Nobody can answer an approval here, so a run that needs one ends as `unknown`.
         """
@@ -282,14 +311,14 @@ class Agent(Generic[T]):
         selection: ToolSelection,
         system: str | None,
     ) -> Result[T]:
-        model = self.model
         try:
             async with self:
                 turn = self._make_turn(messages, spawn_settings, selection=selection, system=system)
                 return await self._start_run(turn, None, selection=selection).result
         finally:
-            if isinstance(model.provider, RemoteProvider):
-                await model.provider.close()
+            model = self._model_or_name
+            if isinstance(model, Model) and isinstance(model.provider, RemoteProvider):
+                await model.provider.close()  # what this call's event loop has opened
 
     def _make_turn(
         self,
@@ -301,12 +330,13 @@ class Agent(Generic[T]):
     ) -> TurnSpec:
         """Return the turn of a run. Raises at once if it cannot start."""
         history, answer = split_open_answer(parse_conversation(messages))
-        if not self._tools.is_open:
+        tools = self._resources.here().tools
+        if not tools.is_open:
             raise Conflict("the MCP servers are not connected", hint="use the agent in `async with agent:`")
         model, options, limits = self.model, self.settings, spawn_settings.limits or self.limits
         context = self._run_context(spawn_settings, limits)
         payment = self._prices.payment(model, context)
-        toolbox = self._tools.toolbox(selection)
+        toolbox = tools.toolbox(selection)
 
         def find(name: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
             found = with_borrowed_tools(self._find_model(name), toolbox, context=context)
@@ -337,25 +367,25 @@ class Agent(Generic[T]):
         )
 
     def _start_run(
-        self, turn: TurnSpec, external_inputs: ExternalInputs | None, *, selection: ToolSelection
+        self,
+        turn: TurnSpec,
+        external_inputs: ExternalInputs | None,
+        *,
+        selection: ToolSelection,
+        is_detached: bool = False,
     ) -> Run[T]:
         """Start the run. Raises Conflict without a running event loop."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            raise Conflict("there is no event loop to run in", hint="in a script use run_sync") from None
-        notices = (*self._tools.unknown_names(selection), *initial_notices(turn))
+        resources = self._resources.here()
+        notices = (*resources.tools.unknown_names(selection), *initial_notices(turn))
         run: Run[T] = Run(
             Loop(replace(turn, external_inputs=external_inputs)),
             external_inputs,
-            on_end=self._remove_run,
+            on_end=lambda run: resources.runs.pop(run, None),
             notices=notices,
+            is_detached=is_detached,
         )
-        self._runs[run] = None
+        resources.runs[run] = None
         return run
-
-    def _remove_run(self, run: Run[T]) -> None:
-        self._runs.pop(run, None)
 
     def _tool_selection(self, spawn_settings: SpawnSettings) -> ToolSelection:
         """Return the tools of this run."""
@@ -391,13 +421,12 @@ class Agent(Generic[T]):
             return model
         if not isinstance(model, str):
             raise ConfigError(f"a model must be a Model or a name like 'openai/gpt-5.1', not {model!r:.100}")
-        if self._named_models is None:
-            self._named_models = {}
-        resolved = self._named_models.get(model)
+        models = self._resources.here().models if running_loop() is not None else {}
+        resolved = models.get(model)
         if resolved is None:
             from dragoman.providers.resolve import resolve  # late: it imports every provider
 
-            resolved = self._named_models[model] = resolve(model, os.environ)
+            resolved = models[model] = resolve(model, os.environ)
         return resolved
 
 

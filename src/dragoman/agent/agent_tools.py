@@ -107,6 +107,11 @@ class AgentTools:
             if calls is not None:
                 await calls.close()
 
+    def abandon(self) -> None:
+        """Release the threads; for tools whose event loop has ended without `close`."""
+        if self._calls is not None:
+            self._calls.release_threads()
+
     def servers(self) -> Sequence[ServerStatus]:
         """Return the status of each MCP server."""
         return self._servers.list() if self._servers is not None else ()

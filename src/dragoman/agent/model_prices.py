@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from msgspec.structs import replace
@@ -28,19 +27,21 @@ class ModelPrices:
         self._overrides = overrides
         self._prices: PriceList | None = None
         self._contexts: Contexts | None = None
-        self._loading: asyncio.Future[None] | None = None
+        self._is_loaded = False
 
     async def load(self) -> None:
-        """Load the price list in a thread, once; the first run would otherwise block on it."""
-        if self._loading is None or self._loading.cancelled():
-            self._loading = asyncio.ensure_future(self._price_list().preload())
-        await asyncio.shield(self._loading)
+        """Load the price list in a thread, once; the first run would otherwise block on it.
+
+        Runs that start before it is loaded, in any event loop, each wait for it in a thread.
+        """
+        if not self._is_loaded:
+            await self._price_list().preload()
+            self._is_loaded = True
 
     def payment(self, model: Model, context: Context) -> Payment:
         """Return what pays for a run. ConfigError for a limited budget and a model without a price."""
         limited = self._is_limited(model.provider, model.name, budget=context.budget)
-        loading = self._loading is None or not self._loading.done()
-        needed = loading and not limited and may_be_listed(model.provider)
+        needed = not self._is_loaded and not limited and may_be_listed(model.provider)
         return Payment(
             CallOrigin.of_run(context),
             price=lambda route: self._price(route.provider, route.model),

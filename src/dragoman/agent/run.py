@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
@@ -71,6 +71,28 @@ def make_result(
     return RESULT_TYPES[over.halt.exit](stopped_by=over.halt.why or None, **shared)
 
 
+def unreported_result(loop: Loop, text: str) -> Result:
+    """Return the result of a run whose own result could not be made: a crash with what is certain."""
+    return Crashed(
+        error=ErrorDetails(message=text, category="unknown"),
+        text="",
+        steps=loop.step_count,
+        usage=summarise_usage(loop.usage),
+        cost=loop.cost,
+        duration=0.0,
+        session_id=loop.turn.context.session_id or "",
+        tool_calls=summarise_calls(()),
+        messages=tuple(loop.history),
+    )
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first exception of a chain of which each was raised while another was handled."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
 def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str, Any]:
     """Return the fields that all results have."""
     turn, so_far = loop.turn, loop.so_far()
@@ -95,17 +117,40 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", default=Any)
 DEFAULT_ABORT_REASON = "it was aborted"
 SHUTDOWN_REASON = "the program is ending"
+ABANDONED_REASON = "whoever waited for it was cancelled"
+LEFT_REASON = "its async with block was left"
 RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks may delay the result of an abort
 
 
-class AwaitableResult(Generic[T]):
-    """A future that can be awaited any number of times; cancelling a waiter does not cancel it."""
+class Waiters:
+    """Counts those who wait for a run. `on_abandoned` is called when the last one is cancelled."""
 
-    def __init__(self, future: asyncio.Future[T]) -> None:
+    def __init__(self, on_abandoned: Callable[[], None]) -> None:
+        self._on_abandoned = on_abandoned
+        self._count = 0
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._count -= 1
+        if kind is not None and issubclass(kind, asyncio.CancelledError) and not self._count:
+            self._on_abandoned()
+
+
+class AwaitableResult(Generic[T]):
+    """A future that can be awaited any number of times. Cancelling its last waiter calls `on_abandoned`."""
+
+    def __init__(self, future: asyncio.Future[T], waiters: Waiters) -> None:
         self._future = future
+        self._waiters = waiters
 
     def __await__(self) -> Generator[Any, None, T]:
-        return asyncio.shield(self._future).__await__()
+        return self._wait().__await__()
+
+    async def _wait(self) -> T:
+        with self._waiters:
+            return await asyncio.shield(self._future)
 
     @property
     def done(self) -> bool:
@@ -116,7 +161,8 @@ class AwaitableResult(Generic[T]):
 class Run(Generic[T]):
     """One answer in progress. It continues whether or not anybody reads its events.
 
-    `on_end` is called when it is over; `notices` go into its result.
+    It is aborted when the last of those who wait for its result or events is cancelled, unless it is
+    detached, and when its `async with` block is left.
     """
 
     def __init__(
@@ -126,8 +172,11 @@ class Run(Generic[T]):
         *,
         on_end: Callable[[Run[T]], None] = lambda _: None,
         notices: Sequence[str] = (),
+        is_detached: bool = False,
     ) -> None:
+        """`on_end` is called when it is over; `notices` go into its result."""
         self._loop = loop
+        self._waiters = Waiters(lambda: None if is_detached else self.abort(ABANDONED_REASON))
         self._fold = loop.turn.fold
         self._external_inputs = external_inputs
         if external_inputs is not None:
@@ -147,6 +196,13 @@ class Run(Generic[T]):
             timer = self._event_loop.call_at(deadline, self.abort, "its time is over")
             self._task.add_done_callback(lambda _: timer.cancel())
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.abort(LEFT_REASON)
+        await self.wait_closed()
+
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {'done' if self._result.done() else 'running'})"
 
@@ -162,10 +218,8 @@ class Run(Generic[T]):
 
     @property
     def result(self) -> AwaitableResult[Result[T]]:
-        """How the run ended; await it. It does not raise for what went wrong in the run: see
-        `exit_reason`.
-        """
-        return AwaitableResult(self._result)
+        """How the run ended; await it. Raises nothing for what went wrong in the run: see `exit_reason`."""
+        return AwaitableResult(self._result, self._waiters)
 
     @property
     def message(self) -> Message:
@@ -173,9 +227,7 @@ class Run(Generic[T]):
         return self._fold.message()
 
     async def events(self) -> AsyncIterator[e.Event]:
-        """Yield every event from the first as it happens, `finish` last. Any number of readers, also late
-        ones.
-        """
+        """Yield every event from the first as it happens, `finish` last, to any number of readers."""
         index = 0
         while True:
             while index < len(self._events):
@@ -184,15 +236,18 @@ class Run(Generic[T]):
             if self._result.done():
                 return
             self._wakeup = self._wakeup or asyncio.Event()
-            await self._wakeup.wait()
+            with self._waiters:
+                await self._wakeup.wait()
 
     def abort(self, reason: str = DEFAULT_ABORT_REASON) -> None:
-        """Stop the run now: the provider connection is closed, calls are cancelled. Does nothing once it has
-        ended.
+        """Stop the run now: the provider connection is closed, calls are cancelled. May be called in any
+        thread; does nothing once the run has ended.
         """
         if self._abort_reason is None and not self._result.done():
             self._abort_reason = reason
-            self._event_loop.call_soon(self._task.cancel)  # not before its first step has run
+            # not at once: the task's first step has to run before it can be cancelled
+            with suppress(RuntimeError):  # its event loop was closed
+                self._event_loop.call_soon_threadsafe(self._task.cancel)
 
     async def wait_closed(self) -> None:
         """Wait until the run and the hooks on its end are done."""
@@ -356,7 +411,19 @@ class Run(Generic[T]):
         except TimeoutError:
             log.warning("hooks on the end of run %s timed out", self.id)
 
-    def _ensure_result(self, _: asyncio.Task[None]) -> None:
-        """Set a result however the task ended."""
+    def _ensure_result(self, task: asyncio.Task[None]) -> None:
+        """Set a result however the task ended, also when reporting its end has failed."""
+        if self._result.done():
+            return
+        failure = None if task.cancelled() else task.exception()
+        if failure is None:
+            ending = outcome.abort_events(self._fold, reason=SHUTDOWN_REASON)
+            with suppress(Exception):
+                self._finish(ending, aborted=SHUTDOWN_REASON)
         if not self._result.done():
-            self._finish(outcome.abort_events(self._fold, reason=SHUTDOWN_REASON), aborted=SHUTDOWN_REASON)
+            text = "its end could not be reported"
+            text = text if failure is None else f"{text}: {describe_exception(first_cause(failure))}"
+            log.error("run %s: %s", self.id, text, exc_info=failure)
+            self._result.set_result(unreported_result(self._loop, text))
+            self._wake_listeners()
+            self._on_end(self)

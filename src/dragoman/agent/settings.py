@@ -109,14 +109,15 @@ class SpawnOptions(TypedDict, total=False):
     limits: RunLimits
     manual: bool
     client_tools: Sequence[Tool]
+    detached: bool
 
 
 class SpawnSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one run with their defaults.
 
     `session_id` names the conversation. `context` is that of the call which this run is a part of: the run
-    spends from
-    its budget and ends at its deadline. `limits`, `manual` and `client_tools` replace those of the agent.
+    spends from its budget and ends at its deadline. `limits`, `manual` and `client_tools` replace those of
+    the agent. A `detached` run goes on when whoever waits for it is cancelled.
     """
 
     session_id: str | None = None
@@ -124,3 +125,4 @@ class SpawnSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: RunLimits | None = None
     manual: bool | None = None
     client_tools: Sequence[Tool] | None = None
+    detached: bool = False

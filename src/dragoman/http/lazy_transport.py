@@ -1,4 +1,4 @@
-"""A transport for programs without a hub: opened by the first request, anew in each event loop."""
+"""A transport for programs without a hub: opened by the first request of each event loop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 
 
 class LazyTransport:
-    """A transport that is made when it is first needed, and anew in each event loop."""
+    """A transport for any number of event loops, also in several threads at once.
+
+    Each loop has its own connections, since a socket can be used by the loop that opened it only.
+    """
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
-        self._transport: Transport | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._transports: dict[asyncio.AbstractEventLoop, Transport] = {}
 
     async def send(
         self,
@@ -28,15 +30,18 @@ class LazyTransport:
     ) -> Response:
         """See `Transport.send`."""
         loop = asyncio.get_running_loop()
-        if self._transport is None or self._loop is not loop:
-            self._transport, self._loop = self._open(), loop
-        return await self._transport.send(method, url, headers=headers, body=body, timeouts=timeouts)
+        transport = self._transports.get(loop)
+        if transport is None:
+            transport = self._transports[loop] = self._open()
+        return await transport.send(method, url, headers=headers, body=body, timeouts=timeouts)
 
     async def close(self) -> None:
-        """Close what this event loop has opened."""
-        transport, self._transport = self._transport, None
-        if transport is not None and self._loop is asyncio.get_running_loop():
+        """Close what the running event loop has opened; other loops keep their connections."""
+        transport = self._transports.pop(asyncio.get_running_loop(), None)
+        if transport is not None:
             await transport.close()
 
     def _open(self) -> Transport:
+        for loop in [loop for loop in list(self._transports) if loop.is_closed()]:
+            self._transports.pop(loop, None)  # its sockets were closed with it
         return Transport(timeouts=self._timeouts, proxies=proxies_from(os.environ))

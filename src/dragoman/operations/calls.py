@@ -115,6 +115,10 @@ class Calls:
         """Wait for records that are being written; release the threads without waiting for busy ones."""
         if self._end_tasks:
             await asyncio.wait(self._end_tasks, timeout=RECORD_TIMEOUT)
+        self.release_threads()
+
+    def release_threads(self) -> None:
+        """Release the threads without waiting for busy ones; needs no event loop."""
         self._threads.close()
         self._worker.close()
 
