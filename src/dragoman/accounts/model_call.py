@@ -262,6 +262,8 @@ class ModelCall(Generic[T]):
         payment = self._payment
         payment.calls += 1
         self._step = payment.calls
+        if payment.budget is None:
+            return
         self._reservation = payment.reservation(self._routes)
         if self._reservation is not None:
             self._reservation.reserve(lambda: self.input_tokens, self._max_output)
@@ -321,7 +323,7 @@ class ModelCall(Generic[T]):
             if self.answer is not None:
                 await self.answer.close(abandoned=self._record is None)
         finally:
-            if self.route is not None:
+            if self._record is None and self.route is not None:
                 self._settle("aborted")
             elif self._record is None:
                 self._release()
@@ -464,7 +466,7 @@ class ModelCall(Generic[T]):
         return with_cost(record, price, provider_cost=self._provider_cost)
 
     def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
-        if self.answer is None:
+        if self.answer is None or not self.answer.span.is_recording:
             return
         with self.answer.span as span:  # without a finish or a failure it counts as cancelled
             if error is not None:

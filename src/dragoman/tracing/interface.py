@@ -42,6 +42,7 @@ class ModelSpan(Protocol):
     """The span of a model request. Closed without `finish` or `fail`, it is recorded as cancelled."""
 
     headers: Mapping[str, str]  # for a request that is sent outside `propagate`
+    is_recording: bool  # False for a span that records nothing and need not be ended
     records_content: bool  # whether `add` records anything; where it does not, nobody needs to call it
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:
@@ -124,6 +125,7 @@ class NullSpan:
     """A span that records nothing."""
 
     headers: Mapping[str, str] = {}
+    is_recording = False
     records_content = False
 
     def propagate(self, awaitable: Awaitable[T]) -> Awaitable[T]:

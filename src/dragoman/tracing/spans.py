@@ -233,6 +233,7 @@ class OtelModelSpan:
         self._started_at = clock()
         self._secrets = secrets
         self._output = TracedOutput() if content and span.is_recording() else None
+        self.is_recording = True
         self.records_content = self._output is not None
         self._first_byte_seen = False
         self._ended = False
