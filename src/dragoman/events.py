@@ -18,6 +18,17 @@ FinishReason = Literal[
 ]
 
 
+MAX_TOKENS = 2**53 - 1  # the largest integer that JavaScript reads exactly
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "total_tokens",
+    "reasoning_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+)
+
+
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Tokens of one model call or of several. Absent means unknown, never zero.
 
@@ -31,6 +42,13 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     cached_input_tokens: int | None = None
     cache_write_tokens: int | None = None
     estimated: bool = False
+
+    def __post_init__(self) -> None:
+        """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more."""
+        for name in _COUNTS:
+            count = getattr(self, name)
+            if count is not None and count > MAX_TOKENS:
+                msgspec.structs.force_setattr(self, name, MAX_TOKENS)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(

@@ -174,7 +174,6 @@ ANTHROPIC_BROKEN: dict[str, tuple[bytes, int | None, str]] = {
     "overloaded at once": (anthropic.sse(anthropic.OVERLOADED), 529, "Overloaded"),
     "cut": (anthropic.sse(START, *HELLO), 200, "ended without"),
     "no stop reason": (anthropic.sse(START, *HELLO, anthropic.STOP), 200, "without a"),
-    "no message_stop": (anthropic.sse(START, *HELLO, anthropic.stop("end_turn")), 200, "ended without"),
     "empty": (b"", 502, "is empty"),
     "garbage": (anthropic.sse(START, b"data: {nonsense\n\n"), 200, "invalid JSON"),
 }

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, ProviderError
-from dragoman.events import FinishStep, Usage
+from dragoman.events import MAX_TOKENS, FinishStep, Usage
 from dragoman.usage_record import UsageRecord
 
 NANOS_PER_DOLLAR = 1_000_000_000
@@ -46,8 +46,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-dollars for each request."""
 
     def cost(self, usage: Usage) -> int | None:
-        """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown."""
+        """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown, or
+        so high that it must be wrong: then what was reserved is charged.
+        """
         total, output = usage.input_tokens, usage.output_tokens
+        if MAX_TOKENS in (total, output):
+            return None
         rates = self._rates_for(total or 0)
         if (total is None and rates.input) or (output is None and rates.output):
             return None
@@ -56,7 +60,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         picos += read * (rates.input if rates.cache_read is None else rates.cache_read)
         picos += written * (rates.input if rates.cache_write is None else rates.cache_write)
         picos += (output or 0) * rates.output
-        return self.request + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
+        cost = self.request + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
+        return cost if cost <= MAX_NANOS else None
 
     def max_cost(self, input_tokens: int, max_output_tokens: int | None) -> int:
         """Return the highest cost in nano-dollars for an estimated prompt, rounded up."""

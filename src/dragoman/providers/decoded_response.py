@@ -15,6 +15,7 @@ from dragoman.providers.adapter import AnswerDecoder
 from dragoman.providers.key_pool import NO_KEY, KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text
 from dragoman.redaction import safe_line
+from dragoman.wire.json_codec import BYTE_ORDER_MARK
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 DRAIN_SECONDS = 0.25  # wait for the end of the body after the last event, so that the connection is reusable
@@ -145,7 +146,7 @@ class DecodedResponse:
     def _detect_format(self, raw: bytes) -> None:
         """Tell a stream from a document or a web page by its first bytes: content types are unreliable."""
         reject_web_page(raw, self._response)
-        if raw.lstrip()[:1] in (b"{", b"[") and not self._json_lines:
+        if raw.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[") and not self._json_lines:
             self._document = []
 
 

@@ -19,6 +19,7 @@ from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
+from dragoman.wire.json_codec import BYTE_ORDER_MARK
 
 MAX_ERROR_BYTES = 1024 * 1024
 BETA_HEADER = "anthropic-beta"
@@ -74,6 +75,7 @@ class RemoteProvider:
     def decode_answer(self, request: ModelRequest, raw: bytes) -> Sequence[Event]:
         """Decode a complete answer, a document or a stream. Raises ProviderError."""
         decoder = self._adapter.decoder(request)
+        raw = raw.removeprefix(BYTE_ORDER_MARK)
         if raw.lstrip()[:1] in (b"{", b"["):
             return decoder.decode_document(raw)
         return [*decoder.feed(raw), *decoder.close()]
@@ -235,7 +237,21 @@ class RemoteProvider:
             body = await response.read(MAX_ERROR_BYTES)
         except ProviderError:
             body = b""  # classify by the status alone
-        return classify_response(response.status, response.headers, body=body, secrets=self._secrets()), body
+        error = classify_response(response.status, response.headers, body=body, secrets=self._secrets())
+        return (self._name_provider(error) if error.category == "auth" else error), body
+
+    def _name_provider(self, error: ProviderError) -> ProviderError:
+        """Name the provider in its refusal of our key, so that nobody doubts their own key of the hub."""
+        message = f"the provider {self.name} refused the hub's key for it: {error.message}"
+        named = ProviderError(
+            message,
+            category=error.category,
+            upstream_status=error.upstream_status,
+            transient=error.transient,
+            retry_after=error.retry_after,
+        )
+        named.details = _with_message(error.details, message)
+        return named
 
     def _request_headers(self, key: ProviderKey) -> Mapping[str, str]:
         headers = self._headers_by_key.get(key)
@@ -243,6 +259,13 @@ class RemoteProvider:
             headers = self._headers_by_key[key] = {**self._adapter.headers(key.secret), **self._fixed_headers}
         parent = identity.traceparent.get()
         return headers if parent is None else {**headers, "traceparent": parent}
+
+
+def _with_message(details: Mapping[str, Any] | None, message: str) -> Mapping[str, Any] | None:
+    """The provider's error object with another message."""
+    if details is not None and isinstance(details.get("error"), Mapping):
+        return {**details, "error": {**details["error"], "message": message}}
+    return None if details is None else {**details, "message": message}
 
 
 def merge_headers(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:

@@ -14,11 +14,13 @@ import msgspec
 
 from dragoman.json_text import replace_surrogates
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
 
 def parse_lenient_json(payload: bytes) -> Any:
     """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError."""
     try:
-        return json.loads(payload.decode("utf-8", "replace"), strict=False)
+        return json.loads(payload.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace"), strict=False)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 

@@ -20,6 +20,7 @@ from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder
 from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
+from dragoman.wire.json_codec import BYTE_ORDER_MARK
 from dragoman.wire.tap import AnswerSummary, AnswerTap
 
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
@@ -172,7 +173,7 @@ class RelayedAnswer:
         while not self._first_bytes:
             is_first = not response.started
             raw = await response.receive()
-            if is_first and raw.lstrip().startswith(DOCUMENT_STARTS):
+            if is_first and raw.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(DOCUMENT_STARTS):
                 self._unexpected_format = raw + await response.read()
                 response.close()
                 return
@@ -185,7 +186,7 @@ class RelayedAnswer:
         self._progress.started = True
 
     async def _read_document(self, response: RelayedResponse) -> None:
-        document = await response.read()
+        document = (await response.read()).removeprefix(BYTE_ORDER_MARK)
         if document.startswith(STREAM_STARTS) and self._translate is not None:
             self._unexpected_format = document
             response.close()

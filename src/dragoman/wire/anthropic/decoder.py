@@ -94,6 +94,8 @@ class AnthropicDecoder:
         """Return the last events at the end of the stream; ProviderError if it ended without a finish."""
         if self._builder.failure is None and not self.done:
             self._decode_frames(self._parser.close(), last=True)
+        if self._builder.failure is None and not self.done and self._builder.stop_reason is not None:
+            self._finish()  # only message_stop is missing
         if self._builder.failure is None and not self.done:
             self._builder.fail(
                 incomplete_answer_error("ended without message_stop", started=self._builder.started)

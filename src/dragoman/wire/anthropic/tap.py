@@ -15,7 +15,7 @@ from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, provider_error
-from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
+from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, encode_frame
 from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
 
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -104,7 +104,11 @@ class AnthropicTap:
             passed_bytes = join_frames(self._inspect(self._frames.close()))
             self._check_frame_failure()
         if self.failure is None and not self.done:
-            self.failure = incomplete_answer_error(started=self._started)
+            if self.finish_reason is None:
+                self.failure = incomplete_answer_error(started=self._started)
+            else:  # the SDKs wait for it
+                self.done = True
+                passed_bytes += encode_frame(NamedFrame(b'{"type":"message_stop"}', "message_stop"))
         return passed_bytes
 
     def _check_frame_failure(self) -> None:

@@ -7,6 +7,7 @@ comes with each fragment. Only such chunks are written anew. Source: wire notes 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -394,5 +395,5 @@ def encode_repaired(value: Mapping[str, Any]) -> bytes:
     """Encode a repaired chunk or document."""
     try:
         return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(replace_surrogates(value))
+    except (UnicodeEncodeError, OverflowError):  # a lone surrogate, or an integer beyond 64 bits
+        return json.dumps(replace_surrogates(value), separators=(",", ":")).encode()

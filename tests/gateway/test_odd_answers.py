@@ -1,0 +1,92 @@
+"""Answers of providers that are odd but complete, counts that cannot be, and refusals of the hub's key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.events import MAX_TOKENS
+from tests.gateway.metered_hub import HI, Site, desk
+from tests.gateway.sdk_clients import Failed, Pair, completion, final, heard, message, snapshot
+from tests.gateway.test_anthropic_sdk import WHOLE as MESSAGE
+from tests.gateway.test_openai_sdk import WHOLE as COMPLETION
+from tests.gateway.upstream import Answer, Stage, document
+from tests.providers.servers import ok
+from tests.wire.anthropic_streams import sse as anthropic_sse
+from tests.wire.anthropic_streams import start, stop, text
+
+MARK = b"\xef\xbb\xbf"
+UNSTOPPED = anthropic_sse(start(), *text(0, "Hi there"), stop("end_turn"))
+
+
+@pytest.mark.parametrize("ending", [b"", b"data: [DONE]\n\n"])
+def test_a_message_that_lacks_only_its_stop_event_is_complete(
+    stage: Stage, chat: Pair, messages: Pair, ending: bytes
+) -> None:
+    stage.upstream.play(Answer(body=UNSTOPPED + ending))
+    assert final(messages.hub, "ant/m").content[0].text == "Hi there"
+    assert message(messages.hub, "ant/m").stop_reason == "end_turn"
+    assert snapshot(chat.hub, "ant/m").choices[0].message.content == "Hi there"
+
+
+def test_a_message_without_a_stop_reason_is_cut(stage: Stage, messages: Pair) -> None:
+    stage.upstream.play(Answer(body=anthropic_sse(start(), *text(0, "Hi there"))))
+    assert isinstance(heard(final, messages.hub, "ant/m"), Failed)
+
+
+def test_a_byte_order_mark_takes_nothing_from_a_document(stage: Stage, chat: Pair, messages: Pair) -> None:
+    whole = {**COMPLETION, "choices": COMPLETION["choices"][:1]}  # type: ignore[index]
+    stage.upstream.play(document(MARK + msgspec.json.encode(whole)))
+    assert completion(chat.hub, "oai/m").to_dict() == whole
+    assert snapshot(chat.hub, "oai/m").choices[0].message.content == '{"city":"Oslo","warm":false}'
+    assert message(messages.hub, "oai/m").content
+    stage.upstream.play(document(MARK + msgspec.json.encode(MESSAGE)))
+    assert message(messages.hub, "ant/m").id == MESSAGE["id"]
+    assert final(messages.hub, "ant/m").content
+    assert completion(chat.hub, "ant/m").choices
+
+
+REFUSALS: dict[str, Any] = {
+    "oai/m": {"error": {"message": "Incorrect API key", "type": "invalid_request_error", "code": "bad_key"}},
+    "ant/m": {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}},
+    "oll/m": {"error": "unauthorized"},
+}
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("model", REFUSALS)
+def test_a_refusal_of_the_hubs_key_names_the_provider(
+    stage: Stage, chat: Pair, messages: Pair, model: str, status: int
+) -> None:
+    stage.upstream.play(document(REFUSALS[model], status))
+    for read, client in ((completion, chat), (snapshot, chat), (message, messages), (final, messages)):
+        failure = heard(read, client.hub, model)
+        assert isinstance(failure, Failed)
+        assert f"provider {model[:3]} refused the hub's key" in failure.message
+
+
+@pytest.mark.parametrize("count", [2**53, 2**63 - 1, 2**63, 2**64, 10**30, 1e300, str(2**70)])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_count_that_cannot_be_is_clamped_and_the_reservation_is_charged(
+    tmp_path: Path, count: Any, *, stream: bool
+) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": count, "total_tokens": count}
+    counted = json.dumps(usage).encode()
+    head = b'"id":"c","created":1,"model":"m"'
+    if stream:
+        chunks = b'{%s,"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"a"},' % head
+        frame = b"data: " + chunks + b'"finish_reason":"stop"}],"usage":%s}\n\ndata: [DONE]\n\n' % counted
+    else:
+        choice = b'{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}'
+        frame = b'{%s,"object":"chat.completion","choices":[%s],"usage":%s}' % (head, choice, counted)
+    async with desk(tmp_path, keys=True, up=Site(ok(frame))) as at:
+        key = await at.key(limits={"usd_per_day": 5})
+        response = await at.chat(key=key, stream=stream, max_tokens=1000, messages=HI)
+        assert response.status_code == 200
+        row = await at.row()
+        assert row.tokens.output_tokens == MAX_TOKENS
+        assert row.cost is None
