@@ -39,8 +39,8 @@ def parse(**body: Any) -> ChatAction:
         ({"messages": [ASK, ANSWER, MORE]}, NewMessage(SAID_MORE)),
         ({"message": ASK}, NewMessage(SAID)),
         ({"messages": [ASK], "trigger": "submit-message", "messageId": "u1"}, EditMessage(SAID)),
-        ({"messages": [ASK, ANSWER], "messageId": "a1"}, ContinueAnswer("a1")),
-        ({"messages": [ASK, ANSWER]}, ContinueAnswer("a1")),
+        ({"messages": [ASK, ANSWER], "messageId": "a1"}, ContinueAnswer("a1", steps=1)),
+        ({"messages": [ASK, ANSWER]}, ContinueAnswer("a1", steps=1)),
         ({"messages": [ASK], "trigger": "regenerate-message"}, RegenerateAnswer(SAID)),
         (
             {"messages": [ASK, ANSWER, MORE], "trigger": "regenerate-message", "messageId": "x"},
@@ -77,6 +77,7 @@ def test_a_continued_message_has_outputs_and_approval_answers() -> None:
         "a1",
         (ClientToolOutput("c1", None), ClientToolOutput("c2", error_text="no")),
         (ClientApprovalAnswer("p", "c3", approved=False),),
+        steps=1,
     )
 
 
