@@ -286,6 +286,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     """Sizes in bytes and characters, threads, seconds to drain; and what keys and owners may ask."""
 
     body: PositiveInt = 8_000_000
+    history: PositiveInt = 256_000_000
     gateway_body: PositiveInt = 64_000_000
     part: PositiveInt = 4_000_000
     values: PositiveInt = 100_000

@@ -7,10 +7,11 @@ that an error is sent as a response once only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -46,6 +47,19 @@ DEFAULT_BODY_LIMITS = BodyLimits()
 
 class ClientDisconnected(Exception):
     """The client closed the connection before it had sent the whole request."""
+
+
+SKIMMED_SLICE = 32_768  # bytes between two turns of the event loop
+
+
+class BodySkimmer(Protocol):
+    """Takes the bytes of a body as they arrive, and keeps what is needed of it."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes."""
+
+    def body(self) -> bytes:
+        """Return what was kept, once all bytes were fed."""
 
 
 class Exchange:
@@ -118,6 +132,27 @@ class Exchange:
                 shape.feed(chunk)
             if not message.get("more_body"):
                 return b"".join(chunks)
+
+    async def read_skimmed(self, limit: int, skimmer: BodySkimmer, *, max_values: int) -> bytes:
+        """Read a body; return what the skimmer keeps of it. Raises what `read_body` and the skimmer do."""
+        shape = JsonShape(max_values=max_values)
+        size = 0
+        with self.body_limits.count(self.identity):
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                chunk = message.get("body", b"")
+                size += len(chunk)
+                if size > limit:
+                    raise TooLarge(f"the request body has more than {limit} bytes")
+                for start in range(0, len(chunk), SKIMMED_SLICE):
+                    piece = chunk[start : start + SKIMMED_SLICE]
+                    shape.feed(piece)
+                    skimmer.feed(piece)
+                    await asyncio.sleep(0)
+                if not message.get("more_body"):
+                    return skimmer.body()
 
     async def read_json(self, limit: int) -> Any:
         """Read the body as JSON; an empty body is an empty object. Raises BadRequest, TooLarge."""

@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from dragoman.http.exchange import Exchange
+from dragoman.errors import TooLarge
+from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
@@ -15,6 +16,7 @@ from dragoman.store.sessions import session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request
+from dragoman.wire.ui.history_skimmer import HistorySkimmer
 
 MAX_HISTORY_VALUES = 2_000_000  # in messages that are skipped, not decoded
 SMALL_BODY = 64 * 1024  # bytes of a body that is parsed at once; others are parsed in a thread
@@ -24,6 +26,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in bytes and characters, `keep_alive` in seconds."""
 
     body: int
+    history: int
     part: int
     keep_alive: float
 
@@ -39,7 +42,7 @@ class ChatHandlers:
     async def post(self, exchange: Exchange) -> None:
         """Start a run and stream it."""
         dialect = response_dialect(exchange)
-        raw = await exchange.read_body(self._settings.body, max_values=MAX_HISTORY_VALUES)
+        raw = await self._read_request(exchange)
         parse = partial(
             parse_chat_request,
             raw,
@@ -57,6 +60,20 @@ class ChatHandlers:
         await stream_run(
             exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
         )
+
+    async def _read_request(self, exchange: Exchange) -> bytes:
+        """Return the body; of a long one, without the oldest messages: the session has its history."""
+        limit, most = self._settings.body, self._settings.history
+        declared = exchange.headers.get("content-length", "")
+        if declared.isdigit():
+            size = int(declared[:MAX_LENGTH_DIGITS])
+            if size <= limit:
+                return await exchange.read_body(limit, max_values=MAX_HISTORY_VALUES)
+            if size > most:
+                text = f"the request body has {declared:.30} bytes; {most} are allowed"
+                raise TooLarge(text, hint="`limits.history` sets the limit")
+        skimmer = HistorySkimmer(limit)
+        return await exchange.read_skimmed(most, skimmer, max_values=MAX_HISTORY_VALUES)
 
     async def resume(self, exchange: Exchange) -> None:
         """Stream the active run from the first part of its message, or the answer of one that has just ended.

@@ -241,7 +241,10 @@ def build_handlers(
 ) -> ApiHandlers:
     """Build the handlers of all routes."""
     store, ledger, gateway = services.store, parts.meter.ledger, parts.gateway
-    settings = ChatSettings(body=config.limits.body, part=config.limits.part, keep_alive=config.keep_alive)
+    limits = config.limits
+    settings = ChatSettings(
+        body=limits.body, history=limits.history, part=limits.part, keep_alive=config.keep_alive
+    )
     servers, switchboard = parts.external.servers, parts.external.switchboard
     return ApiHandlers(
         chat=ChatHandlers(parts.runs, store, settings=settings),

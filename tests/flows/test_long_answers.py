@@ -1,0 +1,120 @@
+"""Long histories and long answers: what they cost is bounded, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from dragoman.runs.journal import MAX_PIECE
+from dragoman.store.messages import MessageRepository, PartChanges
+from tests.faults.operations_hub import until
+from tests.serving import ask, frames_in, serving, text_of
+
+PICTURE = "data:image/png;base64," + "A" * 60_000
+CHUNK = "x" * 50_000
+
+
+def picture(number: int) -> dict[str, Any]:
+    """A user message with a picture."""
+    part = {"type": "file", "mediaType": "image/png", "url": PICTURE}
+    return {"id": f"u{number}", "role": "user", "parts": [part]}
+
+
+async def test_a_session_with_many_pictures_stays_usable_in_the_tab_that_sends_them_all(
+    tmp_path: Path,
+) -> None:
+    steps = [{"text": f"Picture {number}."} for number in range(6)]
+    async with serving(tmp_path, steps, limits={"body": 100_000, "history": 1_000_000}) as hub:
+        messages: list[dict[str, Any]] = []
+        for number in range(6):
+            messages.append(picture(number))
+            frames = await hub.post({"id": "s", "messages": messages, "trigger": "submit-message"})
+            assert text_of(frames) == f"Picture {number}."
+            messages = await hub.messages()
+        assert len(messages) == 12
+        body = {"id": "s", "messages": [*messages, picture(9)], "x": "y" * 1_000_000}
+        refused = await hub.http.post("/api/chat", json=body)
+        assert (refused.status_code, "limits.history" in refused.text) == (413, True)
+        big = {"id": "big", "role": "user", "parts": [{"type": "text", "text": "z" * 150_000}]}
+        refused = await hub.http.post("/api/chat", json={"id": "s", "messages": [*messages, big]})
+        assert (refused.status_code, "limits.body" in refused.text) == (413, True)
+
+
+async def test_an_answer_over_the_limit_ends_with_an_error_and_keeps_its_text(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [{"text": [CHUNK] * 40}, {"text": "Next."}]
+    async with serving(tmp_path, steps, limits={"answer": 500_000}) as hub:
+        frames = await hub.chat("go")
+        [error] = [frame for frame in frames if frame["type"] == "error"]
+        assert "more than 500000 characters" in error["errorText"]
+        assert frames[-1]["finishReason"] == "error"
+        text = (await hub.messages())[1]["parts"][1]["text"]
+        assert 500_000 < len(text) < 1_000_000
+        assert text_of(frames) == text
+        assert text_of(await hub.chat("more")) == "Next."
+
+
+async def test_a_growing_answer_is_written_once_in_pieces_and_not_again_as_a_whole(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    written: list[int] = []
+    write = MessageRepository.write_changes_job
+
+    def count(self: Any, session_id: str, message_id: str, *, changes: PartChanges) -> Any:
+        written.append(
+            sum(len(body) for _, body in changes.changed) + sum(len(t.text) for t in changes.tails)
+        )
+        return write(self, session_id, message_id, changes=changes)
+
+    monkeypatch.setattr(MessageRepository, "write_changes_job", count)
+    steps = [{"text": [CHUNK] * 60, "delay": 0.001}]
+    async with serving(tmp_path, steps) as hub:
+        assert len(text_of(await hub.chat("go"))) == 3_000_000
+        assert len((await hub.messages())[1]["parts"][1]["text"]) == 3_000_000
+    assert sum(written) < 1.3 * 3_000_000
+    assert max(written) <= MAX_PIECE + 50_000
+
+
+async def test_a_run_waits_when_none_of_its_readers_keeps_up_and_goes_on_when_one_reads(
+    tmp_path: Path,
+) -> None:
+    steps: list[dict[str, Any]] = [{"text": [CHUNK] * 200}, {"text": "Other."}]
+    limits = {"read_ahead": 500_000}
+    async with serving(tmp_path, steps, limits=limits, disconnect_grace="never") as hub:
+        async with hub.http.stream("POST", "/api/chat", json=ask("go")) as response:
+            run = hub.hub.runs.get_active("s")
+            assert run is not None
+            await until(lambda: run.tail.room is not None)
+            assert text_of(await hub.chat("hi", session="other")) == "Other."
+            assert run.fold.size < 10_000_000
+            assert not run.done.is_set()
+            text = "".join([piece async for piece in response.aiter_text()])
+        assert text_of(frames_in(text)) == CHUNK * 200
+
+
+async def test_a_reader_that_takes_nothing_is_disconnected_and_the_run_goes_on(tmp_path: Path) -> None:
+    steps = [{"text": [CHUNK] * 200}]
+    limits = {"read_ahead": 500_000, "reader_timeout": 0.05}
+    async with serving(tmp_path, steps, limits=limits, disconnect_grace="never") as hub:
+        async with hub.http.stream("POST", "/api/chat", json=ask("go")):
+            run = hub.hub.runs.get_active("s")
+            assert run is not None
+            async with asyncio.timeout(60):
+                await run.done.wait()
+        assert len((await hub.messages())[1]["parts"][1]["text"]) == 10_000_000
+
+
+async def test_a_long_difference_is_handed_out_in_pieces(tmp_path: Path) -> None:
+    steps = [{"text": [CHUNK] * 40, "delay": 0.001}]
+    async with serving(tmp_path, steps) as hub:
+        chatting = asyncio.create_task(hub.chat("go"))
+        await until(lambda: hub.hub.runs.get_active("s") is not None)
+        run = hub.hub.runs.get_active("s")
+        assert run is not None
+        await chatting
+        with run.follow(replay=True) as follower:
+            sizes = []
+            while batch := await follower.next():
+                sizes.append(sum(len(getattr(event, "delta", "")) for event in batch))
+        assert sum(sizes) == 2_000_000
+        assert max(sizes) <= MAX_PIECE
