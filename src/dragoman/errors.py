@@ -68,6 +68,21 @@ class DragomanError(Exception):
         return body
 
 
+def release_frames(error: BaseException) -> None:
+    """Drop the tracebacks of a handled error, and of those it came from.
+
+    A frame that has the error in a variable is part of a cycle with its traceback: error, traceback, frame,
+    error. The frame's other variables, such as the body of a request, would stay until the garbage collector
+    runs, which is rare in a hub. Call it where an error was handled and is not raised again.
+    """
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is not None and current.__traceback__ is not None:
+            current.__traceback__ = None
+            pending += (current.__cause__, current.__context__)
+
+
 class ConfigError(DragomanError):
     """The configuration is invalid; the message names the file and the field."""
 

@@ -3,16 +3,13 @@
 # ruff: noqa: UP031
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp, Message
 
 from dragoman.config import parse_config
 from dragoman.errors import BadRequest, TooLarge
@@ -20,7 +17,8 @@ from dragoman.json_shape import JsonShape, check_shape
 from dragoman.server.app import Hub
 from tests.serving import write_script
 
-PIECE = 256_000
+from .asgi_client import AsgiClient
+
 MOST = 0.15  # CPU seconds between two turns of the loop; 0.05 are meant, and a busy machine's caches are cold
 OPERATIONS = '''
 from pydantic import BaseModel
@@ -150,60 +148,8 @@ DEEP_BODIES = {
 }
 
 
-class Client:
-    """Sends bodies to an app in pieces, and measures how long the loop does nothing else meanwhile."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.lag = 0.0
-
-    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """The status and the body of the response; `lag` is the longest turn of the loop in CPU seconds."""
-        pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-        sent: list[Message] = []
-        answered = asyncio.Event()
-
-        async def receive() -> Message:
-            await asyncio.sleep(0)
-            if pieces:
-                return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
-            await answered.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        headers = {"host": "127.0.0.1", "content-type": "application/json"}
-        headers["accept"] = "application/json, text/event-stream"
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": path,
-            "query_string": b"",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-            "server": ("127.0.0.1", 80),
-        }
-        self.lag = 0.0
-        watching = asyncio.ensure_future(self._watch())
-        await asyncio.sleep(0)
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            answered.set()
-            await asyncio.sleep(0.002)
-            watching.cancel()
-        return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
-
-    async def _watch(self) -> None:
-        turn = time.process_time()
-        while True:
-            await asyncio.sleep(0.001)
-            turn, last = time.process_time(), turn
-            self.lag = max(self.lag, turn - last)
-
-
 @asynccontextmanager
-async def hub_client(folder: Path) -> AsyncIterator[Client]:
+async def hub_client(folder: Path) -> AsyncIterator[AsgiClient]:
     script = write_script(folder, [{"text": "ok"}], play="turns")
     (folder / "operations.py").write_text(OPERATIONS)
     config = parse_config(
@@ -214,7 +160,7 @@ async def hub_client(folder: Path) -> AsyncIterator[Client]:
         }
     )
     async with Hub.open(config, folder / "hub", require_keys=False) as hub:
-        client = Client(hub.app)
+        client = AsgiClient(hub.app)
         await client.post("/v1/messages", (ANTHROPIC % (many(SAID, 1), "")).encode())
         await client.post("/mcp", b'{"jsonrpc":"2.0","id":1,"method":"ping"}')  # loads the SDK
         yield client

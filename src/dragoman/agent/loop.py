@@ -32,7 +32,7 @@ from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tool_execution import ToolExecution
 from dragoman.agent.turn import StepRequest, TurnSpec
-from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError
+from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError, release_frames
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest
 
@@ -439,6 +439,7 @@ class Loop:
         self.error = error
         await self.hooks.model_failed(error, self.step_count)
         await self.hooks.run_end("error", self.so_far(), error=error.message, failure=error)
+        release_frames(error)
         return closing.failure_events(
             self.turn.fold,
             text=error.message,

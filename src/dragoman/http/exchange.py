@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge
+from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge, release_frames
 from dragoman.identity import LOCAL, Identity
 from dragoman.json_shape import MAX_VALUES, JsonShape, may_exceed
 from dragoman.json_text import decode_json
@@ -210,13 +210,16 @@ async def handle(exchange: Exchange, handler: Handler, *, on_error: ErrorHandler
     """
     try:
         await handler(exchange)
-    except ClientDisconnected:
+    except ClientDisconnected as error:
         log.debug("%s %s: the client disconnected early", exchange.method, exchange.path)
+        release_frames(error)
     except DragomanError as error:
         await on_error(exchange, error)
-    except Exception:
+        release_frames(error)
+    except Exception as error:
         log.exception("%s %s failed", exchange.method, exchange.path)
         await on_error(exchange, DragomanError("internal error of the hub; see its log"))
+        release_frames(error)
 
 
 def read_headers(scope: Scope) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,6 +20,7 @@ from dragoman.mcp.sdk_import import import_sdk_module
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 
 log = logging.getLogger(__name__)
+COLLECT_BYTES = 8_000_000
 BuildSdkServer = Callable[[], Any]
 LAST_MESSAGES_WAIT = 1.0  # seconds for the last messages of a session whose key has ended
 SESSION_HEADER = b"mcp-session-id"
@@ -49,6 +51,7 @@ class SdkServer:
         self._sessions_task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Any] | None = None
         self._stopping = asyncio.Event()
+        self._uncollected = 0
 
     async def serve(
         self, scope: Scope, exchange: Exchange, *, body: bytes | None = None, stateless: bool
@@ -80,6 +83,7 @@ class SdkServer:
         post = exchange.method == "POST"
         with self._in_flight.track(cancel_calls) if post else nullcontext(), self._track_post(scope, post):
             await sessions.serve(scope, receive, send, identity=exchange.identity, stateless=stateless)
+        self._collect_bodies(0 if body is None else len(body))
 
     @contextmanager
     def _track_post(self, scope: Scope, is_post: bool) -> Iterator[None]:
@@ -96,6 +100,13 @@ class SdkServer:
             posts.discard(task)
             if not posts:
                 self._posts.pop(session_id, None)
+
+    def _collect_bodies(self, size: int) -> None:
+        """Collect the young garbage when it may hold many bytes: errors of the SDK keep bodies in cycles."""
+        self._uncollected += size
+        if self._uncollected > COLLECT_BYTES:
+            self._uncollected = 0
+            gc.collect(0)
 
     async def close(self) -> None:
         """End all sessions and the requests that wait in them."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
-from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable
+from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.events import Event
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
@@ -90,6 +90,7 @@ class GatewayRequest:
                     raise
             except DragomanError as error:
                 await self._handle_error(error, watch)
+                release_frames(error)
             except Exception:
                 self._call.fail(DragomanError("an internal error of the hub"))
                 raise

@@ -1,0 +1,62 @@
+"""A client of an ASGI app in this process: it sends bodies in pieces, as a server passes them on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.types import ASGIApp, Message
+
+PIECE = 256_000
+
+
+class AsgiClient:
+    """Sends bodies to an app in pieces, and measures how long the loop does nothing else meanwhile."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.lag = 0.0
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """The status and the body of the response; `lag` is the longest turn of the loop in CPU seconds."""
+        pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+        sent: list[Message] = []
+        answered = asyncio.Event()
+
+        async def receive() -> Message:
+            await asyncio.sleep(0)
+            if pieces:
+                return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+            await answered.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = {"host": "127.0.0.1", "content-type": "application/json"}
+        headers["accept"] = "application/json, text/event-stream"
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "server": ("127.0.0.1", 80),
+        }
+        self.lag = 0.0
+        watching = asyncio.ensure_future(self._watch())
+        await asyncio.sleep(0)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            answered.set()
+            await asyncio.sleep(0.002)
+            watching.cancel()
+        return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+    async def _watch(self) -> None:
+        turn = time.process_time()
+        while True:
+            await asyncio.sleep(0.001)
+            turn, last = time.process_time(), turn
+            self.lag = max(self.lag, turn - last)
