@@ -5,9 +5,9 @@ output.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Protocol, Self
+from typing import Any, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -187,10 +187,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     input_events: tuple[e.Event, ...] = ()
 
 
-class MakeTurn(Protocol):
-    """What makes the turn of an assignment."""
-
-    async def __call__(self, assignment: Assignment) -> TurnSpec: ...
+MakeTurn: TypeAlias = Callable[[Assignment], Awaitable[TurnSpec]]
 
 
 class SuspendedAnswer(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.accounts.model_call import NO_RETRY
 from dragoman.accounts.payment import Payment
-from dragoman.agent.hooks.hooks import LoopHooks
+from dragoman.agent.context.policy import ContextFitter
+from dragoman.agent.external_inputs import ExternalInputs
+from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.input_messages import parse_conversation
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import Condition, SoFar
@@ -25,7 +27,7 @@ from dragoman.agent.tool_execution import NestedApprovals
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import BadRequest
 from dragoman.fold import Fold
-from dragoman.messages import Message, ToolPart
+from dragoman.messages import Message
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.context import Context
 from dragoman.providers.model import Model
@@ -75,42 +77,6 @@ class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Any] | None = None
 
 
-class PrepareStep(Protocol):
-    """What has a say before each step."""
-
-    async def __call__(self, step: StepRequest, so_far: SoFar, *, number: int) -> StepRequest:
-        """The step as it is to be taken."""
-        ...
-
-
-class ContextWindow(Protocol):
-    """What keeps a request within the model's context."""
-
-    async def fit(
-        self, request: ModelRequest, context: Context, *, provider: Provider
-    ) -> tuple[ModelRequest, Batch]:
-        """The request as it fits, and the events that say what was dropped."""
-        ...
-
-    async def shrink(
-        self, request: ModelRequest, context: Context, *, provider: Provider
-    ) -> tuple[ModelRequest, Batch]:
-        """The same after a provider refused it as too long; no event: there is nothing to drop."""
-        ...
-
-    def take_usage(self) -> e.Usage | None:
-        """The tokens that this took since it was last asked, such as for summaries."""
-        ...
-
-
-class ExternalInputSource(Protocol):
-    """Where calls wait for what somebody outside says of them."""
-
-    async def receive(self, calls: Sequence[ToolPart]) -> Batch:
-        """Outputs and answers for some of these calls, as soon as there are any."""
-        ...
-
-
 Clock: TypeAlias = Callable[[], float]
 
 
@@ -135,11 +101,11 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracing: Tracing = NO_TRACING
     clock: Clock = time.monotonic
     stop_condition: Condition | None = None
-    prepare_step: PrepareStep | None = None
-    hooks: LoopHooks | None = None
-    context_window: ContextWindow | None = None
+    prepare_step: StepPreparer | None = None
+    hooks: TurnHooks | None = None
+    context_window: ContextFitter | None = None
     payment: Payment = msgspec.field(default_factory=Payment)
-    external_inputs: ExternalInputSource | None = None
+    external_inputs: ExternalInputs | None = None
     output: Output[Any] | None = None
     retry_policy: RetryPolicy = NO_RETRY
     adds_notices: bool = True

@@ -57,29 +57,33 @@ def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> Ru
     """Return the plan of a request. Raises NotFound and Conflict when it does not match the stored
     session.
     """
-    match turn:
-        case NewMessage(message=message) | EditMessage(message=message):
-            return _answer_message(message, stored, new_id=new_id)
-        case RegenerateAnswer(message=message):
-            return _regenerate(message, stored, new_id=new_id)
-        case ContinueAnswer():
-            return _continue(turn, stored)
+    if isinstance(turn, NewMessage | EditMessage):
+        run_plan = _answer_message(turn.message, stored, new_id=new_id)
+    elif isinstance(turn, RegenerateAnswer):
+        run_plan = _regenerate(turn.message, stored, new_id=new_id)
+    else:
+        run_plan = _continue(turn, stored)
+    withdrawn, declined = _withdraw_requests(stored, growing=run_plan.assistant.id)
+    if not withdrawn:
+        return run_plan
+    history = [declined.get(message.id, message) for message in run_plan.history]
+    remaining = [message for message in history if message.id in declined]
+    return replace(run_plan, history=history, withdrawn=withdrawn, declined=remaining)
 
 
-def withdraw_requests(run_plan: RunPlan, stored: Sequence[Message]) -> RunPlan:
-    """Return the plan with the requests declined that wait in other messages than the one that grows."""
+def _withdraw_requests(stored: Sequence[Message], *, growing: str) -> tuple[list[str], Mapping[str, Message]]:
+    """Decline the requests that wait in other messages than the one that grows.
+
+    Return their ids, and the messages that changed by their ids.
+    """
     declined: dict[str, Message] = {}
     withdrawn: list[str] = []
     for message in stored:
-        if message.role == "assistant" and message.id != run_plan.assistant.id:
+        if message.role == "assistant" and message.id != growing:
             changed, ids = decline_requests(message, WITHDRAWN)
             withdrawn += ids
             declined |= {message.id: changed} if ids else {}
-    history = [declined.get(message.id, message) for message in run_plan.history]
-    remaining = [message for message in history if message.id in declined]
-    return (
-        replace(run_plan, history=history, withdrawn=withdrawn, declined=remaining) if withdrawn else run_plan
-    )
+    return withdrawn, declined
 
 
 def _answer_message(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:

@@ -37,7 +37,7 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.live import Follower
-from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget, withdraw_requests
+from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget
 from dragoman.runs.repeats import (
     StoredAnswer,
     awaits_client_output,
@@ -327,7 +327,7 @@ class RunRegistry:
         resolved = self._resolve_agent(request, session, identity=identity)
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
-        run_plan = withdraw_requests(make_plan(action, stored, new_id=new_id("msg")), stored)
+        run_plan = make_plan(action, stored, new_id=new_id("msg"))
         row = rows.RunRecord(
             id=new_id("run"),
             session_id=session.id,

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent import outcome as closing
-from dragoman.agent.hooks.hooks import LoopHooks
+from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError, TooLarge
 from dragoman.fold import merge_metadata
@@ -60,7 +60,7 @@ class RunSettings(msgspec.Struct, frozen=True):
     read_ahead: int = 1_000_000
     reader_timeout: float = 60.0
     tracing: Tracing = NO_TRACING
-    hooks: LoopHooks | None = None
+    hooks: TurnHooks | None = None
 
 
 class HubRun:

@@ -25,7 +25,10 @@ class ApproveDefinitionsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=
 
 
 class McpServerEditor(Protocol):
-    """Adds, removes and reconnects stored MCP servers."""
+    """Adds, removes and reconnects stored MCP servers.
+
+    A protocol, because the layer of `app.external_operations`, which does it, is above this one.
+    """
 
     def add(self, name: str, body: Any) -> Awaitable[ServerStatus]: ...
 

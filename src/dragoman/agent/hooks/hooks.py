@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from dragoman.agent.hooks.events import Block, HookName, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.events import HookName
 from dragoman.agent.hooks.points import ToolHooks, TurnHooks
 from dragoman.agent.hooks.runner import (
     DEFAULT_TIMEOUT,
@@ -20,26 +20,6 @@ from dragoman.agent.hooks.runner import (
 from dragoman.operations.call_hooks import CallHooks
 
 F = TypeVar("F", bound=HookFunction)
-
-
-class LoopHooks(Protocol):
-    """The hooks that the loop calls. No method raises for a hook that fails."""
-
-    async def user_prompt_submit(self, event: UserPromptSubmit) -> UserPromptSubmit | Block:
-        """Return the event as the hooks changed it, or a Block that refuses the run."""
-        ...
-
-    async def pre_model(self, event: PreModel) -> PreModel | Block:
-        """Return the event as the hooks changed it, or a Block that refuses the request."""
-        ...
-
-    async def post_model(self, event: PostModel) -> None:
-        """Report a model call."""
-        ...
-
-    async def run_end(self, event: RunEnd) -> None:
-        """Report the end of a run."""
-        ...
 
 
 class HookDetails(TypedDict, total=False):
@@ -61,7 +41,7 @@ class Hooks:
     def __init__(self, *hooks: Hook) -> None:
         self._hooks = list(hooks)
         self._runner = HookRunner(self._hooks)
-        self.loop: LoopHooks = TurnHooks(self._runner)
+        self.loop = TurnHooks(self._runner)
         self.calls: CallHooks = ToolHooks(self._runner)
 
     def __iter__(self) -> Iterator[Hook]:

@@ -155,7 +155,7 @@ def with_revision(event: PostToolUse, revision: Revision) -> PostToolUse:
 
 
 class TurnHooks:
-    """Calls hooks in the loop; implements `LoopHooks`."""
+    """Calls hooks in the loop. No method raises for a hook that fails."""
 
     def __init__(self, runner: HookRunner) -> None:
         self._runner = runner

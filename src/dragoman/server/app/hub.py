@@ -30,7 +30,7 @@ from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import build_policy
 from dragoman.server.app.providers import ProviderSet
-from dragoman.server.app.routes import HubEndpoints
+from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.key_monitor import KeyMonitor
@@ -83,7 +83,7 @@ class Hub:
         )
         self.metrics = metrics
         self.mcp = build_mcp_server(config, services)
-        self.endpoints = HubEndpoints(config, self, services=services)
+        self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.app = self.endpoints.app
         # Runs first: their clients get the last frames of the run, before their own requests are ended.
         self.key_monitor = KeyMonitor(services.store.keys, [self.runs.work, *self.endpoints.work])
@@ -91,6 +91,18 @@ class Hub:
         self._setup = setup
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _parts(self) -> HubParts:
+        return HubParts(
+            runs=self.runs,
+            gateway=self.gateway,
+            meter=self.meter,
+            metrics=self.metrics,
+            external=self.external,
+            mcp=self.mcp,
+            abort=self.abort,
+            answer_approval=self.answer_approval,
+        )
 
     @classmethod
     @asynccontextmanager

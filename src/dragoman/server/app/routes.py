@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 import msgspec
 from starlette.middleware.cors import CORSMiddleware
@@ -17,10 +16,8 @@ from dragoman.active_work import ActiveWork
 from dragoman.config import Config
 from dragoman.http.exchange import BodyLimits, ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
-from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.server import McpServer
-from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.app.api_routes import (
     Routes,
@@ -33,7 +30,7 @@ from dragoman.server.app.api_routes import (
 )
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.services import HubServices
-from dragoman.server.approvals import ApprovalHandlers
+from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers
@@ -180,8 +177,8 @@ def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Han
     yield "/", {"GET": handlers.reference.home}
 
 
-class HubParts(Protocol):
-    """The parts of a hub that its routes lead to; `app.hub.Hub` has them."""
+class HubParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a hub that its routes lead to, and two of its methods."""
 
     runs: RunRegistry
     gateway: Gateway
@@ -189,12 +186,8 @@ class HubParts(Protocol):
     metrics: Metrics
     external: ExternalOperations
     mcp: McpServer
-
-    async def abort(self, id: str) -> bool: ...
-
-    async def answer_approval(
-        self, id: str, *, approved: bool, by: Identity, reason: str | None = None
-    ) -> ApprovalRequest: ...
+    abort: Callable[[str], Awaitable[bool]]
+    answer_approval: AnswerApproval
 
 
 class HubEndpoints:
