@@ -236,3 +236,26 @@ def test_a_function_that_cannot_be_an_operation_is_refused_by_name(
 def test_a_timeout_must_be_positive() -> None:
     with pytest.raises(ConfigError, match=r"timeout of test\.visit must be above 0 seconds, got 0"):
         made(visit, timeout=0)
+
+
+@pytest.mark.parametrize(
+    "decorate", [operation, operation(), operation("tools"), operation(namespace="tools")]
+)
+async def test_the_decorator_works_with_and_without_parentheses(decorate: Any) -> None:
+    @decorate  # type: ignore[untyped-decorator]  # tests/types checks the types
+    def ping(who: str = "you") -> str:
+        """Answer."""
+        return f"pong {who}"
+
+    assert ping() == "pong you"
+    marked = marked_operation(ping)
+    assert marked is not None
+    assert (marked.id, marked.description, marked.effect) == ("tools.ping", "Answer.", "once")
+    calls = Calls(Registry(ping), MemoryLedger())
+    assert (await calls.call("tools.ping", {"who": "me"}, context=Context())).result == "pong me"
+
+
+def test_options_of_the_decorator_need_no_namespace() -> None:
+    marked = marked_operation(operation(effect="read", name="p")(lambda: None))
+    assert marked is not None
+    assert (marked.id, marked.effect) == ("tools.p", "read")

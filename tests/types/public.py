@@ -58,6 +58,29 @@ def add(a: int, b: int) -> int:
 assert_type(add(1, 2), int)  # a marked function stays what it was
 
 
+@operation
+def ping() -> str:
+    """Answer."""
+    return "pong"
+
+
+@operation()
+async def echo(text: str) -> str:
+    """Repeat."""
+    return text
+
+
+@operation(effect="read")
+def now() -> float:
+    """Tell the time."""
+    return 0.0
+
+
+assert_type(ping(), str)
+assert_type(now(), float)
+operation(5)  # type: ignore[call-overload]
+
+
 async def change(step: StepContext) -> StepChange | None:
     assert_type(step.number, int)
     return StepChange(tools=["math_add"]) if step.number > 1 else None
@@ -100,6 +123,7 @@ async def use(context: Context) -> None:
         assert_type(result.tool_calls.total, int)
         assert_type(result.cost, float | None)
         assert_type(result.steps, int)
+        assert_type(await echo("hi"), str)
         assert_type(result.messages, tuple[Message, ...])
         again: Sequence[Message] = result.messages
         agent.spawn([*again, {"role": "user", "content": "And then?"}])
@@ -185,12 +209,15 @@ async def find(agent: Agent[City], anyone: Agent) -> City | None:
 
 
 def tell(result: Result) -> str:
-    """A result is a union: `error` is there exactly when it crashed, and every word is known."""
+    """A result is a union: `error` is None unless it crashed, and every exit reason is known."""
+    assert_type(result.error, ErrorDetails | None)
+    if result.error is not None:
+        assert_type(result.error.message, str)
     if result.exit_reason == "crashed":
         assert_type(result, Crashed)
         assert_type(result.error, ErrorDetails)
         return result.error.message
-    result.error  # type: ignore[union-attr]  # noqa: B018 - this is what must not be
+    assert_type(result.error, None)
     assert_type(
         result,
         Success[Any]

@@ -88,31 +88,37 @@ class BaseResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
 
-class Success(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class ResultWithoutError(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+    """What all results except `Crashed` share: their `error` is None."""
+
+    error: None = None
+
+
+class Success(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The model has answered, or a stop condition such as `tool_called` was met."""
 
     exit_reason: Literal["success"] = "success"
 
 
-class StepsExhausted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class StepsExhausted(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The run reached its limit of steps, or made no progress."""
 
     exit_reason: Literal["steps_exhausted"] = "steps_exhausted"
 
 
-class OutOfBudget(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class OutOfBudget(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The next step does not fit into the budget of money, tokens or time."""
 
     exit_reason: Literal["budget_exhausted"] = "budget_exhausted"
 
 
-class OutOfContext(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class OutOfContext(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The conversation, or the answer, is longer than the model accepts."""
 
     exit_reason: Literal["context_limit"] = "context_limit"
 
 
-class Aborted(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class Aborted(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The run was aborted, blocked by a hook, or timed out."""
 
     exit_reason: Literal["aborted"] = "aborted"
@@ -125,7 +131,7 @@ class Crashed(BaseResult[T], Generic[T], frozen=True, kw_only=True):
     error: ErrorDetails
 
 
-class Unknown(BaseResult[T], Generic[T], frozen=True, kw_only=True):
+class Unknown(ResultWithoutError[T], Generic[T], frozen=True, kw_only=True):
     """The run ended for another reason; `stopped_by` says which."""
 
     exit_reason: Literal["unknown"] = "unknown"

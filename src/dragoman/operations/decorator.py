@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, closing
 from types import ModuleType
-from typing import Any, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 from dragoman.operations.arguments import docstring
 from dragoman.operations.arguments.parameters import FunctionParameters
@@ -21,6 +21,7 @@ from dragoman.operations.operation import Effect, Operation, OperationFunction
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 OPERATION_ATTRIBUTE = "__dragoman_operation__"
+DEFAULT_NAMESPACE = "tools"
 
 
 class DecoratorOptions(TypedDict, total=False):
@@ -38,31 +39,51 @@ class DecoratorOptions(TypedDict, total=False):
     identity_aware: bool
 
 
+@overload
+def operation(function: F, /) -> F: ...
+
+
+@overload
 def operation(
-    namespace: str,
+    namespace: str = DEFAULT_NAMESPACE,
     *,
     effect: Effect = "once",
     name: str | None = None,
     timeout: float | None = None,
     **details: Unpack[DecoratorOptions],
-) -> Callable[[F], F]:
+) -> Callable[[F], F]: ...
+
+
+def operation(
+    namespace: str | Function = DEFAULT_NAMESPACE,
+    *,
+    effect: Effect = "once",
+    name: str | None = None,
+    timeout: float | None = None,
+    **details: Unpack[DecoratorOptions],
+) -> Function:
     """Make a function callable through the hub. In its own module it stays an ordinary function.
 
-    Name, description and JSON Schemas come from the function's name, docstring and type hints. A parameter
-    of type Context gets the call's context and is not in the schema. `effect` says what a repeated call
-    does: nothing (`read`), nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds.
-    Each value of a generator is progress, and the last one is the result. Raises ConfigError if the
+    `@operation` without parentheses takes the defaults; the default namespace is `tools`. Name, description
+    and JSON Schemas come from the function's name, docstring and type hints. A parameter of type Context gets
+    the call's context and is not in the schema. `effect` says what a repeated call does: nothing (`read`),
+    nothing more (`idempotent`), or it all again (`once`). `timeout` is in seconds. Each value of a generator
+    is progress, and the last one is the result. Raises ConfigError if the
     function's parameters cannot be described.
     """
 
     def mark(function: F) -> F:
         operation_of_function = from_function(
-            function, namespace, effect=effect, name=name, timeout=timeout, **details
+            function, chosen_namespace, effect=effect, name=name, timeout=timeout, **details
         )
         setattr(function, OPERATION_ATTRIBUTE, operation_of_function)
         return function
 
-    return mark
+    if isinstance(namespace, str):
+        chosen_namespace = namespace
+        return mark
+    chosen_namespace = DEFAULT_NAMESPACE
+    return mark(namespace)
 
 
 def from_function(

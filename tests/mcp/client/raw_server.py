@@ -176,21 +176,27 @@ CALLS: dict[str, Callable[[Any, dict[str, Any]], None]] = {
 
 def initialize() -> dict[str, Any]:
     offers: dict[str, Any] = {"tools": {"listChanged": True}}
-    if "extras" in MODES:
+    if {"extras", "empty", "templates", "unlisted"} & MODES:
         offers |= {"resources": {}, "prompts": {}}
     info = {"name": "raw", "version": "1"}
     return {"protocolVersion": "2025-06-18", "capabilities": offers, "serverInfo": info}
 
 
 SAID = {"role": "user", "content": {"type": "text", "text": "Hello"}}
+RESOURCE, TEMPLATE = {"uri": "a://b", "name": "b"}, {"uriTemplate": "a://{x}", "name": "x"}
 ANSWERS: dict[str, Callable[[], Any]] = {
     "initialize": initialize,
     "tools/list": lambda: {"tools": tools()},
-    "resources/list": lambda: {"resources": [{"uri": "a://b", "name": "b"}]},
+    "resources/list": lambda: {"resources": [RESOURCE] if "extras" in MODES else []},
+    "resources/templates/list": lambda: {"resourceTemplates": [TEMPLATE] if "templates" in MODES else []},
     "resources/read": lambda: {"contents": [{"uri": "a://b", "text": "the page"}]},
-    "prompts/list": lambda: {"prompts": [{"name": "greet"}]},
+    "prompts/list": lambda: {"prompts": [{"name": "greet"}] if "extras" in MODES else []},
     "prompts/get": lambda: {"description": "d", "messages": [SAID]},
 }
+
+
+def is_refused(method: str) -> bool:
+    return "mute" in MODES or ("unlisted" in MODES and method.startswith(("resources/", "prompts/")))
 
 
 def handle(message: dict[str, Any]) -> None:
@@ -200,7 +206,7 @@ def handle(message: dict[str, Any]) -> None:
         CALLS[params["name"]](id, params)
     elif method == "notifications/cancelled":
         note(f"cancelled {params['requestId']}")
-    elif method in ANSWERS and "mute" not in MODES:
+    elif method in ANSWERS and not is_refused(method):
         answer(id, ANSWERS[method]())
     elif id is not None and method and "mute" not in MODES:
         send({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": f"no {method}"}})

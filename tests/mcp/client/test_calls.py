@@ -207,6 +207,26 @@ async def test_resources_and_prompts_are_operations_of_servers_that_have_them(
         assert greeting == [{"role": "user", "content": {"type": "text", "text": "Hello"}}]
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("empty", []),  # as most SDKs' servers: the capability is declared, the lists are empty
+        ("unlisted", []),
+        ("templates", ["resources.list", "resources.read"]),
+        ("extras", ["prompts.get", "prompts.list", "resources.list", "resources.read"]),
+    ],
+)
+async def test_only_servers_that_list_resources_or_prompts_get_operations_for_them(
+    open_hub: Any, raw: Any, mode: str, expected: list[str]
+) -> None:
+    async with open_hub(raw("raw", mode)) as hub:
+        await hub.servers.wait_until_started()
+        assert [id for id in hub.ids() if "resources" in id or "prompts" in id] == [
+            f"raw.{name}" for name in expected
+        ]
+        assert (await hub.call("raw.echo")).ok
+
+
 async def test_calls_of_one_server_run_side_by_side(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw()) as hub:
         await hub.servers.wait_until_started()

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 
 MAX_PAGES = 200
 MAX_QUESTIONS = 10  # questions that the error of a call lists
+PROBE_SECONDS = 3.0  # for a server to list its resources, or its prompts, while it is connected
 QUESTION_SECONDS = 2.0  # for a server to end a call whose question was refused
 RELISTEN_SECONDS = 5.0  # before changes are listened for again
 CLIENT_IMPLEMENTATION = types.Implementation(name="dragoman", version="1")
@@ -103,10 +104,31 @@ class McpConnection:
         can = self._session.server_capabilities or types.ServerCapabilities()
         tools = await self._list_tools() if can.tools is not None else []
         extras = [
-            *(resource_operations() if can.resources else ()),
-            *(prompt_operations() if can.prompts else ()),
+            *(resource_operations() if can.resources and await self._has_resources() else ()),
+            *(prompt_operations() if can.prompts and await self._has_prompts() else ()),
         ]
         return merge(parse_tools(tools, limit=self._max_tools), extras)
+
+    async def _has_resources(self) -> bool:
+        """Return whether a resource or template is listed. SDKs declare the capability without any, too."""
+        return await self._lists_any(self._session.list_resources, "resources") or await self._lists_any(
+            self._session.list_resource_templates, "resource_templates"
+        )
+
+    async def _has_prompts(self) -> bool:
+        """Return whether a prompt is listed."""
+        return await self._lists_any(self._session.list_prompts, "prompts")
+
+    async def _lists_any(self, request_list: Callable[[], Awaitable[Any]], field: str) -> bool:
+        """Return whether a list has entries. A list that fails counts as one: its operation says why."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                page = await request_list()
+        except MCPError as error:
+            return error.code != types.METHOD_NOT_FOUND
+        except (TimeoutError, ValueError, RuntimeError):
+            return True
+        return bool(getattr(page, field) or page.next_cursor)
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
         """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
