@@ -6,7 +6,7 @@ It is at the root because the HTTP exchange carries an identity, and store, oper
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ from dragoman.limits import Limits
 Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "admin"]
 NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "admin"})
 """Scopes that a key has only if they are given to it by name."""
+DEFAULT_SCOPES: frozenset[Scope] = frozenset(get_args(Scope)) - NAMED_ONLY
+"""The scopes of a key that names none."""
 
 
 class Identity(msgspec.Struct, frozen=True):

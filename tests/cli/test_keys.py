@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dragoman.errors import Forbidden
+from dragoman.identity import Identity, Scope
+from dragoman.operations.access import require_scope
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, run
 
@@ -115,3 +119,79 @@ def test_keys_are_not_looked_for_where_no_hub_ever_was(run: Run, tmp_path: Path)
 def test_keys_are_made_while_the_hub_runs(hub: Hub) -> None:
     assert hub.key("ada").startswith("dgm_")
     assert run("keys", "list", "--data", hub.data, "--json").json["keys"]
+
+
+def test_following_the_hints_of_refusals_ends_with_every_scope_that_was_wanted(
+    run: Run, tmp_path: Path
+) -> None:
+    data = ("--data", tmp_path / "hub")
+    made = run("keys", "create", *data, "--owner", "ada", "--scope", "gateway", "--json").json
+    wanted: tuple[tuple[Scope, ...], ...] = (
+        ("chat",),
+        ("operations", "chat", "admin"),
+        ("operations",),
+        ("spoke", "admin"),
+        ("gateway",),
+        ("admin",),
+    )
+    scopes = frozenset(made["scopes"])
+    for _ in range(2):
+        for any_of in wanted:
+            try:
+                require_scope(Identity("ada", made["id"], scopes), *any_of)
+            except Forbidden as error:
+                command = re.search(r"`dragoman (.*?)`", error.hint or "")
+                assert command is not None
+                scopes = frozenset(run(*command[1].split(), *data, "--json").json["scopes"])
+    assert scopes == {"gateway", "chat", "operations", "spoke", "admin"}
+
+
+def test_scopes_are_added_to_and_removed_from_those_of_a_key(run: Run, tmp_path: Path) -> None:
+    data = ("--data", tmp_path / "hub", "--json")
+    id = run("keys", "create", *data, "--owner", "ada").json["id"]
+    for options, scopes in (
+        (("--add-scope", "admin"), ["admin", "chat", "gateway", "operations"]),
+        (("--remove-scope", "chat", "--remove-scope", "gateway"), ["admin", "operations"]),
+        (("--add-scope", "spoke", "--remove-scope", "admin"), ["operations", "spoke"]),
+        (("--scope", "chat", "--add-scope", "spoke"), ["chat", "spoke"]),
+        (("--clear", "scope"), []),
+    ):
+        assert run("keys", "change", id, *data, *options).json["scopes"] == scopes
+    every = [f"--remove-scope={scope}" for scope in ("chat", "gateway", "operations")]
+    for wrong in (every, ("--add-scope", "chat", "--remove-scope", "chat")):
+        assert run("keys", "change", id, *data, *wrong).code == 1
+
+
+WRITING = (("keys", "create", "--owner", "ada"), ("secrets", "set", "openai"))
+READING = (
+    ("keys", "list"),
+    ("keys", "change", "key_1", "--name", "x"),
+    ("secrets", "list"),
+    ("approvals", "list"),
+    ("usage",),
+    ("usage", "--csv"),
+    ("sessions", "list"),
+    ("calls", "list"),
+)
+
+
+def test_a_command_in_a_wrong_folder_makes_no_data_folder_there(run: Run, tmp_path: Path) -> None:
+    for command in (*WRITING, *READING):
+        result = run(*command)
+        if command[0] == "secrets" and "master key" in result.err:
+            continue  # refused earlier
+        assert result.code == 1
+        assert str(tmp_path / ".dragoman") in result.err
+        assert "--data" in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_commands_say_which_data_folder_they_use_unless_it_was_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "dragoman.yaml").write_text("{}")
+    folder = str(tmp_path / ".dragoman")
+    made = run("keys", "create", "--owner", "ada")
+    assert (made.code, f"{folder}, which is new" in made.err) == (0, True)
+    assert folder in run("keys", "create", "--owner", "ada").err
+    for command in READING[:1] + READING[3:]:
+        assert folder in run(*command).err
+        assert folder not in run(*command, "--data", folder).err

@@ -11,7 +11,7 @@ import pytest
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.limits import Limits
-from dragoman.server.auth import MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
+from dragoman.server.auth import FORWARDING_HEADERS, MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
 from dragoman.store.keys import hash_secret, secret_id_of
 from dragoman.store.store import Store
 
@@ -56,6 +56,32 @@ async def test_x_api_key_wins_over_a_bearer(tmp_path: Path) -> None:
         assert (await auth.identify({"x-api-key": "", **bearer(bob)})).owner == "bob"
         with pytest.raises(Unauthorized):
             await auth.identify({"x-api-key": "dgm_other", **bearer(bob)})
+
+
+@pytest.mark.parametrize(
+    ("at", "proxy", "named"),
+    [
+        ("127.0.0.1", {}, True),
+        ("::1", {}, True),
+        ("10.0.0.7", {}, False),
+        (None, {}, False),
+        *(("127.0.0.1", {name: "203.0.113.9"}, False) for name in FORWARDING_HEADERS),
+    ],
+)
+async def test_a_401_names_the_data_folder_to_callers_on_this_machine_only(
+    tmp_path: Path, at: str | None, proxy: dict[str, str], named: bool
+) -> None:
+    async with await Store.open(tmp_path) as store:
+        auth = asking(store, Clock(), tmp_path)
+        gone, revoked = await store.keys.create("ann")
+        await store.keys.revoke(gone.id)
+        for secret in ("", "dgm_unknown", revoked):
+            with pytest.raises(Unauthorized) as refused:
+                await auth.identify({**bearer(secret), **proxy}, at=at)
+            hint = refused.value.hint or ""
+            assert "`dragoman keys " in hint
+            assert (f" --data {tmp_path}" in hint) is named
+            assert named or str(tmp_path) not in hint
 
 
 async def test_a_refused_key_is_told_why(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import resource
+import shlex
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -259,7 +260,7 @@ def watch_signals(stop: Callable[[], None]) -> None:
 
 async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     """Print the setup of this hub, and warnings about what is missing."""
-    print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data}")
+    print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data.absolute()}")
     print_note(f"API reference: {hosted.url}/docs")
     if not options.config.providers:
         print_note("WARNING: no provider is configured, so no model can answer", level="warning")
@@ -267,4 +268,5 @@ async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
         warning = "WARNING: --no-auth: everybody on this machine has access without a key, as one owner"
         print_note(warning, level="warning")
     elif not any(key.revoked_at is None for key in await hosted.hub.store.keys.list()):
-        print_note(f"nobody has a key yet: dragoman keys create --data {options.data} --owner NAME")
+        data = shlex.quote(str(options.data.absolute()))
+        print_note(f"nobody has a key yet: dragoman keys create --data {data} --owner NAME")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 from msgspec.structs import asdict
 
 from dragoman.errors import BadRequest
+from dragoman.identity import DEFAULT_SCOPES
 from dragoman.limits import NO_LIMITS, Limits
 from dragoman.server.time_ranges import parse_future
 
@@ -21,6 +22,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dragoman.cli.data_folder import create_data_folder, require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import NotFound
@@ -57,13 +59,28 @@ def choice_check(*choices: str) -> Callable[[list[str] | None], list[str] | None
 
 
 Name: TypeAlias = Annotated[str | None, typer.Option(help="A label, such as the device.")]
+
+
+def scope_option(*names: str, help: str) -> Any:
+    """Return a repeatable option that takes a scope."""
+    return typer.Option(*names, metavar="|".join(SCOPES), callback=choice_check(*SCOPES), help=help)
+
+
 Scopes: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="|".join(SCOPES),
-        callback=choice_check(*SCOPES),
-        help="A scope of the key; may be repeated. Without it, all scopes but spoke and admin.",
-    ),
+    scope_option(help="A scope of the key; may be repeated. Without it, all scopes but spoke and admin."),
+]
+NewScopes: TypeAlias = Annotated[
+    list[str] | None,
+    scope_option("--scope", help="A scope, in place of those that the key has; may be repeated."),
+]
+AddedScopes: TypeAlias = Annotated[
+    list[str] | None,
+    scope_option("--add-scope", help="A scope, beside those that the key has; may be repeated."),
+]
+RemovedScopes: TypeAlias = Annotated[
+    list[str] | None,
+    scope_option("--remove-scope", help="A scope to take away; may be repeated."),
 ]
 Models: TypeAlias = Annotated[
     list[str] | None,
@@ -177,7 +194,7 @@ def create(
     }
     fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
     fields["limits"] = build_limits(limits)
-    key, secret = run_with_store(data, lambda store: store.keys.create(owner, **fields))
+    key, secret = run_with_store(create_data_folder(data), lambda store: store.keys.create(owner, **fields))
     print_secret(key, secret, json=json)
 
 
@@ -189,6 +206,7 @@ def create(
             "its secret stays as it is",
         ),
         ("dragoman keys change key_3f9a0c1d2e4b5a67 --expires 90d", "prolongs it"),
+        ("dragoman keys change key_3f9a0c1d2e4b5a67 --add-scope admin", "beside the scopes that it has"),
         ("dragoman keys change key_3f9a0c1d2e4b5a67 --clear usd-per-day --clear model", "takes limits away"),
     ),
 )
@@ -197,7 +215,9 @@ def change(
     *,
     data: Data = DEFAULT_DATA,
     name: Name = None,
-    scope: Scopes = None,
+    scope: NewScopes = None,
+    add_scope: AddedScopes = None,
+    remove_scope: RemovedScopes = None,
     model: Models = None,
     expires: Expires = None,
     requests_per_minute: PerMinute = None,
@@ -219,9 +239,10 @@ def change(
         "usd_total": usd_total,
     }
     fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
+    scopes = ScopeChange(frozenset(add_scope or ()), frozenset(remove_scope or ()))
     key = run_with_store(
         require_data_folder(data),
-        lambda store: change_key(store, id, fields=fields, limits=limits, clear=clear or ()),
+        lambda store: change_key(store, id, fields=fields, limits=limits, clear=clear or (), scopes=scopes),
     )
     if json:
         print_json(key_to_json(key))
@@ -298,13 +319,6 @@ def run_with_store(
     return asyncio.run(run())
 
 
-def require_data_folder(data: Path) -> Path:
-    """Return the data folder. NotFound when no hub has ever used it."""
-    if not (data / "hub.db").exists():
-        raise NotFound(f"there is no hub data in {str(data)!r}", hint="name the folder with --data")
-    return data
-
-
 def key_to_json(key: ApiKey) -> dict[str, Any]:
     return {
         "id": key.id,
@@ -339,15 +353,46 @@ def print_secret(key: ApiKey, secret: str, *, json: bool) -> None:
     print_line(secret)
 
 
+class ScopeChange(NamedTuple):
+    """Scopes that a key gets beside those that it has, and scopes that it loses."""
+
+    added: frozenset[str]
+    removed: frozenset[str]
+
+    def apply(self, scopes: frozenset[str]) -> frozenset[str]:
+        """Return the scopes of a key after the change. BadRequest when none would be left.
+
+        A key that names no scopes has the default ones; they are named once one is added or removed.
+        """
+        if not self.added and not self.removed:
+            return scopes
+        if both := self.added & self.removed:
+            raise BadRequest(f"the scope {min(both)!r} cannot be added and removed at once", field="scopes")
+        changed = ((scopes or DEFAULT_SCOPES) | self.added) - self.removed
+        if not changed:
+            raise BadRequest(
+                "no scope would be left", field="scopes", hint="`dragoman keys revoke ID` revokes the key"
+            )
+        return changed
+
+
 async def change_key(
-    store: Store, id: str, *, fields: Mapping[str, Any], limits: Mapping[str, Any], clear: Sequence[str]
+    store: Store,
+    id: str,
+    *,
+    fields: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    clear: Sequence[str],
+    scopes: ScopeChange,
 ) -> ApiKey:
-    """Return the key after clearing rules and setting these fields and limits. NotFound."""
+    """Return the key after clearing rules and setting the rest. NotFound, BadRequest."""
     key = await store.keys.get(id)
     if key is None:
         raise no_such_key(id)
     gone, left = clear_rules(clear, key.limits)
-    return await store.keys.update(id, **{**gone, **fields, "limits": build_limits(limits, previous=left)})
+    changed = {**gone, **fields}
+    changed["scopes"] = scopes.apply(changed.get("scopes", key.scopes))
+    return await store.keys.update(id, **{**changed, "limits": build_limits(limits, previous=left)})
 
 
 def no_such_key(id: str) -> NotFound:

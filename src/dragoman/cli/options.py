@@ -10,7 +10,24 @@ import typer
 DEFAULT_DATA = Path(".dragoman")
 DEFAULT_HUB = "http://127.0.0.1:8000"
 
-Data: TypeAlias = Annotated[Path, typer.Option(envvar="DRAGOMAN_DATA", help="The hub's data folder.")]
+
+class DataOption:
+    """Where the value of `--data` comes from: `commandline`, `environment` or `default`."""
+
+    source = "commandline"
+
+
+def note_data_source(context: typer.Context, value: Path) -> Path:
+    """Remember where the value of `--data` comes from."""
+    source = context.get_parameter_source("data")
+    DataOption.source = "commandline" if source is None else source.name.lower()
+    return value
+
+
+Data: TypeAlias = Annotated[
+    Path,
+    typer.Option(envvar="DRAGOMAN_DATA", callback=note_data_source, help="The hub's data folder."),
+]
 Hub: TypeAlias = Annotated[
     str | None,
     typer.Option(envvar="DRAGOMAN_HUB", metavar="URL", help=f"A running hub, such as {DEFAULT_HUB}."),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.keys import require_data_folder, run_with_store
+from dragoman.cli.data_folder import create_data_folder, require_data_folder
+from dragoman.cli.keys import run_with_store
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest, ConfigError, NotFound
@@ -39,7 +40,9 @@ def set_secret(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) 
     """
     master = require_master_key(config)
     value = read_value()
-    run_with_store(data, lambda store: store.secrets.put(id, value), master=master)
+    run_with_store(
+        create_data_folder(data, config=config), lambda store: store.secrets.put(id, value), master=master
+    )
     print_note(f"secret {id} is stored, encrypted with the master key {master.fingerprint}")
 
 

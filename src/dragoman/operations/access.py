@@ -11,21 +11,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.errors import Forbidden
-from dragoman.identity import Identity, Scope
+from dragoman.identity import DEFAULT_SCOPES, Identity, Scope
 
 RUN_DATA_SCOPES: tuple[Scope, ...] = ("operations", "chat", "admin")
 """Any of these opens the lists of calls, approvals and artifacts."""
 
 
 def require_scope(caller: Identity, *scopes: Scope) -> None:
-    """Raise Forbidden, with `scope` set to the first of `scopes`, unless the caller has one of them."""
+    """Raise Forbidden, with `scope` set to the first of `scopes`, unless the caller has one of them.
+
+    The hint adds a scope to those that the key has.
+    """
     if any(map(caller.may, scopes)):
         return
     wanted = " or ".join(map(repr, scopes))
-    granted = ", ".join(sorted(caller.scopes)) or "all but spoke and admin"
+    granted = ", ".join(sorted(caller.scopes or DEFAULT_SCOPES))
     raise Forbidden(
         f"this needs a key with the scope {wanted}; this one's are {granted}",
-        hint=f"`dragoman keys change {caller.key_id} --scope {scopes[0]}` gives it",
+        hint=f"`dragoman keys change {caller.key_id} --add-scope {scopes[0]}` adds it to those of this key",
         scope=scopes[0],
     )
 

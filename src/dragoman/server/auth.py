@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
-from dragoman.http.origin_policy import OriginPolicy
+from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
 
@@ -112,11 +112,27 @@ def write_private_file(path: Path, content: bytes) -> None:
 RECHECK_INTERVAL = 5.0
 MAX_RECENT = 10_000
 REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
-    "unknown": ("this key is unknown", "`dragoman keys list` shows the valid keys"),
-    "revoked": ("this key is revoked", "`dragoman keys create` makes another"),
-    "expired": ("this key has expired", "`dragoman keys change ID --expires WHEN` prolongs it"),
+    "unknown": ("this key is unknown to this hub", "`dragoman keys list{data}` shows the valid keys"),
+    "revoked": ("this key is revoked", "`dragoman keys create{data} --owner NAME` makes another"),
+    "expired": ("this key has expired", "`dragoman keys change ID{data} --expires WHEN` prolongs it"),
     "rotated": ("this key was rotated, and its grace period is over", "use the new key"),
 }
+
+
+NO_KEY = (
+    "this hub wants a key",
+    "`dragoman keys create{data} --owner NAME` makes one; send it as `Authorization: Bearer dgm_...`",
+)
+FORWARDING_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers of a proxy: a caller behind one on this machine may be anywhere."""
+
+
+class KeyRejected(Exception):
+    """A key that the database does not hold as valid, with the reason."""
+
+    def __init__(self, reason: KeyRejection) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Auth:
@@ -145,6 +161,7 @@ class Auth:
         self._origins = origins or OriginPolicy()
         self._keys = keys
         self._required = required
+        self._folder = folder
         self._cache = KeyCache(folder / CACHE_FILE if folder else None, clock=now)
         self._clock = clock
         self._now = now
@@ -160,15 +177,15 @@ class Auth:
             return LOCAL
         secret = headers.get("x-api-key", "").strip() or _bearer(headers)
         if not secret:
-            raise Unauthorized(
-                "this hub wants a key",
-                hint="send `Authorization: Bearer dgm_...`; make one with `dragoman keys create`",
-            )
+            raise self._refusal(*NO_KEY, headers=headers, at=at)
         recent = self._recent.get(secret)
         if recent is not None and recent[0] > self._clock():
             return recent[1]
         self._recent.pop(secret, None)
-        identity, expires_at = await self._look_up(secret)
+        try:
+            identity, expires_at = await self._look_up(secret)
+        except KeyRejected as error:
+            raise self._refusal(*REJECTIONS[error.reason], headers=headers, at=at) from None
         left = RECHECK_INTERVAL if expires_at is None else min(RECHECK_INTERVAL, expires_at - self._now())
         if len(self._recent) >= MAX_RECENT:
             self._recent.clear()
@@ -183,6 +200,15 @@ class Auth:
         if not self._required or "origin" in headers:
             self._origins.check_host(headers, local_address=at)
 
+    def _refusal(
+        self, message: str, hint: str, *, headers: Mapping[str, str], at: str | None
+    ) -> Unauthorized:
+        """Return the error; its hint names the data folder to callers on this machine only."""
+        local = self._folder is not None and at is not None and is_loopback(at)
+        named = local and not any(name in headers for name in FORWARDING_HEADERS)
+        data = f" --data {shlex.quote(str(self._folder.absolute()))}" if named and self._folder else ""
+        return Unauthorized(message, hint=hint.format(data=data))
+
     async def _look_up(self, secret: str) -> tuple[Identity, float | None]:
         hashed = hash_secret(secret)
         try:
@@ -191,7 +217,7 @@ class Auth:
             return self._look_up_cached(hashed, error)
         if not isinstance(key, ApiKey):
             await self._cache.remove(hashed)
-            _reject(key)
+            raise KeyRejected(key)
         identity = msgspec.structs.replace(key.identity, secret_id=secret_id_of(hashed))
         await self._cache.put(hashed, identity, expires_at=key.expires_at)
         return identity, key.expires_at
@@ -205,14 +231,9 @@ class Auth:
                 "the hub's database does not answer, and this key was not seen before", hint="try again later"
             ) from error
         if cached.expires_at is not None and cached.expires_at <= self._now():
-            _reject("expired")
+            raise KeyRejected("expired")
         log.debug("the database does not answer (%s); a key of %r is believed", error, cached.identity.owner)
         return cached.identity, cached.expires_at
-
-
-def _reject(reason: KeyRejection) -> NoReturn:
-    message, hint = REJECTIONS[reason]
-    raise Unauthorized(message, hint=hint)
 
 
 def _bearer(headers: Mapping[str, str]) -> str | None:

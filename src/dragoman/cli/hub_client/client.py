@@ -291,5 +291,5 @@ def error_from(status: int, raw: bytes) -> DragomanError:
     except (msgspec.DecodeError, KeyError, TypeError):
         message, hint = f"The response with status {status} is not from a hub.", NO_HUB_HINT
     if status == 401:
-        hint = NO_KEY_HINT
+        hint = f"{hint}; this command reads it from DRAGOMAN_KEY" if hint else NO_KEY_HINT
     return ERRORS.get(status, DragomanError)(message, hint=hint)

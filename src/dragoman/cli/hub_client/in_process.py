@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
+from dragoman.cli.data_folder import require_data_folder
 from dragoman.cli.hub_client.client import HubClient, HubResponse
-from dragoman.cli.keys import require_data_folder
 from dragoman.config import Config
 from dragoman.errors import ProviderError
 from dragoman.server.app.attached import attach_to_config, attach_to_data

@@ -1,0 +1,52 @@
+"""The data folder of a command: which one it is, and whether a hub has used it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dragoman.cli.options import DataOption
+from dragoman.cli.terminal import print_note
+from dragoman.errors import NotFound
+
+WRONG_FOLDER_HINT = "run this in the folder in which the hub was started, or name its data folder with --data"
+
+
+def require_data_folder(data: Path) -> Path:
+    """Return the data folder, and say which one it is unless the command names it. NotFound."""
+    if not has_data(data):
+        raise NotFound(f"there is no hub data in {str(data.absolute())!r}", hint=WRONG_FOLDER_HINT)
+    if DataOption.source != "commandline":
+        print_note(f"data folder: {data.absolute()}")
+    return data
+
+
+def create_data_folder(data: Path, *, config: Path | None = None) -> Path:
+    """Return the data folder, and say which one it is. It need not exist yet where a hub is to be.
+
+    That is where the command or the environment names it, or where a configuration is. NotFound elsewhere.
+    """
+    if has_data(data):
+        print_note(f"data folder: {data.absolute()}")
+        return data
+    if DataOption.source == "default" and not is_configured(config):
+        raise NotFound(
+            f"there is no hub data in {str(data.absolute())!r}, and no configuration in this folder",
+            hint=f"{WRONG_FOLDER_HINT}; to begin a new one here: --data {data}",
+        )
+    print_note(f"data folder: {data.absolute()}, which is new")
+    return data
+
+
+def has_data(data: Path) -> bool:
+    """Whether a folder holds the data of a hub."""
+    return (data / "hub.db").exists()
+
+
+def is_configured(config: Path | None) -> bool:
+    """Whether a hub that is started here would find a configuration."""
+    # late: YAML takes 0.1 s, and --help should not
+    from dragoman.cli.configuration import find_config_file
+    from dragoman.config import config_variables  # late: as above
+
+    return config is not None or find_config_file() is not None or bool(config_variables(os.environ))
