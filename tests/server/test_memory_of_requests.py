@@ -135,6 +135,7 @@ async def test_the_garbage_of_the_mcp_sdk_is_collected_after_some_bytes(tmp_path
         ("/v1/messages", "a document"),
         ("/v1/messages", "a stream"),
         ("/api/chat", "a document"),
+        ("/api/chat", "a stream"),
     ],
 )
 async def test_oversized_answers_of_a_provider_leave_nothing_behind(

@@ -102,6 +102,8 @@ class LiveTail:
     def close(self) -> None:
         """Close the tail: no more batches follow."""
         self.is_closed = True
+        # The run refers to its tail: without this its whole answer stays until the garbage collector runs.
+        self._on_empty = self._on_follow = lambda: None
         for follower in self._followers:
             follower.wake()
 
