@@ -244,11 +244,13 @@ class McpServerConfig(ConfigSection, frozen=True):
 
 
 class McpConfig(ConfigSection, frozen=True):
-    """`/mcp`: operations that are listed as plain tools beside the four, and who may come from a browser."""
+    """`/mcp`: operations that are listed as plain tools beside the four, browsers, sessions."""
 
     pinned: tuple[Name, ...] = ()
     hosts: tuple[Name, ...] = ()
     origins: tuple[Name, ...] = ()
+    sessions: PositiveInt = 2_000
+    owner_sessions: PositiveInt = 500
 
 
 class WebConfig(ConfigSection, frozen=True):

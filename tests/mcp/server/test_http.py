@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from dragoman.mcp.server.limits import McpLimits
 from tests.mcp.server import hub as hubs
 from tests.mcp.server.hub import batch, body, post, served
 
@@ -60,7 +61,7 @@ async def test_an_unknown_method_is_an_error_of_the_protocol() -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_read() -> None:
-    async with served(body_limit=10_000) as hub:
+    async with served(limits=McpLimits(body=10_000)) as hub:
         answer = await post(hub, b" " * 10_001)
         small = await post(hub, body("tools/call", modern=True, **ADD))
     assert (answer.status_code, small.status_code) == (413, 200)

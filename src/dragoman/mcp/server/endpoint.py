@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TypeAlias
@@ -17,12 +18,13 @@ from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.json_text import mend_json
 from dragoman.mcp.server import sdk_server
+from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
 from dragoman.mcp.server.stateless import StatelessCalls, parse_tool_call
 from dragoman.operations.access import require_scope
 
-BODY_LIMIT = 4_000_000
+DEFAULT_LIMITS = McpLimits()
 INVALID_REQUEST = -32600
 METHODS = "POST, GET, DELETE, OPTIONS"
 EXPOSED_HEADERS = "mcp-session-id, mcp-protocol-version, www-authenticate"
@@ -33,8 +35,8 @@ class McpEndpoint:
     """The ASGI app that serves MCP over Streamable HTTP, at any path. Call close() at the end.
 
     `identify` returns the caller's identity for the headers of a request, or raises Unauthorized. `hosts` and
-    `origins` are those of `OriginPolicy`. `body_limit` is in bytes. `build_sdk_server` replaces the function
-    that builds the SDK's server.
+    `origins` are those of `OriginPolicy`. `build_sdk_server` replaces the function that builds the SDK's
+    server.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class McpEndpoint:
         identify: Identify,
         hosts: Collection[str] = (),
         origins: Collection[str] = (),
-        body_limit: int = BODY_LIMIT,
+        limits: McpLimits = DEFAULT_LIMITS,
         build_sdk_server: BuildSdkServer | None = None,
     ) -> None:
         self.body_limits = DEFAULT_BODY_LIMITS
@@ -52,14 +54,14 @@ class McpEndpoint:
         self.work = ActiveWork()
         """Where requests and sessions are registered, to end when their key does."""
         self._origin_policy = OriginPolicy(hosts=hosts, origins=origins)
-        self._body_limit = body_limit
+        self._body_limit = limits.body
         self._in_flight = InFlightRequests()
         self._stateless = StatelessCalls(tool_server, in_flight=self._in_flight)
         self._sdk_server = SdkServer(
             build_sdk_server or partial(sdk_server.build_sdk_server, tool_server),
-            body_limit=body_limit,
             in_flight=self._in_flight,
             work=self.work,
+            limits=limits,
         )
 
     async def drain(self, seconds: float) -> None:
@@ -133,6 +135,8 @@ async def send_error(exchange: Exchange, error: DragomanError) -> None:
         raise error
     rpc_error = {"code": INVALID_REQUEST, "message": error.message, "data": error.to_json()}
     headers: dict[str, str] = {}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after))
     if error.status == 401:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
     if isinstance(error, Forbidden) and error.scope is not None:

@@ -24,12 +24,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.errors import BadRequest, KeyEnded, Unavailable
 from dragoman.identity import LOCAL, Identity
+from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 from dragoman.mcp.server.server import NAME, Elicit, ToolCall, ToolServer, UnknownTool
 
 CACHE_TTL_MS = 60_000  # how long a client may reuse the list of tools
-MAX_SESSIONS = 2_000
-IDLE_SECONDS = 1_800.0  # a session without requests for so long is closed
 SdkRequest = ServerRequestContext[Any, Any]
 CallNext = Callable[[SdkRequest], Awaitable[Any]]
 
@@ -157,15 +156,15 @@ def calls_of(request: SdkRequest) -> MutableSet[RunningCall]:
 class SdkSessions:
     """Serves requests with and without a session."""
 
-    def __init__(self, server: Server[Any], *, body_limit: int) -> None:
+    def __init__(self, server: Server[Any], *, limits: McpLimits) -> None:
         self._stateful = StreamableHTTPSessionManager(
             server,
-            session_idle_timeout=IDLE_SECONDS,
-            max_sessions=MAX_SESSIONS,
-            max_request_body_size=body_limit,
+            session_idle_timeout=limits.idle,
+            max_sessions=None,  # OpenSessions limits them, for each owner
+            max_request_body_size=limits.body,
         )
         self._stateless = StreamableHTTPSessionManager(
-            server, stateless=True, max_request_body_size=body_limit
+            server, stateless=True, max_request_body_size=limits.body
         )
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from starlette.types import Message, Receive, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import KeyEnded, Unavailable
@@ -17,36 +17,38 @@ from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.identity import Identity
 from dragoman.mcp.sdk_import import import_sdk_module
+from dragoman.mcp.server.limits import McpLimits
+from dragoman.mcp.server.open_sessions import OpenSessions
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
+from dragoman.mcp.server.stateless import HANDSHAKE_REVISIONS
 
 log = logging.getLogger(__name__)
 COLLECT_BYTES = 8_000_000
 BuildSdkServer = Callable[[], Any]
 LAST_MESSAGES_WAIT = 1.0  # seconds for the last messages of a session whose key has ended
 SESSION_HEADER = b"mcp-session-id"
-MAX_TRACKED_SESSIONS = 10_000  # several times the number of sessions that can be open
+VERSION_HEADER = b"mcp-protocol-version"
 
 
 class SdkServer:
     """Serves MCP over HTTP with the SDK.
 
     `build` makes the SDK's server. It is called in a thread at the first request: importing the SDK takes a
-    second, which a hub without such requests does not pay. `body_limit` is in bytes.
+    second, which a hub without such requests does not pay.
     """
 
     def __init__(
         self,
         build: BuildSdkServer,
         *,
-        body_limit: int,
+        limits: McpLimits,
         in_flight: InFlightRequests,
         work: ActiveWork,
     ) -> None:
         self._build = build
-        self._body_limit = body_limit
+        self._limits = limits
         self._in_flight = in_flight
-        self._session_keys = SessionKeys(work, end=self._end_session)
-        self._posts: dict[str, set[asyncio.Task[Any]]] = {}
+        self.sessions = OpenSessions(work, end=self._end_session, limits=limits)
         self._ending: set[asyncio.Task[None]] = set()
         self._sessions_task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Any] | None = None
@@ -69,11 +71,6 @@ class SdkServer:
             for call in list(calls):
                 call.cancel(error)
 
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._session_keys.note_response(scope, message, identity=exchange.identity)
-            await exchange.send_from_app(message)
-
         # The SDK reads `receive` itself, so the exchange reports the disconnect instead of a DisconnectWatch.
         exchange.on_disconnect(cancel_calls)
         receive = exchange.receive if body is None else replay_body(body, exchange.receive)
@@ -81,25 +78,43 @@ class SdkServer:
             exchange.on_key_ended = cancel_calls
         # A GET is a stream of notifications that does not end by itself: a drain does not wait for it.
         post = exchange.method == "POST"
-        with self._in_flight.track(cancel_calls) if post else nullcontext(), self._track_post(scope, post):
+        with (
+            self._in_flight.track(cancel_calls) if post else nullcontext(),
+            self._track_session(scope, exchange, stateless=stateless) as send,
+        ):
             await sessions.serve(scope, receive, send, identity=exchange.identity, stateless=stateless)
         self._collect_bodies(0 if body is None else len(body))
 
     @contextmanager
-    def _track_post(self, scope: Scope, is_post: bool) -> Iterator[None]:
-        """Note the request as one of its session while the block runs."""
-        session_id, task = session_id_in(scope["headers"]), asyncio.current_task()
-        if not is_post or session_id is None or task is None:
-            yield
+    def _track_session(self, scope: Scope, exchange: Exchange, *, stateless: bool) -> Iterator[Send]:
+        """Note a request of a session while the block runs, or one that may open a session.
+
+        The block sends its response with the function that this yields, which notes whether the session
+        was opened or has ended.
+        """
+        session_id, identity = session_id_in(scope["headers"]), exchange.identity
+        if stateless or not is_handshake_revision(scope["headers"]):
+            yield exchange.send_from_app
             return
-        posts = self._posts.setdefault(session_id, set())
-        posts.add(task)
-        try:
-            yield
-        finally:
-            posts.discard(task)
-            if not posts:
-                self._posts.pop(session_id, None)
+        if session_id is None:
+            with self.sessions.open(identity) as opened:
+                yield watch_opening(exchange.send_from_app, opened)
+            return
+        post = asyncio.current_task() if exchange.method == "POST" else None
+        with self.sessions.use(session_id, identity, post=post):
+            yield self._watch_end(exchange, session_id)
+
+    def _watch_end(self, exchange: Exchange, session_id: str) -> Send:
+        """Return a `send` that forgets the session if the response says that it has ended."""
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ended = message["status"] == 404 or (exchange.method == "DELETE" and message["status"] < 300)
+                if ended and self.sessions.owns(session_id, exchange.identity):
+                    self.sessions.remove(session_id)
+            await exchange.send_from_app(message)
+
+        return send
 
     def _collect_bodies(self, size: int) -> None:
         """Collect the young garbage when it may hold many bytes: errors of the SDK keep bodies in cycles."""
@@ -115,7 +130,7 @@ class SdkServer:
             await asyncio.wait([self._sessions_task])
 
     def _end_session(self, session_id: str, identity: Identity) -> None:
-        """End a session whose key has ended, in a task."""
+        """End a session whose key has ended, or that makes room for another, in a task."""
         task = asyncio.ensure_future(self._delete_session(session_id, identity))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -124,8 +139,9 @@ class SdkServer:
         if self._ready is None or self._stopping.is_set():
             return
         sessions = await asyncio.shield(self._ready)
-        if posts := self._posts.get(session_id):  # their calls are aborted; let them send their errors
+        if posts := self.sessions.posts(session_id):  # their calls are aborted; let them send their errors
             await asyncio.wait(list(posts), timeout=LAST_MESSAGES_WAIT)
+        self.sessions.remove(session_id)
         await sessions.delete(session_id, identity=identity)
 
     async def _started_sessions(self) -> Any:
@@ -152,48 +168,35 @@ class SdkServer:
     def _load_sessions(self) -> Any:
         """Import the SDK and build what needs it."""
         handlers = import_sdk_module("dragoman.mcp.server.handlers")
-        return handlers.SdkSessions(self._build(), body_limit=self._body_limit)
-
-
-class SessionKeys:
-    """The open sessions, each with the key that opened it."""
-
-    def __init__(self, work: ActiveWork, *, end: Callable[[str, Identity], None]) -> None:
-        self._work = work
-        self._end = end
-        self._removers: dict[str, Callable[[], None]] = {}
-
-    def note_response(self, scope: Scope, response: Message, *, identity: Identity) -> None:
-        """Register a session that this response opens; remove one that it ends or does not know."""
-        requested = session_id_in(scope["headers"])
-        if requested is None:
-            opened = session_id_in(response.get("headers", ()))
-            if opened is not None and response["status"] < 400:
-                self._add(opened, identity)
-        elif response["status"] == 404 or scope["method"] == "DELETE":
-            self._remove(requested)
-
-    def _add(self, session_id: str, identity: Identity) -> None:
-        while len(self._removers) >= MAX_TRACKED_SESSIONS:
-            self._remove(next(iter(self._removers)))  # the SDK does not tell which sessions idled out
-
-        def stop(_: KeyEnded) -> None:
-            self._removers.pop(session_id, None)
-            self._end(session_id, identity)
-
-        self._removers[session_id] = self._work.add(identity, stop)
-
-    def _remove(self, session_id: str) -> None:
-        self._removers.pop(session_id, _no_remover)()
-
-
-def _no_remover() -> None:
-    """Remove nothing."""
+        return handlers.SdkSessions(self._build(), limits=self._limits)
 
 
 def session_id_in(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """Return the value of `mcp-session-id`."""
-    return next((value.decode("latin-1") for name, value in headers if name.lower() == SESSION_HEADER), None)
+    return header_in(headers, SESSION_HEADER)
+
+
+def is_handshake_revision(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether the SDK serves a request with these headers in a session, if it has or opens one."""
+    return header_in(headers, VERSION_HEADER) in (None, *HANDSHAKE_REVISIONS)
+
+
+def header_in(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> str | None:
+    """Return the first value of a header, as the SDK reads it."""
+    return next((value.decode("latin-1") for name, value in headers if name.lower() == wanted), None)
+
+
+def watch_opening(send: Send, opened: Callable[[str], None]) -> Send:
+    """Return a `send` that calls `opened` with the id of the session that a response opens."""
+
+    async def watched(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] < 400:
+            session_id = session_id_in(message.get("headers", ()))
+            if session_id is not None:
+                opened(session_id)
+        await send(message)
+
+    return watched
 
 
 def build_sdk_server(tool_server: Any) -> Any:

@@ -17,6 +17,7 @@ from dragoman.config import Config
 from dragoman.http.exchange import BodyLimits, ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.mcp.server.endpoint import McpEndpoint
+from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.server import McpServer
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.app.api_routes import (
@@ -205,6 +206,7 @@ class HubEndpoints:
             identify=auth.identify,
             hosts=config.mcp.hosts,
             origins=config.mcp.origins,
+            limits=McpLimits(sessions=config.mcp.sessions, owner_sessions=config.mcp.owner_sessions),
         )
         body_limits = BodyLimits(count=parts.meter.receiving, max_values=config.limits.values)
         self._mcp.body_limits = body_limits

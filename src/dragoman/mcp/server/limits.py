@@ -1,0 +1,20 @@
+"""Limits of `/mcp`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+BODY_LIMIT = 4_000_000
+IDLE_SECONDS = 1_800.0
+
+
+class McpLimits(Struct, frozen=True, kw_only=True):
+    """How long a request may be, in bytes, and how many sessions may be open, in all and of one owner.
+
+    A session that had no request for `idle` seconds is closed. Revision 2026-07-28 has no sessions.
+    """
+
+    body: int = BODY_LIMIT
+    sessions: int = 2_000
+    owner_sessions: int = 500
+    idle: float = IDLE_SECONDS
