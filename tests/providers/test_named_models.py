@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman import Agent
 from dragoman import events as e
 from dragoman.errors import BadRequest, ConfigError, ProviderError
 from dragoman.messages import Message, TextPart
@@ -291,3 +292,34 @@ async def test_what_has_no_word_yet_passes_but_never_in_place_of_ours(family: st
     assert body["brand_new"] == {"a": 1}
     assert body["model"] == "claude-sonnet-4-5"
     assert "extra_body" not in body
+
+
+@pytest.mark.parametrize(
+    ("name", "similar"),
+    [
+        ("opnai/gpt-5.1", "openai/gpt-5.1"),
+        ("OpenAI/gpt-5.1", "openai/gpt-5.1"),
+        ("openai:gpt-5.1", "openai/gpt-5.1"),
+        ("openai gpt-5.1", "openai/gpt-5.1"),
+        ("antropic/claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"),
+        ("olama/qwen3:8b", "ollama/qwen3:8b"),
+        ("claude_code/sonnet", "claude-code/sonnet"),
+        ("claudecode/sonnet", "claude-code/sonnet"),
+        ("gpt-5.1", "openai/gpt-5.1"),
+        ("claude-sonnet-4-5", "anthropic/claude-sonnet-4-5"),
+        ("sonnet", "claude-code/sonnet"),
+        ("qwen3:8b", "ollama/qwen3:8b"),
+    ],
+)
+def test_a_misspelt_provider_gets_a_suggestion_and_the_list(name: str, similar: str) -> None:
+    for find in (lambda: resolve(name, ENVIRON), lambda: Agent(name).run_sync("hi")):
+        with pytest.raises(ConfigError) as raised:
+            find()
+        assert raised.value.message == f"there is no model {name!r}; did you mean {similar!r}?"
+        assert "anthropic, claude-code, ollama, openai" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize("name", ["zzz", "a" * 5_000, "/", "x" * 5_000 + "/m", "", "  "])
+def test_a_name_like_no_other_gets_the_list_only(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it like 'openai/gpt-5\.1'"):
+        resolve(name, ENVIRON)

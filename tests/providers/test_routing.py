@@ -93,6 +93,39 @@ def test_what_leads_nowhere_is_told_with_what_there_is(model: str) -> None:
     assert refused.value.hint == "a model is written provider/model, or is an alias of dragoman.yaml"
 
 
+@pytest.mark.parametrize(
+    ("model", "similar"),
+    [
+        ("fsat", "fast"),
+        ("FAST", "fast"),
+        ("opnai/gpt-5.1", "openai/gpt-5.1"),
+        ("OpenAI/gpt-5.1", "openai/gpt-5.1"),
+        ("local/quen", "local/qwen"),
+        ("loacl/qwen", "local/qwen"),
+        ("zzz/zzz", None),
+        ("x" * 100_000, None),
+    ],
+)
+def test_a_misspelt_model_gets_the_list_and_a_suggestion(model: str, similar: str | None) -> None:
+    routes = Routing(
+        places("openai", "local"),
+        aliases={"fast": ["openai/m"]},
+        listed_models={"local": ("qwen", "gemma")},
+    )
+    with pytest.raises(NotFound) as refused:
+        routes.find_routes(model)
+    suggestion = "" if similar is None else f"; did you mean {similar!r}?"
+    existing = "fast, local/gemma, local/qwen, openai/..."
+    assert refused.value.message == f"there is no model {model!r}; the hub knows {existing}{suggestion}"
+
+
+def test_the_list_of_models_in_an_error_is_short() -> None:
+    routes = Routing(places("local"), listed_models={"local": [f"m{n}" for n in range(10_000)]})
+    with pytest.raises(NotFound) as refused:
+        routes.find_routes("local/nothing")
+    assert len(refused.value.message) < 1_000
+
+
 def test_a_provider_may_have_no_other_models_than_those_listed() -> None:
     routes = routing(listed_models={"a": ("m", "n")}, default="a", aliases={"odd": ["a/x"]})
     assert [found(routes, model) for model in ("a/m", "n", "b/x")] == [["a/m"], ["a/n"], ["b/x"]]

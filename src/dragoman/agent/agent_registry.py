@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, NotFound
 from dragoman.providers.routing import ModelRoutes, Routing
+from dragoman.suggestions import suggest
 
 
 class ResolvedAgent(NamedTuple):
@@ -50,8 +51,9 @@ class AgentRegistry:
         name = agent or "default"
         agent_spec = self.agents.get(name)
         if agent_spec is None:
+            similar = suggest(name, self.agents)
             raise BadRequest(
-                f"there is no agent {name!r}; there are {_name_list(self.agents)}", field="agent"
+                f"there is no agent {name!r}; there are {_name_list(self.agents)}{similar}", field="agent"
             )
         if model or max_steps:
             agent_spec = replace(
@@ -67,7 +69,8 @@ class AgentRegistry:
         except NotFound:
             models = _name_list({**self.routing.aliases, **self.routing.providers})
             raise BadRequest(
-                f"no provider answers for {agent_spec.model!r}; the providers are {models}",
+                f"no provider answers for {agent_spec.model!r}; the providers are {models}"
+                f"{self.routing.suggest(agent_spec.model)}",
                 field="model",
                 hint="a model is written provider/model, or is an alias",
             ) from None

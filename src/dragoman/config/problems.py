@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import msgspec
@@ -72,12 +71,6 @@ def describe_value(value: Any, path: FieldPath) -> str:
             return "a mapping"
         case _:
             return f"a {type(value).__name__}"
-
-
-def suggest(name: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` if one of the names is similar, else ""."""
-    near = get_close_matches(name.lower(), list(names), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -16,9 +16,9 @@ from dragoman.config.problems import (
     describe_value,
     join_names,
     looks_secret,
-    suggest,
 )
 from dragoman.config.yaml_document import InvalidScalar, parse_text
+from dragoman.suggestions import suggest
 
 _TYPE_TEXTS = {
     "int": "a whole number",

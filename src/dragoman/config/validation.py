@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote, suggest
+from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
 from dragoman.config.sections import (
     Config,
     KeyConfig,
@@ -21,6 +21,7 @@ from dragoman.config.sections import (
 )
 from dragoman.config.yaml_document import InvalidScalar
 from dragoman.limits import Limits
+from dragoman.suggestions import suggest
 
 # Agents: stop conditions, functions, output schemas.
 
@@ -149,7 +150,11 @@ def _unresolved_text(model: str, config: Config) -> str:
     provider, slash, provider_model = model.partition("/")
     if slash and provider_model:
         return _unknown_provider_text(provider, config)
-    return f"{quote(model)} is neither provider/model nor an alias{suggest(model, config.aliases)}"
+    providers = [f"{name}/..." for name in config.providers]
+    suggestion = suggest(model, config.aliases) or suggest(model, providers)
+    names = [*config.aliases, *providers]
+    existing = f"; there are {join_names(names)}" if names else ""
+    return f"{quote(model)} is neither provider/model nor an alias{suggestion or existing}"
 
 
 def _unknown_provider_text(name: str, config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from dragoman.errors import ConfigError
@@ -11,8 +12,11 @@ from dragoman.providers.model import Model
 from dragoman.providers.ollama import OLLAMA_URL, OllamaProvider
 from dragoman.providers.openai import OPENAI_URL, OpenAIProvider
 from dragoman.providers.provider import Provider
+from dragoman.suggestions import find_similar_name
 
 _OLLAMA_PORT = 11434
+_SEPARATOR = re.compile(r"\s*[/:\\\s]\s*")  # what people write for the slash
+_FAMILY_END = re.compile(r"(?<=[A-Za-z])[-_.\d]")  # what follows the family in a model's name
 
 
 def resolve(name: str, environ: Mapping[str, str]) -> Model:
@@ -24,11 +28,24 @@ def resolve(name: str, environ: Mapping[str, str]) -> Model:
     provider, slash, model = name.partition("/")
     make = _FACTORIES.get(provider)
     if not slash or not model or make is None:
+        similar = find_similar_model(name)
+        suggestion = "write it like 'openai/gpt-5.1'" if similar is None else f"did you mean {similar!r}?"
         raise ConfigError(
-            f"there is no model {name!r}; write it like 'openai/gpt-5.1'",
+            f"there is no model {name!r}; {suggestion}",
             hint=f"the providers that need no configuration are {', '.join(sorted(_FACTORIES))}",
         )
     return Model(make(environ, name), model)
+
+
+def find_similar_model(name: str) -> str | None:
+    """Return the name that was probably meant: of a similar provider, or with the provider added."""
+    place, _, model = _SEPARATOR.sub("/", name.strip(), count=1).partition("/")
+    provider = find_similar_name(place.strip(), _FACTORIES) if model else None
+    if provider is not None:
+        return f"{provider}/{model.strip()}"
+    family = find_similar_name(_FAMILY_END.split(place.strip(), maxsplit=1)[0], _PROVIDER_OF_FAMILY)
+    is_bare = "/" not in name and family is not None
+    return f"{_PROVIDER_OF_FAMILY[str(family)]}/{name.strip()}" if is_bare else None
 
 
 def _openai(environ: Mapping[str, str], name: str) -> Provider:
@@ -62,6 +79,19 @@ _FACTORIES: Mapping[str, Callable[[Mapping[str, str], str], Provider]] = {
     "ollama": _ollama,
     "claude-code": _claude_code,
 }
+_PROVIDER_OF_FAMILY: Mapping[str, str] = {
+    "gpt": "openai",
+    "chatgpt": "openai",
+    "claude": "anthropic",
+    "sonnet": "claude-code",
+    "opus": "claude-code",
+    "haiku": "claude-code",
+    "llama": "ollama",
+    "qwen": "ollama",
+    "mistral": "ollama",
+    "gemma": "ollama",
+}
+"""Providers by the first word of a model's name, for suggestions only."""
 
 
 def _key(variable: str, name: str, *, environ: Mapping[str, str], required: str | None) -> str | None:

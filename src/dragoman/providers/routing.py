@@ -13,9 +13,11 @@ from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, Prov
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
+from dragoman.suggestions import find_similar_name, suggest
 
 FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
 MAX_CACHED = 2048
+MAX_NAMES_SHOWN = 50  # in an error
 
 
 class Route(NamedTuple):
@@ -160,11 +162,27 @@ class Routing:
             provider = self.providers[place]
         if provider is not None and model and (slash or place == self._default) and self._lists(place, model):
             return Route(provider, model)
-        existing = ", ".join(sorted([*self.aliases, *(f"{place}/..." for place in self.providers)])) or "none"
+        names = sorted([*self.aliases, *self._model_patterns()])
+        existing = ", ".join([*names[:MAX_NAMES_SHOWN], *["…"][: len(names) > MAX_NAMES_SHOWN]]) or "none"
         raise NotFound(
-            f"there is no model {requested!r}; the hub knows {existing}",
+            f"there is no model {requested!r}; the hub knows {existing}{self.suggest(requested)}",
             hint="a model is written provider/model, or is an alias of dragoman.yaml",
         )
+
+    def suggest(self, name: str) -> str:
+        """Return `; did you mean 'x'?` for a misspelt alias, provider or listed model, else ""."""
+        place, _, model = name.partition("/")
+        provider = find_similar_name(place, self.providers) if model else None
+        names = {*self.aliases, *(each for each in self._model_patterns() if not each.endswith("/..."))}
+        if provider is not None and provider not in self._listed_models:
+            names.add(f"{provider}/{model}")
+        return suggest(name, names - {name})
+
+    def _model_patterns(self) -> Iterator[str]:
+        """Yield `provider/...`, or each model of a provider that has no others."""
+        for place in self.providers:
+            models = self._listed_models.get(place)
+            yield from [f"{place}/..."] if models is None else [f"{place}/{model}" for model in models]
 
 
 def is_cooling_down(route: Route) -> bool:

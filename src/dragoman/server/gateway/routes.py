@@ -31,6 +31,7 @@ from dragoman.server.gateway.headers import request_id_headers
 from dragoman.server.gateway.model_catalog import ModelCatalog
 from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
 from dragoman.server.metrics import Metrics
+from dragoman.suggestions import suggest
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
@@ -189,7 +190,8 @@ class Gateway:
             if allowed is None:
                 raise
             raise NotFound(
-                f"there is no model {head.model!r}", hint=f"this key may ask {list(allowed)}"
+                f"there is no model {head.model!r}{suggest(head.model, allowed)}",
+                hint=f"this key may ask {list(allowed)}",
             ) from None
         require_model_access(allowed, head.model, routing=catalog.routing)
         return routes
