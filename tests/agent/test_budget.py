@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dragoman import Context
+from dragoman import Context, user_message
 from dragoman.accounts.price import NANOS_PER_DOLLAR
 from dragoman.accounts.price_list import PriceList
 from dragoman.agent.agent import Agent
 from dragoman.agent.settings import RunLimits
-from dragoman.agent.turn import StepChange
+from dragoman.agent.turn import StepChange, StepContext
 from dragoman.errors import BudgetExhausted, ConfigError
 from dragoman.events import Usage
 from dragoman.operations.budget import Budget
@@ -75,6 +75,30 @@ async def test_the_budget_is_asked_again_after_every_step() -> None:
     assert (result.exit_reason, result.steps, result.text) == ("budget_exhausted", 1, "Let me")
     assert result.cost == pytest.approx(0.011)
     assert len(provider(agent).requests) == 1
+
+
+LONG = Usage(input_tokens=5_000, output_tokens=10)  # though its prompt is estimated at some 100 tokens
+SPENT = 5_000e-6 + 10 * 10e-6
+NEXT_PROMPT = 5_000 * 2e-6  # at most: all of it may be written to the cache
+
+
+@pytest.mark.parametrize(("room", "steps"), [(NEXT_PROMPT / 2, 1), (NEXT_PROMPT * 1.01, 2)])
+async def test_a_step_reserves_at_least_what_the_last_prompt_really_was(room: float, steps: int) -> None:
+    agent = limited(SPENT + ANSWER + room, calling(usage=LONG), Step(text="4", usage=LONG))
+    result = await agent.spawn(ASK).result
+    assert result.steps == steps
+    assert result.exit_reason == ("success" if steps == 2 else "budget_exhausted")
+
+
+async def test_a_step_whose_conversation_was_cut_reserves_its_own_prompt_only() -> None:
+    def cut(step: StepContext) -> StepChange | None:
+        return StepChange(messages=[user_message("And?")], tools=[]) if step.number > 1 else None
+
+    room = NEXT_PROMPT / 2
+    agent = limited(
+        SPENT + ANSWER + room, calling(usage=LONG), Step(text="4", usage=USED), on_prepare_step=cut
+    )
+    assert (await agent.spawn(ASK).result).exit_reason == "success"
 
 
 async def test_what_a_request_says_of_the_length_of_its_answer_is_believed() -> None:

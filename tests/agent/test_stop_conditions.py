@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +21,14 @@ from dragoman.agent.stop_conditions import (
     tokens,
     tool_called,
 )
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, ConfigError
 from dragoman.events import Usage
+from dragoman.mcp.server_spec import ServerSpec
+from dragoman.model_request import Tool
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import ASK, PRICES, USED, add, calling, fail, scripted
 
+RAW = Path(__file__).parents[1] / "mcp" / "client" / "raw_server.py"
 FAILING = ScriptedCall("lab_fail", {"why": "no"})
 
 
@@ -68,7 +73,14 @@ async def test_no_progress_is_the_same_call_failing_again_and_again() -> None:
 
 
 async def test_a_condition_that_is_never_met_changes_nothing() -> None:
-    conditions = (tool_called("x"), text_matches("never"), tokens(9**9), cost(9), seconds(99), no_progress(1))
+    conditions = (
+        tool_called("hub_call"),
+        text_matches("never"),
+        tokens(9**9),
+        cost(9),
+        seconds(99),
+        no_progress(1),
+    )
     stop = any_of(*conditions)
     result = await Agent(scripted(calling(), "4"), operations=[add], stop_when=stop).spawn(ASK).result
     assert (result.exit_reason, result.text, result.stopped_by) == ("success", "4", None)
@@ -92,6 +104,82 @@ def test_no_step_is_needed_to_ask_a_condition() -> None:
     ]
     assert [stop(nothing) for stop in conditions] == [False] * 7
     assert all_of(steps(0), steps(1))(nothing) is False
+
+
+@pytest.mark.parametrize(
+    "name", ["math.add", "math_add", "add", "math.*", "math_*", "ad?", "*.add", "*"], ids=str
+)
+@pytest.mark.parametrize("way", ["direct", "bare", "hub_call", "hub_call_underscored"])
+async def test_a_tool_is_named_as_in_allowed_tools_however_it_is_called(name: str, way: str) -> None:
+    numbers = {"a": 1, "b": 2}
+    match way:
+        case "direct":
+            call = ScriptedCall("math_add", numbers)
+        case "bare":
+            call = ScriptedCall("add", numbers)
+        case _:
+            tool = "math.add" if way == "hub_call" else "math_add"
+            call = ScriptedCall("hub_call", {"calls": [{"tool": tool, "input": numbers}]})
+    fails = ScriptedCall("lab_fail", {"why": "no"})
+    if way.startswith("hub_call"):
+        fails = ScriptedCall("hub_call", {"calls": [{"tool": "lab.fail", "input": {"why": "no"}}]})
+    agent = Agent(
+        scripted(calling(fails), calling(call), "4"),
+        operations=[add, fail],
+        meta_tools=way.startswith("hub_call"),
+        stop_when=tool_called(name),
+    )
+    result = await agent.spawn(ASK).result
+    assert (result.steps, result.stopped_by) == (1 if name == "*" else 2, f"tool_called({name!r})")
+
+
+@pytest.mark.parametrize(
+    ("stop", "name", "similar"),
+    [
+        (tool_called("math_ad"), "math_ad", "; did you mean 'math.add'?"),
+        (tool_called("Add"), "Add", "; did you mean 'math.add'?"),
+        (steps(3) | tool_called("math.addd"), "math.addd", "; did you mean 'math.add'?"),
+        ([steps(3), all_of(tool_called("add"), tool_called("zzz"))], "zzz", ""),
+        (any_of(steps(2), steps(3) & tool_called("lab.*x")), "lab.*x", None),
+        (tool_called(""), "", ""),
+    ],
+)
+@pytest.mark.parametrize("meta_tools", [False, True])
+def test_an_unknown_tool_is_an_error_when_the_agent_is_made(
+    stop: Any, name: str, similar: str | None, meta_tools: bool
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Agent(scripted("4"), operations=[add, fail], stop_when=stop, meta_tools=meta_tools)
+    message = f"stop_when: there is no tool {name!r}; there are lab.fail, math.add"
+    assert raised.value.message.startswith(message)
+    assert similar is None or raised.value.message == message + similar
+
+
+async def test_client_tools_and_meta_tools_can_be_waited_for() -> None:
+    client = Tool("ask_user", "Asks.", {"type": "object"})
+    names = tool_called("ask_user") | tool_called("hub_search") | tool_called("hub.search")
+    agent = Agent(
+        scripted(calling(ScriptedCall("hub_search", {"query": "add"})), "4"),
+        operations=[add],
+        client_tools=[client],
+        meta_tools=True,
+        stop_when=names,
+    )
+    result = await agent.spawn(ASK).result
+    assert result.stopped_by == "tool_called('hub_search')"
+
+
+async def test_tools_of_mcp_servers_are_checked_when_the_servers_are_connected() -> None:
+    server = ServerSpec(name="raw", command=(sys.executable, "-S", "-E", str(RAW)), trust="always")
+    connected = Agent(
+        scripted(calling(ScriptedCall("raw_echo", {})), "4"), mcp=[server], stop_when=tool_called("echo")
+    )
+    async with connected:
+        assert (await connected.spawn(ASK).result).stopped_by == "tool_called('echo')"
+    unknown = Agent(scripted("4"), mcp=[server], stop_when=tool_called("ehco"))
+    with pytest.raises(ConfigError, match=r"there is no tool 'ehco'; there are .*did you mean 'raw\.echo'"):
+        await unknown.connect()
+    assert unknown.servers == ()
 
 
 async def test_what_is_called_through_the_meta_tool_counts_too() -> None:

@@ -23,7 +23,7 @@ from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
-from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, max_output_of, token_factor
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
@@ -52,7 +52,6 @@ NO_RETRY = RetryPolicy(retries=0)
 NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
-
 
 # ---- the answer --------------------------------------------------------------------------------------
 
@@ -175,6 +174,8 @@ class ModelCall(Generic[T]):
         self.route: Route | None = None
         """The route that was asked last."""
         self.answer: UpstreamAnswer[T] | None = None
+        self.previous_prompt: PromptSize | None = None
+        """The prompt of the run's last step: unless it was cut since, this one is not shorter."""
         self._payment = payment
         self._routes = routes
         self._open_answer = open_answer
@@ -222,6 +223,19 @@ class ModelCall(Generic[T]):
         return self._estimate_input()
 
     @property
+    def prompt_size(self) -> PromptSize | None:
+        """The prompt of an ended call for which money was reserved, if its provider counted it."""
+        usage = self.usage
+        if usage is None or usage.estimated or usage.input_tokens is None or "input_tokens" not in vars(self):
+            return None
+        return PromptSize(self.input_tokens, usage.input_tokens)
+
+    def _reserved_input(self) -> int:
+        """Return the tokens to reserve for the prompt: the estimate, or the last prompt if larger."""
+        estimate, previous = self.input_tokens, self.previous_prompt
+        return estimate if previous is None else previous.expect_next(estimate)
+
+    @property
     def usage(self) -> e.Usage | None:
         """The tokens of an ended call, the provider's or a marked estimate; None when nothing is known."""
         return None if self._record is None or self._record.tokens == NO_USAGE else self._record.tokens
@@ -249,7 +263,7 @@ class ModelCall(Generic[T]):
             identity,
             price=self._payment.price(self._routes.first),
             entry=entry,
-            input_tokens=self.input_tokens if meter.is_limited(identity) else 0,
+            input_tokens=self._reserved_input() if meter.is_limited(identity) else 0,
             max_output=self._max_output,
             model=self._routes.model,
         )
@@ -266,7 +280,7 @@ class ModelCall(Generic[T]):
             return
         self._reservation = payment.reservation(self._routes)
         if self._reservation is not None:
-            self._reservation.reserve(lambda: self.input_tokens, self._max_output)
+            self._reservation.reserve(self._reserved_input, self._max_output)
 
     async def begin(self) -> T | None:
         """Reserve and admit, then ask the routes in order until one answers; return the first item.

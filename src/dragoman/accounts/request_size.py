@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from dragoman.model_request import ModelRequest
 from dragoman.providers.routing import Route
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR
 
 CHARACTERS_PER_TOKEN = 4
+
+
+class PromptSize(msgspec.Struct, frozen=True):
+    """The tokens of a prompt: estimated before its call, and counted by its provider."""
+
+    estimated: int
+    counted: int
+
+    def expect_next(self, estimate: int) -> int:
+        """Return the tokens of the run's next prompt: no fewer than this one's, unless it was cut."""
+        return estimate if estimate < self.estimated else max(estimate, self.counted)
 
 
 def token_factor(route: Route) -> float:

@@ -126,6 +126,7 @@ class Agent(Generic[T]):
         self._stop_condition = combined_condition(settings.stop_when)
         self._output = output if isinstance(output, Output | None) else Output(output)
         self._prices = ModelPrices(settings.prices)
+        self._check_tool_names(self._resources.peek())
 
     def __repr__(self) -> str:
         return f"Agent({self._model_or_name!r}, name={self.settings.name!r})"
@@ -147,10 +148,15 @@ class Agent(Generic[T]):
             await self.cleanup()
 
     async def connect(self) -> None:
-        """Connect the MCP servers and wait for their tool lists, as `async with` does. Raises Unavailable."""
+        """Connect the MCP servers and wait for their tool lists, as `async with` does.
+
+        Raises Unavailable for a server that does not connect, ConfigError for a stop condition on a tool
+        that there is not.
+        """
         resources = self._resources.here()
         async with resources.open_lock:
-            await resources.tools.open()
+            if not resources.tools.is_open:
+                await self._open_tools(resources.tools)
         if self.limits.max_budget_usd is not None:
             await self._prices.load()
 
@@ -386,6 +392,21 @@ class Agent(Generic[T]):
         )
         resources.runs[run] = None
         return run
+
+    async def _open_tools(self, tools: AgentTools) -> None:
+        await tools.open()
+        try:
+            self._check_tool_names(tools)
+        except ConfigError:
+            await tools.close()
+            raise
+
+    def _check_tool_names(self, tools: AgentTools) -> None:
+        """Raise ConfigError if a stop condition asks for a tool that there is not."""
+        condition, model = self._stop_condition, self._model_or_name
+        family = model.provider.family if isinstance(model, Model) else str(model).partition("/")[0]
+        if condition is not None and family not in SELF_BUDGETED:  # these have tools of their own
+            tools.require_names(condition.tools, self.settings.client_tools, argument="stop_when")
 
     def _tool_selection(self, spawn_settings: SpawnSettings) -> ToolSelection:
         """Return the tools of this run."""

@@ -5,31 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.mcp_servers import McpServer, server_specs
-from dragoman.agent.toolbox import Toolbox, wire_name
-from dragoman.errors import Unavailable
+from dragoman.agent.tool_names import matches_id, matches_tool
+from dragoman.agent.toolbox import Toolbox
+from dragoman.errors import ConfigError, Unavailable
 from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalStore, MemoryApprovalStore
 from dragoman.operations.calls import Calls
 from dragoman.operations.ledger import Ledger, MemoryLedger
-from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import OperationSource, Registry
+from dragoman.suggestions import find_similar_name
 
 if TYPE_CHECKING:
     from dragoman.mcp.client.client import McpClient
 
 MAX_SHOWN_TOOLS = 64  # tools, above which a model is shown the four meta-tools
 LEDGER_CALLS = 1_000  # calls that are remembered
+MAX_NAMES_SHOWN = 50  # in an error
 
 
 class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,16 @@ class AgentTools:
             if name != "*" and not any(matches_tool(name, each) for each in tools)
         ]
 
+    def require_names(self, names: Sequence[str], client_tools: Sequence[Tool], *, argument: str) -> None:
+        """Raise ConfigError for a name that matches no tool, unless MCP servers are not connected yet."""
+        if not names or not self.is_open:
+            return
+        ids = [*(each.id for each in self.registry.list()), *(tool.name for tool in client_tools)]
+        meta_ids = [meta_tool_id(tool.name) or tool.name for tool in META_TOOLS]
+        for name in names:
+            if not any(matches_id(name, id) for id in (*ids, *meta_ids)):
+                raise ConfigError(f"{argument}: there is no tool {name!r}; {describe_tools(name, ids)}")
+
     def _make_toolbox(self, operations: Sequence[Operation], selection: ToolSelection) -> Toolbox:
         if not (selection.meta_tools or (selection.meta_tools is None and len(operations) > MAX_SHOWN_TOOLS)):
             pinned = [each.id for each in operations]
@@ -176,7 +188,10 @@ class AgentTools:
 DEFAULT_SELECTION = ToolSelection()
 
 
-def matches_tool(name: str, tool: Operation | Tool) -> bool:
-    """Return whether a name or pattern matches the tool."""
-    tool_names = (tool.id, wire_name(tool.id), tool.name) if isinstance(tool, Operation) else (tool.name,)
-    return any(fnmatchcase(candidate, name) for candidate in tool_names)
+def describe_tools(name: str, ids: Sequence[str]) -> str:
+    """Return which tools there are, and the one that a misspelt name may mean."""
+    listed = ", ".join([*ids[:MAX_NAMES_SHOWN], *["…"][: len(ids) > MAX_NAMES_SHOWN]])
+    id_of_bare_name = {id.partition(".")[2]: id for id in ids if "." in id}
+    bare_name = find_similar_name(name, id_of_bare_name)
+    similar = find_similar_name(name, ids) or (bare_name and id_of_bare_name[bare_name])
+    return f"there are {listed or 'none'}" + (f"; did you mean {similar!r}?" if similar else "")

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.model_call import Batch, ModelCall
+from dragoman.accounts.request_size import PromptSize
 from dragoman.agent import outcome as closing
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
@@ -59,6 +60,7 @@ class Loop:
         self._normaliser = StreamNormaliser(turn.toolbox, existing_ids=())
         self._call: ModelCall[Batch] | None = None
         self._step_cost: float | None = None
+        self._previous_prompt: PromptSize | None = None
         self._started_at = turn.clock()
         self._earlier_usage = _stored_usage(turn.fold.metadata)
         self._answers: dict[str, ApprovalAnswer] = {}
@@ -239,6 +241,7 @@ class Loop:
         await self.turn.payment.ready()
         call.end()
         self._finish_step = replace(self._finish_step, usage=call.usage)
+        self._previous_prompt = call.prompt_size
         await self._leave_call()
 
     async def _begin_call(self, step: StepRequest) -> tuple[ModelCall[Batch], Batch]:
@@ -263,9 +266,11 @@ class Loop:
 
     def _model_call(self, step: StepRequest) -> ModelCall[Batch]:
         turn = self.turn
-        return ModelCall.for_events(
+        call = ModelCall.for_events(
             turn.payment, step.request, routes=step.routes, tracing=turn.tracing, retry=turn.retry_policy
         )
+        call.previous_prompt = self._previous_prompt
+        return call
 
     async def _prepare_step(self) -> tuple[StepRequest, Batch]:
         """Return the next request after `on_prepare_step`, context fitting and hooks, and the events of the
@@ -318,11 +323,13 @@ class Loop:
     def _record_step(self, request: ModelRequest, duration: float) -> StepTaken:
         """Append the finished step to `steps_taken`."""
         text = "".join(draft.text() for draft in closing.last_text_blocks(self.turn.fold))
+        calls = tuple(self.turn.fold.step_calls())
         step = StepTaken(
             number=self.step_count,
             model=self._finish_step.model or request.model,
             text=text,
-            calls=tuple(self.turn.fold.step_calls()),
+            calls=calls,
+            called=tuple(name for call in calls for name in self.turn.toolbox.called_operations(call)),
             usage=self._finish_step.usage,
             cost=self._step_cost,
             duration=duration,

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
+from dragoman.agent.tool_names import matches_id
 from dragoman.errors import BadRequest, InvalidInput
 from dragoman.events import FinishReason, Usage
 from dragoman.messages import ToolPart
@@ -23,7 +25,8 @@ ExitReason = Literal[
 class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
     """A finished model call with the tool calls that it asked for. `cost` is in US dollars.
 
-    Unknown values are None.
+    `called` names what the calls called, also through `hub_call`: ids of operations (`math.add`), and names
+    of other tools. Unknown values are None.
     """
 
     number: int
@@ -34,6 +37,7 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
     cost: float | None = None
     duration: float = 0.0
     finish_reason: FinishReason | None = None
+    called: tuple[str, ...] = ()
 
 
 class SoFar(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,8 @@ class Condition(msgspec.Struct, frozen=True):
     """A stop condition; true when called with the progress of a run. `|` and `&` combine conditions."""
 
     check: Callable[[SoFar], Halt | None]
+    tools: tuple[str, ...] = ()
+    """The names of tools that the condition asks for."""
 
     def __call__(self, so_far: SoFar) -> bool:
         return self.check(so_far) is not None
@@ -95,14 +101,15 @@ def steps(count: int) -> Condition:
 def tool_called(name: str) -> Condition:
     """Stop after a step that called this tool, directly or through `hub_call`.
 
-    `math_add` and `math.add` both name it.
+    `math_add`, `math.add`, `add` and the pattern `math.*` all name it, as in `allowed_tools`. An agent raises
+    ConfigError for a name that matches none of its tools: when it is made, or, with MCP servers, when these
+    are connected.
     """
-    wanted = normal_name(name)
-    says = f"tool_called({name!r})"
-    return make_condition(
-        says,
-        lambda done: any(normal_name(each) == wanted for call in done.calls for each in called_tools(call)),
-    )
+
+    def was_called(done: SoFar) -> bool:
+        return any(matches_id(name, each) for step in done.steps for each in step.called)
+
+    return replace(make_condition(f"tool_called({name!r})", was_called), tools=(name,))
 
 
 def text_matches(pattern: str) -> Condition:
@@ -148,7 +155,7 @@ def any_of(*stops: StopCondition) -> Condition:
     def find(so_far: SoFar) -> Halt | None:
         return next((halt for one in conditions if (halt := one.check(so_far)) is not None), None)
 
-    return Condition(find)
+    return Condition(find, tools_of(conditions))
 
 
 def all_of(*stops: StopCondition) -> Condition:
@@ -163,7 +170,12 @@ def all_of(*stops: StopCondition) -> Condition:
         worst: ExitReason = next((halt.exit for halt in met if halt.exit != "success"), "success")
         return Halt(worst, " and ".join(halt.why for halt in met))
 
-    return Condition(find)
+    return Condition(find, tools_of(conditions))
+
+
+def tools_of(conditions: Sequence[Condition]) -> tuple[str, ...]:
+    """Return the names of tools that these conditions ask for."""
+    return tuple(dict.fromkeys(name for one in conditions for name in one.tools))
 
 
 def as_condition(stop: StopCondition) -> Condition:
@@ -231,7 +243,3 @@ def signature(call: ToolPart) -> str:
 
 def canonical_json(value: Any) -> str:
     return msgspec.json.encode(value, order="sorted").decode()
-
-
-def normal_name(name: str) -> str:
-    return name.replace(".", "_")

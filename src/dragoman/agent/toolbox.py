@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from dragoman.agent.stop_conditions import called_tools
+from dragoman.agent.tool_names import NAME_LIMIT, wire_name
 from dragoman.errors import Conflict, NotFound
 from dragoman.identity import Identity
+from dragoman.messages import ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.calls import Calls
@@ -21,8 +23,6 @@ from dragoman.operations.registry import Registry
 from dragoman.wire.token_estimate import estimate_input, estimate_text
 
 ToolKind = Literal["meta", "operation", "client", "unknown"]
-NAME_LIMIT = 64  # of the strictest provider
-INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class Toolbox:
@@ -43,6 +43,7 @@ class Toolbox:
         manual: bool = False,
     ) -> None:
         self._calls = calls
+        self._registry = registry
         self._meta = meta
         self._manual = manual
         self._client_names = {tool.name for tool in client}
@@ -66,6 +67,18 @@ class Toolbox:
         if self._find_operation(name) is None:
             return "unknown"
         return "client" if self._manual else "operation"
+
+    def called_operations(self, call: ToolPart) -> list[str]:
+        """Return what a call called, also through `hub_call`: ids of operations, else names as written."""
+        if call.name in self._client_names:
+            return [call.name]
+        direct, *entries = called_tools(call)
+        pinned = self._find_operation(direct)
+        called = [(meta_tool_id(direct) or direct) if pinned is None else pinned.id]
+        for entry in entries:
+            operation = find_operation(self._registry, entry)
+            called.append(entry if operation is None else operation.id)
+        return called
 
     def tool_names(self) -> list[str]:
         """Return the names that the model is shown."""
@@ -139,11 +152,6 @@ def find_operation(registry: Registry, id: str) -> Operation | None:
         return registry.get(id)
     except NotFound:
         return None
-
-
-def wire_name(id: str) -> str:
-    """Return an operation's id as a tool name that every provider accepts: most refuse a dot."""
-    return INVALID_CHARACTERS.sub("_", id)[:NAME_LIMIT]
 
 
 def unique_names(operations: Sequence[Operation]) -> dict[str, Operation]:

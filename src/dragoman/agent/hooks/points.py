@@ -24,7 +24,7 @@ from dragoman.agent.hooks.events import (
     UserPromptSubmit,
 )
 from dragoman.agent.hooks.runner import HookAnswer, HookRunner
-from dragoman.agent.toolbox import wire_name
+from dragoman.agent.tool_names import wire_name
 from dragoman.messages import Message, Part, TextPart
 from dragoman.operations.arguments.validation import excerpt_value
 from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
