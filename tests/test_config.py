@@ -121,6 +121,40 @@ BAD: dict[str, tuple[str, list[str]]] = {
             "hub.yaml:5: aliases.b: is a cycle: b -> a -> b",
         ],
     ),
+    "an alias that balances what is not there": (
+        f"{UP}aliases:\n  a:\n    models: [up/x, upp/y]\n    balance: round_robbin\n    weight: 3",
+        [
+            "hub.yaml:6: aliases.a.balance: expected failover, round_robin, least_busy, weighted or latency",
+            "hub.yaml:7: aliases.a.weight: there is no such field; did you mean 'weights'?",
+        ],
+    ),
+    "a model of a balanced alias that leads nowhere": (
+        f"{UP}aliases:\n  a:\n    models:\n      - up/x\n      - upp/y\n    balance: latency",
+        ["hub.yaml:7: aliases.a.models[1]: there is no provider 'upp'; did you mean 'up'?"],
+    ),
+    "an alias without models": (
+        f"{UP}aliases:\n  a: {{balance: latency}}\n  b: {{models: [], balance: latency}}",
+        [
+            "hub.yaml:4: aliases.a.models: is missing",
+            "hub.yaml:5: aliases.b.models: expected a list that is not empty, got an",
+        ],
+    ),
+    "weights that say nothing": (
+        f"""{UP}aliases:
+  a: {{models: [up/x], balance: latency, weights: {{up/x: 1}}}}
+  b: {{models: [up/x, up/y], balance: weighted, weights: {{up/z: 1}}}}
+  c: {{models: [up/x, up/y], balance: weighted, weights: {{up/x: 0, up/y: 0}}}}
+""",
+        [
+            "hub.yaml:4: aliases.a.weights: is for balance: weighted, and this is latency",
+            "hub.yaml:5: aliases.b.weights.up/z: 'up/z' is not one of the models; did you mean",
+            "hub.yaml:6: aliases.c.weights: at least one model needs a weight above 0",
+        ],
+    ),
+    "a weight below 0": (
+        f"{UP}aliases:\n  c: {{models: [up/x, up/y], balance: weighted, weights: {{up/x: -1}}}}",
+        ["hub.yaml:4: aliases.c.weights.up/x: expected a number >= 0, got -1"],
+    ),
     "an alias like a provider's model": (
         f"{UP}aliases:\n  up/x: up/y",
         ["hub.yaml:4: aliases.up/x: an alias must not be empty, `*`, or begin with a provider's name"],

@@ -21,7 +21,9 @@ providers:
   small: {type: local}
 default_provider: openai
 model: fast
-aliases: {fast: [openai/gpt-5, small/smollm2]}
+aliases:
+  fast: [openai/gpt-5, small/smollm2]
+  wide: {models: [openai/gpt-5, small/smollm2], balance: least_busy}
 fallbacks: {"*": [small/smollm2]}
 fallback_on: [timeout]
 limits:
@@ -39,6 +41,7 @@ small      local      here                       none
 MODEL                 GOES TO
 the default           fast
 fast                  openai/gpt-5, then small/smollm2
+wide                  openai/gpt-5 or small/smollm2 (least_busy)
 any other name        openai/that name
 * failing             small/smollm2
 
@@ -137,7 +140,11 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
         ],
         "model": "fast",
         "defaultProvider": "openai",
-        "aliases": {"fast": ["openai/gpt-5", "small/smollm2"]},
+        "aliases": {
+            "fast": ["openai/gpt-5", "small/smollm2"],
+            "wide": ["openai/gpt-5", "small/smollm2"],
+        },
+        "balance": {"wide": "least_busy"},
         "fallbacks": {"*": ["small/smollm2"]},
         "fallbackOn": ["timeout"],
         "limits": {

@@ -14,6 +14,7 @@ import yaml
 from dragoman.cli import program
 from dragoman.config import (
     AgentConfig,
+    AliasConfig,
     Config,
     CooldownConfig,
     CorsConfig,
@@ -47,6 +48,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 LINK = r"\]\(([\w./-]*\.md|(?=#))(?:#([\w-]+))?\)"
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "The hub": Config,
+    "Aliases": AliasConfig,
     "Providers": ProviderConfig,
     "Keys of a provider": KeyConfig,
     "Cooldown": CooldownConfig,

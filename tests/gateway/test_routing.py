@@ -314,3 +314,46 @@ async def test_options_of_a_provider_fill_in_what_a_client_leaves_open(tmp_path:
         await at.chat(seed=1)
         body = at.sites["up"].bodies[0]
         assert (body["temperature"], body["seed"]) == (0.0, 1)
+
+
+def balanced(balance: str, **weights: int) -> dict[str, Any]:
+    names = {f"{name}/m": weight for name, weight in weights.items()}
+    alias: dict[str, Any] = {"models": ["one/m", "two/m"], "balance": balance}
+    return {"any": {**alias, "weights": names} if weights else alias}
+
+
+async def test_a_balanced_alias_spreads_requests_and_records_who_served_them(tmp_path: Path) -> None:
+    one, two = Site(completion()), Site(completion())
+    async with desk(tmp_path, one=one, two=two, aliases=balanced("weighted", one=2)) as at:
+        names = [served_by(await at.chat("any")) for _ in range(6)]
+        assert names == ["one/m", "two/m", "one/m"] * 2
+        assert [row.provider for row in await at.rows(6)] == ["one", "two", "one"] * 2
+        assert (len(one.requests), len(two.requests)) == (4, 2)
+
+
+async def test_counting_tokens_takes_no_turn_of_a_balanced_alias(tmp_path: Path) -> None:
+    one, two = Site(message(), type="anthropic"), Site(message(), type="anthropic")
+    async with desk(tmp_path, one=one, two=two, aliases=balanced("round_robin")) as at:
+        names = []
+        for _ in range(4):
+            await at.http.post("/v1/messages/count_tokens", json={"model": "any", "messages": []})
+            names.append(served_by(await at.message("any")))
+        assert names == ["one/m", "two/m"] * 2
+
+
+async def test_a_server_that_fails_gets_no_more_requests_of_a_balanced_alias(tmp_path: Path) -> None:
+    for balance in ("round_robin", "least_busy", "weighted", "latency"):
+        # garbage is a failure of the connection: no key cools down for it
+        one, two = Site(b"garbage\r\n\r\n"), Site(completion())
+        async with desk(tmp_path / balance, one=one, two=two, aliases=balanced(balance)) as at:
+            assert {served_by(await at.chat("any")) for _ in range(9)} == {"two/m"}
+            assert len(one.requests) <= 3, balance
+
+
+async def test_requests_at_once_are_spread_over_idle_servers(tmp_path: Path) -> None:
+    one, two = Site(completion()), Site(completion())
+    async with desk(tmp_path, one=one, two=two, aliases=balanced("least_busy")) as at:
+        responses = await asyncio.gather(*(at.chat("any") for _ in range(10)))
+        assert {served_by(response) for response in responses} == {"one/m", "two/m"}
+        assert len(one.requests) + len(two.requests) == 10
+        assert min(len(one.requests), len(two.requests)) >= 3

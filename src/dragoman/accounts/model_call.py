@@ -34,6 +34,7 @@ from dragoman.errors import (
 )
 from dragoman.ids import sortable_id
 from dragoman.model_request import ModelRequest
+from dragoman.providers.balance import RouteAttempt
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.routing import ModelRoutes, Route
@@ -191,6 +192,7 @@ class ModelCall(Generic[T]):
         self._record: UsageRecord | None = None
         self._needs_price = False
         self._provider_cost: float | None = None
+        self._attempt: RouteAttempt | None = None
 
     @staticmethod
     def for_events(
@@ -329,6 +331,7 @@ class ModelCall(Generic[T]):
 
     def fail(self, error: DragomanError) -> UsageRecord:
         """Settle an answer that failed, or that a budget has cut."""
+        self._fail_attempt(error)
         return self._settle("aborted" if isinstance(error, BudgetExhausted) else "failed", error)
 
     async def leave(self) -> None:
@@ -337,6 +340,8 @@ class ModelCall(Generic[T]):
             if self.answer is not None:
                 await self.answer.close(abandoned=self._record is None)
         finally:
+            if self._attempt is not None:
+                self._attempt.end()
             if self._record is None and self.route is not None:
                 self._settle("aborted")
             elif self._record is None:
@@ -380,9 +385,13 @@ class ModelCall(Generic[T]):
         routes = self._routes.routes
         for route, following in zip(routes, [*routes[1:], None], strict=True):
             self.route, self.answer = route, None
+            attempt = self._attempt = self._routes.start_attempt(route)
             try:
                 self.answer = self._open_answer(route)
-                return await self.answer.span.propagate(self.answer.start())
+                answer = await self.answer.span.propagate(self.answer.start())
+                if attempt is not None:
+                    attempt.mark_answered()
+                return answer
             except (ProviderError, BadRequest) as raised:
                 error = self._failed_attempt(raised)
                 if following is None or not self._routes.allows_fallback(error):
@@ -394,10 +403,18 @@ class ModelCall(Generic[T]):
     def _failed_attempt(self, raised: ProviderError | BadRequest) -> ProviderError | BadRequest:
         """End the span of an attempt that failed; return its error without the provider's keys."""
         error = self._redact(raised) if isinstance(raised, ProviderError) else raised
+        self._fail_attempt(error)
         if self.answer is not None:
             with self.answer.span as span:
                 span.fail(error)
         return error
+
+    def _fail_attempt(self, error: DragomanError) -> None:
+        """Count a failed request against its route, if another route might have answered it."""
+        if self._attempt is not None:
+            if isinstance(error, ProviderError) and self._routes.allows_fallback(error):
+                self._attempt.fail()
+            self._attempt.end()
 
     def _redact(self, error: ProviderError) -> ProviderError:
         """Return the error without the provider's keys."""

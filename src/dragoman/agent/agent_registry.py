@@ -42,9 +42,14 @@ class AgentRegistry:
         self._on_fallback = on_fallback
 
     def resolve(
-        self, *, agent: str | None = None, model: str | None = None, max_steps: int | None = None
+        self,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        max_steps: int | None = None,
+        select: bool = True,
     ) -> ResolvedAgent:
-        """Return the agent with its model and provider.
+        """Return the agent with its model and provider; without `select` no run follows, so none is counted.
 
         Raises BadRequest for an unknown agent or model; the text lists those that exist.
         """
@@ -64,7 +69,7 @@ class AgentRegistry:
             raise BadRequest(f"no model is chosen for the agent {name!r}", field="model", hint=hint)
         try:
             routes = self.routing.model_routes(
-                agent_spec.model, options=self._options, on_fallback=self._on_fallback
+                agent_spec.model, options=self._options, on_fallback=self._on_fallback, select=select
             )
         except NotFound:
             models = _name_list({**self.routing.aliases, **self.routing.providers})

@@ -59,7 +59,10 @@ def print_providers(explanation: Mapping[str, Any]) -> None:
 
 def print_routes(explanation: Mapping[str, Any]) -> None:
     rows = [("the default", explanation["model"])] if explanation["model"] else []
-    rows += [(name, ", then ".join(models)) for name, models in explanation["aliases"].items()]
+    balance = explanation["balance"]
+    for name, models in explanation["aliases"].items():
+        text = f"{' or '.join(models)} ({balance[name]})" if name in balance else ", then ".join(models)
+        rows.append((name, text))
     if explanation["defaultProvider"]:
         rows.append(("any other name", f"{explanation['defaultProvider']}/that name"))
     rows += [(f"{name} failing", ", then ".join(models)) for name, models in explanation["fallbacks"].items()]

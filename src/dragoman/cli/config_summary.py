@@ -36,6 +36,7 @@ def explain_config(config: Config, environ: Mapping[str, str]) -> dict[str, Any]
         "model": config.model,
         "defaultProvider": config.default_provider,
         "aliases": {name: list(models) for name, models in config.routes.items()},
+        "balance": {name: alias.balance for name, alias in config.balanced.items()},
         "fallbacks": {name: list(models) for name, models in config.fallbacks.items()},
         "fallbackOn": list(config.fallback_on),
         "limits": {

@@ -5,6 +5,7 @@ from dragoman.config.loader import parse_config, read_config
 from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
 from dragoman.config.sections import (
     AgentConfig,
+    AliasConfig,
     Config,
     CooldownConfig,
     CorsConfig,
@@ -22,6 +23,7 @@ from dragoman.config.sections import (
 
 __all__ = [
     "AgentConfig",
+    "AliasConfig",
     "Config",
     "CooldownConfig",
     "CorsConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 NonNegativeSeconds: TypeAlias = Annotated[float, Meta(ge=0)]
 Money: TypeAlias = Annotated[float, Meta(ge=0)]
 PositiveFloat: TypeAlias = Annotated[float, Meta(gt=0)]
+NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 Fraction: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 
@@ -346,13 +348,24 @@ class MetricsConfig(ConfigSection, frozen=True):
 ModelNames: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
+Balance: TypeAlias = Literal["failover", "round_robin", "least_busy", "weighted", "latency"]
+
+
+class AliasConfig(ConfigSection, frozen=True):
+    """An alias of several models, and which of them answers the next request; `weights` by their names."""
+
+    models: ModelNames
+    balance: Balance = "failover"
+    weights: dict[str, NonNegativeFloat] = {}
+
+
 class Config(ConfigSection, frozen=True):
     """A hub. `disconnect_grace`: seconds that a run goes on with nobody there, or `never`: it runs on."""
 
     providers: dict[str, ProviderConfig] = {}
     model: str | None = None
     default_provider: Name | None = None
-    aliases: dict[str, Name | ModelNames] = {}
+    aliases: dict[str, Name | ModelNames | AliasConfig] = {}
     fallbacks: dict[str, ModelNames] = {}
     fallback_on: tuple[ProviderCategory, ...] = (
         "rate_limit",
@@ -398,9 +411,15 @@ class Config(ConfigSection, frozen=True):
     @property
     def routes(self) -> dict[str, tuple[str, ...]]:
         """The aliases, each with its models in the order in which they are tried."""
+        return {name: alias_models(alias) for name, alias in self.aliases.items()}
+
+    @property
+    def balanced(self) -> dict[str, AliasConfig]:
+        """The aliases that choose among their models, rather than trying them in order."""
         return {
-            name: (models,) if isinstance(models, str) else tuple(models)
-            for name, models in self.aliases.items()
+            name: alias
+            for name, alias in self.aliases.items()
+            if isinstance(alias, AliasConfig) and alias.balance != "failover"
         }
 
     @property
@@ -412,3 +431,10 @@ class Config(ConfigSection, frozen=True):
             for model, price in provider.prices.items()
         }
         return {**self.prices, **{name: price for name, price in listed.items() if name not in self.prices}}
+
+
+def alias_models(alias: str | Sequence[str] | AliasConfig) -> tuple[str, ...]:
+    """Return the models of an alias, in the order in which they are written."""
+    if isinstance(alias, AliasConfig):
+        return alias.models
+    return (alias,) if isinstance(alias, str) else tuple(alias)

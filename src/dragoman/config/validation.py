@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
 from dragoman.config.sections import (
+    AliasConfig,
     Config,
     KeyConfig,
     LimitsConfig,
@@ -102,12 +103,33 @@ def _alias_problems(config: Config) -> Iterator[ConfigProblem]:
                 path, "an alias must not be empty, `*`, or begin with a provider's name and a slash"
             )
         for index, model in enumerate(models):
-            field = path if isinstance(config.aliases[name], str) else (*path, index)
             if not _resolves(model, config):
+                field = _alias_field(path, config.aliases[name], index=index)
                 yield ConfigProblem(field, _unresolved_text(model, config))
+        alias = config.aliases[name]
+        if isinstance(alias, AliasConfig):
+            yield from _weight_problems(path, alias)
         cycle = _alias_cycle(name, config)
         if cycle:
             yield ConfigProblem(path, f"is a cycle: {' -> '.join(cycle)}")
+
+
+def _alias_field(path: FieldPath, alias: str | Sequence[str] | AliasConfig, *, index: int) -> FieldPath:
+    """Return where a model of an alias is written."""
+    if isinstance(alias, str):
+        return path
+    return (*path, "models", index) if isinstance(alias, AliasConfig) else (*path, index)
+
+
+def _weight_problems(path: FieldPath, alias: AliasConfig) -> Iterator[ConfigProblem]:
+    if alias.weights and alias.balance != "weighted":
+        yield ConfigProblem((*path, "weights"), f"is for balance: weighted, and this is {alias.balance}")
+    for model in alias.weights:
+        if model not in alias.models:
+            near = suggest(model, alias.models) or f"; there are {join_names(alias.models)}"
+            yield ConfigProblem((*path, "weights", model), f"{quote(model)} is not one of the models{near}")
+    if alias.weights and not any(alias.weights.get(model, 1) for model in alias.models):
+        yield ConfigProblem((*path, "weights"), "at least one model needs a weight above 0")
 
 
 def _alias_cycle(name: str, config: Config) -> Sequence[str]:

@@ -79,8 +79,8 @@ class KeyLease:
 class KeyPool:
     """All keys of one provider. A provider without keys has one that is empty.
 
-    Cooling down only redirects requests to other keys or providers: if there are none, the key whose cooldown
-    ends first is used.
+    `cooldown` says when a failing key is not used. That only redirects requests to other keys or providers:
+    if there are none, the key whose cooldown ends first is used.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class KeyPool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._states = [_KeyState(key) for key in keys or (NO_KEY,)]
-        self._cooldown = cooldown
+        self.cooldown = cooldown
         self._clock = clock
         self._counter = 0
 
@@ -145,12 +145,12 @@ class KeyPool:
             self._cool_down(state, error)  # an invalid key, or a spent quota: more attempts would fail too
         elif error.category in ("rate_limit", "overloaded") or status >= 500:
             now = self._clock()
-            since = now - self._cooldown.window
+            since = now - self.cooldown.window
             state.failures = [failed_at for failed_at in state.failures if failed_at > since] + [now]
-            if len(state.failures) >= self._cooldown.failures:
+            if len(state.failures) >= self.cooldown.failures:
                 self._cool_down(state, error)
 
     def _cool_down(self, state: _KeyState, error: ProviderError) -> None:
-        seconds = min(max(self._cooldown.seconds, error.retry_after or 0.0), self._cooldown.longest)
+        seconds = min(max(self.cooldown.seconds, error.retry_after or 0.0), self.cooldown.longest)
         state.cooldown_until = self._clock() + seconds
         state.failures.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError
 from dragoman.model_request import ModelRequest
+from dragoman.providers.balance import BalancedModels, Balancer, RouteAttempt, RouteLoad
+from dragoman.providers.key_pool import DEFAULT_COOLDOWN
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.suggestions import find_similar_name, suggest
@@ -36,7 +39,8 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """The routes of one requested model, in the order in which they are tried.
 
     `model` is the requested name, `options` are given to each provider by its name. `on_fallback` is called
-    with the names of the route that failed and of the next one.
+    with the names of the route that failed and of the next one. `loads` are those of the routes between which
+    requests are balanced, by name.
     """
 
     model: str
@@ -44,6 +48,7 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     options: Mapping[str, Mapping[str, Any]] = {}
     allows_fallback: Callable[[DragomanError], bool] = lambda _: False
     on_fallback: Callable[[str, str], None] = lambda _, __: None
+    loads: Mapping[str, RouteLoad] = {}
 
     @classmethod
     def single(cls, provider: Provider, model: str) -> ModelRoutes:
@@ -56,6 +61,11 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
         """The route that is tried first."""
         return self.routes[0]
 
+    def start_attempt(self, route: Route) -> RouteAttempt | None:
+        """Count a request to a route; None for one that no balance needs to know of."""
+        load = self.loads.get(route.name) if self.loads else None
+        return None if load is None else load.start()
+
     def request_for(self, request: ModelRequest, route: Route) -> ModelRequest:
         """Return the request as it is sent to a route: with its name for the model, and its options."""
         options = self.options.get(route.provider.name)
@@ -64,37 +74,56 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
         return replace(request, model=route.model, options={**options, **request.options})
 
 
+class RouteGroup(NamedTuple):
+    """The members of an alias: routes and further groups. `balancer` is None for those tried in order."""
+
+    members: Sequence[Route | RouteGroup]
+    balancer: Balancer | None
+
+
 class Routing:
     """What leads where. `aliases` and `fallbacks` name models as `provider/model`, or by another alias.
 
-    `default` is the provider of names that are neither an alias nor `provider/model`; `fall_on` the error
-    categories on which the next in the order is asked; `only` the models of providers that have no others.
+    The models of an alias are tried in their order, unless they are `BalancedModels`. `default` is the
+    provider of names that are neither an alias nor `provider/model`; `fallback_categories` the error
+    categories on which the next in the order is asked; `listed_models` the models of providers that have no
+    others.
     """
 
     def __init__(
         self,
         providers: Mapping[str, Provider],
         *,
-        aliases: Mapping[str, Sequence[str]] | None = None,
+        aliases: Mapping[str, Sequence[str] | BalancedModels] | None = None,
         fallbacks: Mapping[str, Sequence[str]] | None = None,
         default: str | None = None,
         fallback_categories: Collection[str] = FALLBACK_CATEGORIES,
         listed_models: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.providers = providers
-        self.aliases = aliases or {}
+        self.clock: Callable[[], float] = time.monotonic
+        """The clock of balanced aliases, in seconds."""
+        self.aliases = {name: alias_models(alias) for name, alias in (aliases or {}).items()}
+        self._balance = {
+            name: alias for name, alias in (aliases or {}).items() if isinstance(alias, BalancedModels)
+        }
         self._fallbacks = fallbacks or {}
         self._default = default
         self._fallback_categories = frozenset(fallback_categories)
         self._listed_models = listed_models or {}
-        self._cache: dict[str, tuple[Route, ...]] = {}
+        self._cache: dict[str, tuple[Route, ...] | RouteGroup] = {}
+        self._groups: dict[str, RouteGroup] = {}
+        self._loads: dict[str, RouteLoad] = {}
 
-    def find_routes(self, model: str) -> Sequence[Route]:
-        """The routes for a model, first the one to take; those whose keys all rest come last.
+    def find_routes(self, model: str, *, select: bool = False) -> Sequence[Route]:
+        """Return the routes for a model, first the one to take; those that cool down come last.
 
-        NotFound says what there is.
+        `select`: a request follows, which a balanced alias counts. NotFound says what there is.
         """
         routes = self._routes(model)
+        if isinstance(routes, RouteGroup):
+            found = {route.name: route for route in self._order(routes, select=select)}
+            return sorted(found.values(), key=self._is_passed_over)
         if len(routes) == 1:
             return routes
         return sorted(routes, key=is_cooling_down)
@@ -105,19 +134,22 @@ class Routing:
         *,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         on_fallback: Callable[[str, str], None] = lambda _, __: None,
+        select: bool = True,
     ) -> ModelRoutes:
         """Return the routes for a model, with what each provider is always given. NotFound."""
         return ModelRoutes(
             model=model,
-            routes=self.find_routes(model),
+            routes=self.find_routes(model, select=select),
             options=options or {},
             allows_fallback=self.allows_fallback,
             on_fallback=on_fallback,
+            loads=self._loads,
         )
 
-    def first_route(self, model: str) -> Route:
-        """The route that stands first, whether its keys rest or not. NotFound."""
-        return self._routes(model)[0]
+    def entry_routes(self, model: str) -> Sequence[Route]:
+        """Return the routes that may be asked first, whether their keys rest or not. NotFound."""
+        routes = self._routes(model)
+        return [*_first_routes(routes)] if isinstance(routes, RouteGroup) else routes[:1]
 
     def allows_fallback(self, error: DragomanError) -> bool:
         """Whether the next route may do better."""
@@ -125,27 +157,86 @@ class Routing:
             return error.category in self._fallback_categories or error.upstream_status == 404
         return isinstance(error, BadRequest)
 
-    def _routes(self, model: str) -> Sequence[Route]:
+    def _routes(self, model: str) -> tuple[Route, ...] | RouteGroup:
         routes = self._cache.get(model)
         if routes is None:
-            routes = tuple(self._resolve(model))
+            routes = self._balanced(model) if self._balance else None
+            routes = routes or tuple(self._resolve(model))
             if len(self._cache) < MAX_CACHED:
                 self._cache[model] = routes
         return routes
+
+    # ---- balanced aliases ------------------------------------------------------------------------------
+
+    def _balanced(self, model: str) -> RouteGroup | None:
+        """Return the groups of a model whose order is not fixed; None for one whose order is."""
+        if not self._reaches_balance(model, ()):
+            return None
+        fallbacks = [self._member(name, (), requested=model) for name in self._fallback_names(model)]
+        return RouteGroup([self._member(model, (), requested=model), *fallbacks], None)
+
+    def _reaches_balance(self, name: str, parents: tuple[str, ...]) -> bool:
+        if name not in self.aliases or name in parents:
+            return False
+        below = (*parents, name)
+        return name in self._balance or any(
+            self._reaches_balance(target, below) for target in self.aliases[name]
+        )
+
+    def _member(self, name: str, parents: tuple[str, ...], *, requested: str) -> Route | RouteGroup:
+        """Return what a name stands for; an alias is one group wherever it is used."""
+        if name not in self.aliases or name in parents:
+            route = self._route(name, requested=requested)
+            if route.name not in self._loads:
+                keys = route.provider.keys if isinstance(route.provider, RemoteProvider) else None
+                cooldown = keys.cooldown if keys is not None else DEFAULT_COOLDOWN
+                self._loads[route.name] = RouteLoad(cooldown=cooldown, clock=self.clock)
+            return route
+        if name not in self._groups:
+            targets, rule = list(dict.fromkeys(self.aliases[name])), self._balance.get(name)
+            members = [self._member(target, (*parents, name), requested=requested) for target in targets]
+            weights = [rule.weights.get(target, 1.0) for target in targets] if rule is not None else ()
+            self._groups[name] = RouteGroup(
+                members, None if rule is None else Balancer(rule.strategy, weights)
+            )
+        return self._groups[name]
+
+    def _order(self, member: Route | RouteGroup, *, select: bool) -> Sequence[Route]:
+        """Return the routes of a group in the order of its balance."""
+        if isinstance(member, Route):
+            return (member,)
+        ordered = [self._order(inner, select=False) for inner in member.members]
+        chosen: Sequence[int] = range(len(ordered))
+        if member.balancer is not None:
+            firsts = [min(routes, key=self._is_passed_over) for routes in ordered]
+            chosen = member.balancer.order(
+                [self._loads[route.name] for route in firsts],
+                healthy=[not self._is_passed_over(route) for route in firsts],
+                select=select,
+            )
+        if select:
+            ordered[chosen[0]] = self._order(member.members[chosen[0]], select=True)
+        return [route for at in chosen for route in ordered[at]]
+
+    def _is_passed_over(self, route: Route) -> bool:
+        return self._loads[route.name].resting or is_cooling_down(route)
+
+    # ---- names -----------------------------------------------------------------------------------------
 
     def _lists(self, provider: str, model: str) -> bool:
         return provider not in self._listed_models or model in self._listed_models[provider]
 
     def _resolve(self, model: str) -> Iterator[Route]:
         seen: set[str] = set()
-        names = [*self._expand(model, ())]
-        first = names[0]
-        names += self._fallbacks.get(model) or self._fallbacks.get(first) or self._fallbacks.get("*") or ()
-        for name in names:
+        for name in (model, *self._fallback_names(model)):
             for target in self._expand(name, ()):
                 if target not in seen:
                     seen.add(target)
                     yield self._route(target, requested=model)
+
+    def _fallback_names(self, model: str) -> Sequence[str]:
+        first = next(self._expand(model, ()))
+        return self._fallbacks.get(model) or self._fallbacks.get(first) or self._fallbacks.get("*") or ()
 
     def _expand(self, name: str, parents: tuple[str, ...]) -> Iterator[str]:
         if name in self.aliases and name not in parents:
@@ -190,14 +281,31 @@ def is_cooling_down(route: Route) -> bool:
     return isinstance(route.provider, RemoteProvider) and route.provider.keys.exhausted
 
 
+def alias_models(alias: Sequence[str] | BalancedModels) -> Sequence[str]:
+    return alias.models if isinstance(alias, BalancedModels) else alias
+
+
+def _first_routes(member: Route | RouteGroup) -> Iterator[Route]:
+    """Yield the routes of a group that may be asked first."""
+    if isinstance(member, Route):
+        yield member
+        return
+    for inner in member.members if member.balancer is not None else member.members[:1]:
+        yield from _first_routes(inner)
+
+
 def require_model_access(patterns: Sequence[str] | None, model: str, *, routing: Routing) -> None:
     """Forbidden unless a key with these patterns may ask for the model, by its alias or its full name.
 
-    Which provider rests makes no difference.
+    Of an alias that balances, all models must be allowed. Which provider rests makes no difference.
     """
     if patterns is None:
         return
-    names = (model, routing.first_route(model).name)
-    if not any(fnmatchcase(name, pattern) for pattern in patterns for name in names):
+    names = [route.name for route in routing.entry_routes(model)]
+    if not _matches(model, patterns) and not all(_matches(name, patterns) for name in names):
         allowed = ", ".join(patterns) or "none"
         raise Forbidden(f"this key may not ask the model {model!r}; it may ask {allowed}")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -148,7 +148,7 @@ class RunRegistry:
 
     def check_model(self, session: Session) -> None:
         """Raise BadRequest when the session's agent or model is unknown."""
-        self.agents.resolve(agent=session.agent, model=session.model)
+        self.agents.resolve(agent=session.agent, model=session.model, select=False)
 
     async def start_run(self, request: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer:
         """Start the run of a request. When this returns, it is stored together with the user message.

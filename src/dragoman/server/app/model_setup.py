@@ -11,6 +11,7 @@ from dragoman.accounts.price import Price
 from dragoman.accounts.price_list import PriceList, PriceOverride
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.config import Config
+from dragoman.providers.balance import BalancedModels
 from dragoman.providers.routing import Routing
 from dragoman.server.app.agents import build_agents
 from dragoman.server.app.providers import ProviderSet
@@ -43,7 +44,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         prices = build_prices(config)
         routing = Routing(
             fleet.providers,
-            aliases=config.routes,
+            aliases={**config.routes, **build_balance(config)},
             fallbacks=config.fallbacks,
             default=config.default_provider,
             fallback_categories=config.fallback_on,
@@ -63,6 +64,14 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
             prices=prices,
             limits=build_limits(config),
         )
+
+
+def build_balance(config: Config) -> Mapping[str, BalancedModels]:
+    """Build the aliases that choose among their models."""
+    return {
+        name: BalancedModels(alias.models, alias.balance, alias.weights)
+        for name, alias in config.balanced.items()
+    }
 
 
 def build_prices(config: Config) -> PriceList:

@@ -95,7 +95,7 @@ class Gateway:
         exchange.response_headers |= request_id_headers(exchange.request_id)
         raw = await exchange.read_body(self._settings.body_limit)
         head = RawRequestBody(raw)
-        route = self._routes(exchange, head).first
+        route = self._routes(exchange, head, select=False).first
         async with DisconnectWatch(exchange) as presence:
             counted = await count_upstream(route, head, headers=exchange.headers)
         if presence.disconnected:
@@ -120,7 +120,7 @@ class Gateway:
     async def model(self, exchange: Exchange) -> None:
         """One model."""
         name = exchange.path_params["id"]
-        self.catalog.routing.first_route(name)  # NotFound, also for a key that may ask for anything
+        self.catalog.routing.entry_routes(name)  # NotFound, also for a key that may ask for anything
         require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
         await exchange.respond(200, self._model_object(name))
 
@@ -180,11 +180,14 @@ class Gateway:
         finally:
             self._metrics.request_ended(endpoint)
 
-    def _routes(self, exchange: Exchange, head: RawRequestBody) -> ModelRoutes:
+    def _routes(self, exchange: Exchange, head: RawRequestBody, *, select: bool = True) -> ModelRoutes:
         allowed, catalog = exchange.identity.models, self.catalog
         try:
             routes = catalog.routing.model_routes(
-                head.model, options=catalog.options, on_fallback=self._metrics.provider_fell_back
+                head.model,
+                options=catalog.options,
+                on_fallback=self._metrics.provider_fell_back,
+                select=select,
             )
         except NotFound:
             if allowed is None:
