@@ -182,3 +182,18 @@ def test_a_variable_that_is_wrong_is_named(case: str, tmp_path: Path) -> None:
 def test_a_variable_without_a_field_is_named(tmp_path: Path) -> None:
     problems = complaint(tmp_path, "{}", DRAGOMAN__="1")
     assert problems == ["hub.yaml: the environment variable DRAGOMAN__ does not name a field"]
+
+
+@pytest.mark.parametrize(
+    ("text", "environ", "expected"),
+    [
+        (r'telemetry: {service_name: "a\ud83d"}', {}, "a\ufffd"),
+        (r'telemetry: {service_name: "a\ud83d\ude00"}', {}, "a\U0001f600"),
+        ('telemetry: {service_name: "${NAME}"}', {"NAME": "a\ud83d"}, "a\ufffd"),
+        ("{}", {"DRAGOMAN__TELEMETRY__SERVICE_NAME": "a\udc80"}, "a\ufffd"),  # of a byte that is not UTF-8
+    ],
+)
+def test_half_an_emoji_becomes_a_replacement_character(
+    text: str, environ: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    assert read(tmp_path, text, **environ).telemetry.service_name == expected

@@ -19,6 +19,11 @@ ENDPOINTS: dict[str, tuple[str, str, bytes]] = {
     "anthropic": ("POST", "/v1/messages", b'{"max_tokens":9,' + PROMPT + b"}"),
     "session": ("POST", "/api/sessions", b'{"title":%s}'),
     "call": ("POST", "/api/operations/hub.search/call", b'{"query":%s}'),
+    "mcp through the SDK": (
+        "POST",
+        "/mcp",
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"time_now","arguments":{"zone":%s}}}',
+    ),
     "mcp": (
         "POST",
         "/mcp",
@@ -42,7 +47,7 @@ async def test_half_an_emoji_is_accepted_at_every_endpoint(tmp_path: Path, endpo
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
-@pytest.mark.parametrize("endpoint", sorted(ENDPOINTS.keys() - {"mcp"}))
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 async def test_what_is_no_number_is_refused_at_every_endpoint(
     tmp_path: Path, endpoint: str, number: bytes
 ) -> None:
@@ -50,3 +55,5 @@ async def test_what_is_no_number_is_refused_at_every_endpoint(
     async with serving(tmp_path) as hub:
         response = await hub.http.request(method, path, content=body % number, headers=MCP_HEADERS)
         assert response.status_code == 400, response.text
+        if endpoint.startswith("mcp"):
+            assert response.json()["error"]["code"] == -32700

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,27 @@ def test_a_message_in_parts_is_the_same_message(value: Any, size: int) -> None:
     ]
     assert joined[:-1] == [None] * (len(texts) - 1)
     assert p.decode_from_spoke(joined[-1] or "") == frame
+
+
+@pytest.mark.parametrize("escaped", [True, False])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a\U0001f600b", "a\U0001f600b"), ("\ud83d cut \ude00", "\ufffd cut \ufffd")]
+)
+def test_a_message_cut_anywhere_also_inside_an_emoji_is_the_same_message(
+    text: str, expected: str, escaped: bool
+) -> None:
+    """A JavaScript spoke cuts between UTF-16 units."""
+    message = json.dumps({"type": "result", "id": "c", "result": text}, ensure_ascii=escaped)
+    units = message.encode("utf-16-le", "surrogatepass")
+    for cut in range(2, len(units), 2):
+        joiner = PartJoiner(1_000)
+        whole = None
+        for piece, is_last in ((units[:cut], False), (units[cut:], True)):
+            frame = {"type": "part", "text": piece.decode("utf-16-le", "surrogatepass"), "last": is_last}
+            part = p.decode_from_spoke(json.dumps(frame))
+            assert isinstance(part, p.PartFrame)
+            whole = joiner.add(part)
+        assert p.decode_from_spoke(whole or "") == p.ResultFrame(id="c", result=expected), cut
 
 
 def test_a_message_over_the_limit_is_neither_sent_nor_joined() -> None:

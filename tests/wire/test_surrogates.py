@@ -156,3 +156,31 @@ def test_a_request_with_half_an_emoji_can_be_sent(encode: Callable[[ModelRequest
     message = Message("u", "user", (TextPart("cut \ud83d"),))
     body = encode(ModelRequest(model="m", messages=(message,), instructions="\ude00"))
     assert b"cut \xef\xbf\xbd" in body
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_left_out_of_opaque_reasoning(number: str) -> None:
+    entry = {"type": "reasoning.encrypted", "data": "x", "weight": "?", "list": [1.5, "?"], "in": {"a": "?"}}
+    chunks = [openai_streams.chunk({"reasoning_details": [entry]}), openai_streams.chunk(finish="stop")]
+    frames = [frame.replace(b'"?"', number.encode()) for frame in as_frames(chunks)]
+    (metadata,) = [
+        event.provider_metadata
+        for event in openai_streams.decode(frames).events
+        if isinstance(event, e.ReasoningEnd)
+    ]
+    expected = {"type": "reasoning.encrypted", "data": "x", "list": [1.5], "in": {}}
+    assert metadata == {"openai": {"reasoning_details": [expected]}}
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999"])
+def test_a_number_that_json_does_not_have_is_left_out_of_an_opaque_block(number: str) -> None:
+    block = {"type": "server_tool_use", "id": "s", "name": "search", "input": {}, "weight": "?"}
+    blocks = [
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_stop", "index": 0},
+    ]
+    whole = [anthropic_streams.start(), *blocks, anthropic_streams.stop("end_turn"), anthropic_streams.STOP]
+    frames = [frame.replace(b'"?"', number.encode()) for frame in as_frames(whole)]
+    events = anthropic_streams.decode(frames).events
+    (metadata,) = [event.provider_metadata for event in events if isinstance(event, e.ToolInputAvailable)]
+    assert metadata == {"anthropic": {"block": {key: block[key] for key in ("type", "id", "name", "input")}}}

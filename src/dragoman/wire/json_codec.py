@@ -7,6 +7,7 @@ UTF-8. Requests contain mappings that are not dicts, and must give the same byte
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,20 @@ def parse_lenient_json(payload: bytes) -> Any:
         return json.loads(payload.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace"), strict=False)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
+
+
+def drop_non_finite(value: Any) -> Any:
+    """Return the value without members and items that are NaN or infinite: as JSON they would be null."""
+    if isinstance(value, list):
+        return [drop_non_finite(item) for item in value if not is_non_finite(item)]
+    if isinstance(value, Mapping):
+        return {key: drop_non_finite(item) for key, item in value.items() if not is_non_finite(item)}
+    return value
+
+
+def is_non_finite(value: Any) -> bool:
+    """Return whether the value is NaN or infinite."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def as_text(value: Any) -> str | None:

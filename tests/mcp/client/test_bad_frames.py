@@ -94,6 +94,14 @@ async def test_an_answer_that_cannot_be_used_is_the_error_of_its_call_alone(open
     assert opened.servers.status("lines").attempts == 1
 
 
+async def test_half_an_emoji_in_a_line_becomes_a_replacement_character(opened: Hub) -> None:
+    for sent, expected in {r"cut \ud83d": "cut \ufffd", r"\ud83d\ude00": "\U0001f600"}.items():
+        line = result(f'{{"content": [{{"type": "text", "text": "{sent}"}}]}}')
+        outcome = await opened.call("lines.write", {"lines": [line], "answer": False})
+        assert (outcome.ok, outcome.result) == (True, expected)
+    assert opened.servers.status("lines").attempts == 1
+
+
 def progress(body: str) -> str:
     return f'{{"jsonrpc": "2.0", "method": "notifications/progress", "params": {body}}}'
 

@@ -131,8 +131,11 @@ Respond = Callable[[dict[str, Any]], bytes | None]
 
 
 @asynccontextmanager
-async def misbehaving(respond: Respond) -> AsyncIterator[ServerSpec]:
-    """An HTTP server whose answer to a call is what `respond` gives; None: it closes the connection."""
+async def misbehaving(respond: Respond, *, events: bool = False) -> AsyncIterator[ServerSpec]:
+    """An HTTP server whose answer to a call is what `respond` gives; None: it closes the connection.
+
+    With `events` it answers with event streams, in pieces of 7 bytes.
+    """
 
     async def serve(reader: StreamReader, writer: StreamWriter) -> None:
         try:
@@ -146,9 +149,13 @@ async def misbehaving(respond: Respond) -> AsyncIterator[ServerSpec]:
                 answer = modern(message, respond)
                 if answer is None:
                     break
-                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
-                writer.write(f"content-length: {len(answer)}\r\n\r\n".encode() + answer)
-                await writer.drain()
+                kind = "text/event-stream" if events else "application/json"
+                answer = b"event: message\ndata: " + answer + b"\n\n" if events else answer
+                writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n".encode())
+                writer.write(f"content-length: {len(answer)}\r\n\r\n".encode())
+                for start in range(0, len(answer), 7 if events else len(answer)):
+                    writer.write(answer[start : start + (7 if events else len(answer))])
+                    await writer.drain()
         except (asyncio.IncompleteReadError, StopIteration, ConnectionError):
             pass
         finally:
@@ -157,7 +164,7 @@ async def misbehaving(respond: Respond) -> AsyncIterator[ServerSpec]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
-        yield ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", transport="http", timeout=5)
+        yield ServerSpec(name="web", url=f"http://127.0.0.1:{port}/mcp", transport="http", timeout=120)
     finally:
         server.close()
 
@@ -193,13 +200,28 @@ def asking(message: dict[str, Any]) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode()
 
 
+def response_to(id: Any, result: bytes = b'{"content":[]}') -> bytes:
+    return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (json.dumps(id).encode(), result)
+
+
 @pytest.mark.parametrize(
     ("respond", "status", "text"),
     [
-        (lambda _: b'{"jsonrpc": "2.0", "id"', "failed", "Failed to parse JSON"),
+        (lambda _: b'{"jsonrpc": "2.0", "id"', "failed", "its response is not valid JSON"),
+        (lambda request: response_to(request["id"], b'{"content":[],"a":NaN}'), "failed", "not valid JSON"),
+        (lambda request: response_to(request["id"] + 1), "failed", "its response has the id"),
+        (lambda request: response_to(request["id"] - 1), "failed", "its response has the id"),
+        (lambda _: response_to("x"), "failed", "its response has the id 'x'"),
+        (lambda _: response_to(True), "failed", "its response has the id 'True'"),
+        (lambda _: response_to(None), "failed", "its response has the id 'None'"),
+        (lambda _: b'{"jsonrpc":"2.0","method":"notifications/x"}', "failed", "instead of a result"),
+        (lambda _: b'{"jsonrpc":"2.0","id":9,"method":"ping"}', "failed", "is the message 'ping' instead of"),
+        (lambda _: b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"bad"}}', "failed", "bad"),
+        (lambda _: b"[]", "failed", "Failed to parse JSON"),
+        (lambda request: b"[%s]" % response_to(request["id"]), "failed", "Failed to parse JSON"),
         (lambda _: b'{"a": "' + b"x" * 3_000_000 + b'"}', "failed", "more than 2,000,000 bytes"),
         (lambda _: None, "uncertain", "was lost during the call"),
-        (asking, "failed", "the server asked for input: 'Your name?'"),
+        (asking, "failed", "the server request for input: 'Your name?'"),
     ],
 )
 async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
@@ -213,6 +235,36 @@ async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
         assert outcome.status == status
         assert text in outcome.error.message
         assert hub.servers.status("web").state == "ready"
+
+
+HALVES = {
+    "an escaped half": (rb"cut \ud83d", "cut \ufffd"),
+    "a second half": (rb"\uDE00 cut", "\ufffd cut"),
+    "a pair": (rb"\ud83d\ude00", "\U0001f600"),
+    "an escaped backslash before it": (rb"\\ud83d", r"\ud83d"),
+    "its bytes": (b"cut \xed\xa0\xbd", None),
+}
+
+
+@pytest.mark.parametrize("events", [False, True])
+async def test_half_an_emoji_of_a_server_reaches_the_caller_as_a_replacement_character(
+    open_hub: Any, events: bool
+) -> None:
+    answers: list[bytes] = []
+
+    def respond(request: dict[str, Any]) -> bytes:
+        body = b'{"resultType":"complete","content":[{"type":"text","text":"%s"}]}'
+        return response_to(request["id"], body % answers.pop())
+
+    async with misbehaving(respond, events=events) as spec, open_hub(spec) as hub:
+        await hub.servers.wait_until_started()
+        for name, (sent, expected) in HALVES.items():
+            answers.append(sent)
+            outcome = await hub.call("web.go")
+            assert outcome.ok, (name, outcome.error)
+            text = outcome.result["result"] if isinstance(outcome.result, dict) else outcome.result
+            assert text.rstrip("\ufffd") == "cut " if expected is None else text == expected, name
+        assert hub.servers.status("web").attempts == 1
 
 
 async def test_a_server_that_never_answers_over_http_ends_in_a_timeout_and_lets_go(open_hub: Any) -> None:

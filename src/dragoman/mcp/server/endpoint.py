@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.key_validity import end_with_key
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
-from dragoman.json_text import mend_json
+from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
 from dragoman.mcp.server import sdk_server
 from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
@@ -25,7 +26,9 @@ from dragoman.mcp.server.stateless import StatelessCalls, parse_tool_call
 from dragoman.operations.access import require_scope
 
 DEFAULT_LIMITS = McpLimits()
-INVALID_REQUEST = -32600
+INVALID_REQUEST, PARSE_ERROR = -32600, -32700
+NOT_JSON = "the request is not valid JSON (which has no NaN, infinities and numbers too large for a float)"
+PARSED_INLINE = 100_000  # bytes; longer bodies are parsed in a thread
 METHODS = "POST, GET, DELETE, OPTIONS"
 EXPOSED_HEADERS = "mcp-session-id, mcp-protocol-version, www-authenticate"
 Identify: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Identity]]
@@ -108,6 +111,10 @@ class McpEndpoint:
         if request is not None:
             await self._stateless.serve(request, exchange)
             return
+        if not await is_json(body):
+            error = {"code": PARSE_ERROR, "message": NOT_JSON}
+            await exchange.respond(400, {"jsonrpc": "2.0", "id": None, "error": error})
+            return
         stateless = "mcp-session-id" not in exchange.headers and b'"initialize"' not in body
         await self._sdk_server.serve(scope, exchange, body=body, stateless=stateless)
 
@@ -127,6 +134,18 @@ class McpEndpoint:
             cors["access-control-allow-headers"] = requested
             cors["access-control-max-age"] = "600"
         return cors
+
+
+async def is_json(body: bytes) -> bool:
+    """Return whether the body is JSON. The SDK takes NaN and infinities, which no later step can encode."""
+    try:
+        if len(body) > PARSED_INLINE:
+            await asyncio.to_thread(decode_json, body)
+        else:
+            decode_json(body)
+    except DECODE_ERRORS:
+        return False
+    return True
 
 
 async def send_error(exchange: Exchange, error: DragomanError) -> None:

@@ -28,6 +28,7 @@ from dragoman.wire.anthropic.block_decoders import (
 from dragoman.wire.anthropic.chunk import AnthropicChunk, AnthropicDelta, anthropic_error
 from dragoman.wire.anthropic.metadata import FAMILY, bind_to_provider
 from dragoman.wire.anthropic.usage import AnthropicUsage
+from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.sources import SourceTracker
 
@@ -223,7 +224,7 @@ class AnthropicEventBuilder:
         if call.is_invalid:  # its error event is the result
             return True
         metadata = bind_to_provider({"block": result_block}, self._provider)
-        content = result_block.get("content")
+        content = drop_non_finite(result_block.get("content"))
         code = content.get("error_code") if isinstance(content, Mapping) else None
         if code or result_block.get("is_error"):
             text = str(code or "the call failed")

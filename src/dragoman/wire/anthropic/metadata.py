@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.json_codec import drop_non_finite
 
 FAMILY = "anthropic"
 
 
 def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
     """Metadata that is sent back to the provider that sent it, and to no other."""
-    return {FAMILY: {**metadata, "provider": provider} if provider is not None else dict(metadata)}
+    fields = drop_non_finite(metadata)
+    return {FAMILY: {**fields, "provider": provider} if provider is not None else fields}
 
 
 def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.openai.chunk import OpenAIDelta
 
 _TEXT_FIELDS = ("text", "summary", "thinking")
@@ -114,7 +115,8 @@ def _is_continuation(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> bo
 
 def bind_to_provider(metadata: Mapping[str, Any], provider: str | None) -> ProviderMetadata:
     """Metadata that is sent back to the provider that sent it, and to no other."""
-    return {"openai": {**metadata, "provider": provider} if provider is not None else dict(metadata)}
+    fields = drop_non_finite(metadata)
+    return {"openai": {**fields, "provider": provider} if provider is not None else fields}
 
 
 def _is_opaque_entry(entry: Mapping[str, Any]) -> bool:
