@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.cli.hosting import bind_listener
 from dragoman.runs.journal import MAX_PIECE
 from dragoman.store.messages import MessageRepository, PartChanges
 from tests.faults.operations_hub import until
@@ -118,3 +121,17 @@ async def test_a_long_difference_is_handed_out_in_pieces(tmp_path: Path) -> None
                 sizes.append(sum(len(getattr(event, "delta", "")) for event in batch))
         assert sum(sizes) == 2_000_000
         assert max(sizes) <= MAX_PIECE
+
+
+def test_the_system_queues_little_for_a_connection_whose_client_reads_nothing() -> None:
+    with (
+        bind_listener("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        accepted.setblocking(False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:
+                sent += accepted.send(bytes(65_536))
+        assert sent < 1_000_000  # without a limit 4 MB on Linux

@@ -14,6 +14,7 @@ from dragoman.errors import ProviderError
 from dragoman.http.address import Address
 from dragoman.http.connection import HIGH_WATER, WRITE_SIZE, HttpRequest
 from dragoman.http.dialer import Dialer
+from dragoman.http.response_parser import MAX_TAKE
 from dragoman.http.transport import Timeouts, Transport
 
 from .servers import CHUNKED, LIMIT, Peer, Server, answering, chunk, holding, ok, serving
@@ -165,9 +166,34 @@ async def test_a_reader_that_is_slow_slows_the_server_and_not_memory(transport: 
         await stalled.wait()
         async with aclosing(response.iter_raw()) as reads:
             sizes = [len(data) async for data in reads]
-        assert HIGH_WATER < sizes[0] <= HIGH_WATER + READ
-        assert max(sizes) <= HIGH_WATER + READ
+        assert max(sizes) <= MAX_TAKE
         assert sum(sizes) == LARGE
+
+
+async def test_others_are_served_between_the_parts_of_a_body_that_has_arrived(transport: Transport) -> None:
+    body = b"x" * (8 * MAX_TAKE)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with serving(answering(ok(body))) as server:
+        response = await transport.send("GET", server.url, headers={})
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(others())
+            seen: list[int] = []
+            async with aclosing(response.iter_raw()) as reads:
+                received = b""
+                async for data in reads:
+                    received += data
+                    seen.append(turns)
+            task.cancel()
+    assert received == body
+    assert len(seen) >= 8
+    assert len(set(seen)) >= len(seen) // 2  # the last part of a read follows at once
 
 
 async def test_a_response_that_was_held_back_leaves_its_connection_as_it_was(transport: Transport) -> None:

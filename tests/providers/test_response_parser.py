@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.errors import WireError
-from dragoman.http.response_parser import HEAD_LIMIT, ResponseParser
+from dragoman.http.response_parser import HEAD_LIMIT, MAX_TAKE, ResponseParser
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nX-Two: a\r\nx-two: b\r\nX-Empty:\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -170,3 +170,18 @@ def test_a_damaged_response_never_breaks_the_reader(at: int, byte: int, cut: int
     except WireError:
         return
     assert incoming.complete
+
+
+@given(st.lists(st.binary(min_size=1, max_size=3 * MAX_TAKE), max_size=5), st.integers(0, 3))
+@example([b"x" * MAX_TAKE, b"y", b"z" * (2 * MAX_TAKE + 1)], 2)
+def test_a_long_body_is_handed_out_in_parts(pieces: list[bytes], taken_between: int) -> None:
+    incoming = ResponseParser()
+    incoming.feed(b"HTTP/1.1 200 OK\r\n\r\n")
+    parts: list[bytes] = []
+    for piece in pieces:
+        incoming.feed(piece)
+        parts += [incoming.take_body() for _ in range(taken_between)]
+    while incoming.buffered:
+        parts.append(incoming.take_body())
+    assert b"".join(parts) == b"".join(pieces)
+    assert all(type(part) is bytes and len(part) <= MAX_TAKE for part in parts)

@@ -34,6 +34,7 @@ from dragoman.server.http_protocol import LimitedHttpProtocol
 from dragoman.store.private_files import set_private_umask
 
 BACKLOG = 2048
+MAX_UNSENT = 131_072  # bytes
 WEBSOCKET_FRAME = 2_000_000  # bytes; spokes split larger messages
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
@@ -56,6 +57,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
         ) from None
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    limit_unsent(listener)
     try:
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -63,6 +65,16 @@ def bind_listener(host: str, port: int) -> socket.socket:
         listener.close()
         raise bind_error(host, port, error=error) from None
     return listener
+
+
+def limit_unsent(listener: socket.socket) -> None:
+    """Limit what the system queues for each connection behind what is in flight.
+
+    By default these are megabytes, by which an answer would be ahead of its reader. Unlike a small send
+    buffer, this does not limit the throughput of a distant reader.
+    """
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT)
 
 
 def bind_error(host: str, port: int, *, error: OSError) -> ConfigError:

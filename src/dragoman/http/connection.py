@@ -15,7 +15,7 @@ import msgspec
 from dragoman.errors import ProviderCategory, ProviderError, WireError
 from dragoman.http.response_parser import ResponseParser
 
-HIGH_WATER = 1024 * 1024
+HIGH_WATER = 128 * 1024  # bytes of a body not yet taken, from which on the server has to wait
 WRITE_SIZE = 256 * 1024
 NEVER = float("inf")
 CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
@@ -96,7 +96,11 @@ class HttpConnection(asyncio.Protocol):
         return parser
 
     async def receive(self, parser: ResponseParser) -> bytes:
-        """Return the body received since the last call, waiting for at least one byte; b"" at its end."""
+        """Return the body received since the last call, waiting for at least one byte; b"" at its end.
+
+        A long one is returned in parts of `MAX_TAKE` bytes, one for each iteration of the event loop: a
+        server that sends as fast as it can keeps nobody else from being served.
+        """
         while not parser.buffered:
             if parser.complete:
                 return b""
@@ -108,7 +112,9 @@ class HttpConnection(asyncio.Protocol):
             finally:
                 self._waiter = None
         data = parser.take_body()
-        if self._reading_paused:
+        if parser.buffered:
+            await asyncio.sleep(0)
+        elif self._reading_paused:
             self._resume_reading()
         return data
 

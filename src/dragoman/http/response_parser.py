@@ -10,14 +10,15 @@ import httptools
 from dragoman.errors import WireError
 
 HEAD_LIMIT = 64 * 1024
+MAX_TAKE = 32 * 1024  # bytes of a body that are handed out at once
 
 
 class ResponseParser:
     """The response to one request.
 
     Call `feed` with received bytes, `connection_closed` when the server closes, and `take_body` for the body
-    so far. `status` is 0 until the head is complete; `buffered` counts the body bytes that `take_body` would
-    return. `no_body`: no body follows whatever the head says (HEAD, CONNECT).
+    so far, at most `MAX_TAKE` bytes at once. `status` is 0 until the head is complete; `buffered` counts the
+    body bytes that were not taken. `no_body`: no body follows whatever the head says (HEAD, CONNECT).
     """
 
     def __init__(self, *, no_body: bool = False) -> None:
@@ -31,7 +32,7 @@ class ResponseParser:
         self._no_body = no_body
         self._until_close = False  # the body ends when the connection closes
         self._interim = False  # within a 1xx response
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | memoryview] = []
         self._overhead = 0  # bytes since the last body data: head, chunk sizes, trailers
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
@@ -67,11 +68,28 @@ class ResponseParser:
         self._parser = None
 
     def take_body(self) -> bytes:
-        """Return the body received since the last call."""
+        """Return the body received since the last call; at most `MAX_TAKE` bytes, the rest later."""
+        if self.buffered > MAX_TAKE:
+            return self._take_part()
         chunks = self._chunks
         self._chunks = []
         self.buffered = 0
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        first = chunks[0] if len(chunks) == 1 else None
+        return first if type(first) is bytes else b"".join(chunks)
+
+    def _take_part(self) -> bytes:
+        """Return the first `MAX_TAKE` bytes of a long body."""
+        chunks, part, size = self._chunks, list[bytes | memoryview](), 0
+        for at, chunk in enumerate(chunks):
+            if size + len(chunk) > MAX_TAKE:
+                part.append(chunk[: MAX_TAKE - size])
+                # A view: a copy of the rest for each part would cost the square of its length.
+                self._chunks = [memoryview(chunk)[MAX_TAKE - size :], *chunks[at + 1 :]]
+                break
+            part.append(chunk)
+            size += len(chunk)
+        self.buffered -= MAX_TAKE
+        return b"".join(part)
 
     # ---- httptools callbacks -------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class RunSettings(msgspec.Struct, frozen=True):
 
     disconnect_grace: float | None = 15.0
     max_answer: int = 64_000_000
-    read_ahead: int = 1_000_000
+    read_ahead: int = 500_000
     reader_timeout: float = 60.0
     tracing: Tracing = NO_TRACING
     hooks: TurnHooks | None = None
