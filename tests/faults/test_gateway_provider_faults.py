@@ -42,7 +42,7 @@ CATEGORIES: Mapping[str, Collection[str]] = {
     "sends a page as a failure": ["api_error"],
     "fails": ["api_error"],
     "fails with 200": ["api_error"],
-    "compresses": ["api_error"],
+    "compresses in an unknown coding": ["api_error"],
     "sends garbage": ["api_error"],
     "sends an error": ["api_error"],
     "sends an error and goes on": ["api_error"],
@@ -66,7 +66,7 @@ WORDS: Mapping[str, str] = {
     "fails with 200": "it burns",
     "sends nothing": "is empty",
     "sends an error": "it burns",
-    "compresses": "in the coding 'gzip'",
+    "compresses in an unknown coding": "in the coding 'lzma'",
     "sends garbage": "sent invalid JSON",
 }
 INVENTED = (

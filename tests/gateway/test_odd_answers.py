@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +92,34 @@ async def test_a_count_that_cannot_be_is_clamped_and_the_reservation_is_charged(
         row = await at.row()
         assert row.tokens.output_tokens == MAX_TOKENS
         assert row.cost is None
+
+
+COMPRESSIONS: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("coding", COMPRESSIONS)
+async def test_compressed_answers_and_errors_reach_every_endpoint_decoded(
+    tmp_path: Path, coding: str
+) -> None:
+    def coded(body: bytes, status: int = 200) -> bytes:
+        packed = COMPRESSIONS[coding](body)
+        head = (
+            f"HTTP/1.1 {status} Coded\r\ncontent-encoding: {coding}\r\ncontent-length: {len(packed)}\r\n\r\n"
+        )
+        return head.encode() + packed
+
+    stream = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+    site = Site()
+    async with desk(tmp_path, up=site) as at:
+        for ask in (at.chat, at.message):
+            site.replies(coded(msgspec.json.encode(COMPLETION)))
+            response = await ask()
+            assert (response.status_code, "Oslo" in response.text) == (200, True)
+            assert "content-encoding" not in response.headers
+            site.replies(coded(stream + b"data: [DONE]\n\n"))
+            response = await ask(stream=True)
+            assert (response.status_code, '"hi"' in response.text) == (200, True)
+            for read in (False, True):
+                site.replies(coded(b'{"error":{"message":"it burns"}}', 400))
+                response = await ask(stream=read)
+                assert (response.status_code, "it burns" in response.text) == (400, True)

@@ -1,8 +1,9 @@
 """HTTP client transport: connection pools, requests, streamed responses.
 
 Our own client on asyncio and httptools, because the HTTP client accounts for most of a gateway's CPU time.
-HTTP/1.1 with a connection pool per server; redirects are not followed, bodies are not decompressed. Failures
-are ProviderErrors `network` or `timeout` that name the server and the phase, never a header or a body.
+HTTP/1.1 with a connection pool per server; redirects are not followed. No compression is requested; bodies
+that are compressed anyway are decoded. Failures are ProviderErrors `network` or `timeout` that name the
+server and the phase, never a header or a body.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Protocol
 from dragoman.errors import ProviderError
 from dragoman.http.address import Address, Proxies, Proxy, parse_url, proxies_from
 from dragoman.http.connection import NEVER, HttpConnection, HttpRequest, Timeouts
+from dragoman.http.content_coding import decode_body
 from dragoman.http.dialer import Dialer
 from dragoman.http.response_parser import ResponseParser
 
@@ -56,6 +58,9 @@ class Response:
         self._peer = connection.peer
         self._release = release
         self.receive = partial(connection.receive, parser)
+        codings = parser.headers.get("content-encoding")
+        if codings:
+            self.receive = decode_body(self.receive, codings, peer=self._peer)
 
     def __repr__(self) -> str:
         return f"Response({self.status}, from {self._peer!r})"
