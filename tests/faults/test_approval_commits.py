@@ -50,10 +50,11 @@ async def play(hub: Served) -> dict[str, Any]:
             for each in await approvals(hub, "pending"):
                 response = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
                 assert response.status_code == 200, response.text
+            await hub.http.get("/api/chat/s/stream")  # until the active run ends
             *_, last = await hub.messages()
             over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
             open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
-            if over and not open and (await hub.http.get("/api/chat/s/stream")).status_code == 204:
+            if over and not open:
                 return last
 
 

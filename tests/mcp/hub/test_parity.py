@@ -12,6 +12,7 @@ import pytest
 from anyio import fail_after, sleep
 from mcp.client import Client
 
+from dragoman.ids import new_id
 from tests.mcp.hub.hub_process import raw, sdk
 from tests.serving import Served, serving
 
@@ -74,7 +75,7 @@ async def called(way: str, served: Served, batch: Mapping[str, Any]) -> Any:
 
 
 async def by_chat(served: Served) -> Any:
-    frames = await served.chat("go")
+    frames = await served.chat("go", id=new_id("msg"))  # the same id would be a repetition
     outputs = [each["output"] for each in frames if each["type"] == "tool-output-available"]
     waits = [each for each in frames if each["type"] == "tool-approval-request"]
     return {"code": "approval_needed"} if waits else outputs[-1]
