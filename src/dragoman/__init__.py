@@ -66,6 +66,8 @@ from dragoman.agent.toolbox import Overhead as Overhead
 from dragoman.agent.toolbox import ToolCost as ToolCost
 from dragoman.agent.turn import StepChange as StepChange
 from dragoman.agent.turn import StepContext as StepContext
+from dragoman.agent.ui_stream import UIStream as UIStream
+from dragoman.agent.ui_stream import ui_stream as ui_stream
 from dragoman.errors import ApprovalNeeded as ApprovalNeeded
 from dragoman.errors import BadRequest as BadRequest
 from dragoman.errors import BudgetExhausted as BudgetExhausted
@@ -271,6 +273,7 @@ __all__ = [
     "ToolOutputDenied",
     "ToolOutputError",
     "ToolPart",
+    "UIStream",
     "Unavailable",
     "Unknown",
     "Usage",
@@ -310,6 +313,7 @@ __all__ = [
     "tool_called",
     "tool_output",
     "truncate_messages",
+    "ui_stream",
     "user_message",
     "verify_webhook",
 ]

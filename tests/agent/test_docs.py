@@ -16,7 +16,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COUNTS = {
-    "agent": 5,
+    "agent": 6,
     "context": 2,
     "errors": 1,
     "events": 1,

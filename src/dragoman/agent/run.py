@@ -119,11 +119,12 @@ DEFAULT_ABORT_REASON = "it was aborted"
 SHUTDOWN_REASON = "the program is ending"
 ABANDONED_REASON = "whoever waited for it was cancelled"
 LEFT_REASON = "its async with block was left"
+MAX_BATCH = 5_000  # events that a late reader gets at once
 RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks may delay the result of an abort
 
 
 class Waiters:
-    """Counts those who wait for a run. `on_abandoned` is called when the last one is cancelled."""
+    """Counts those who wait for a run. `on_abandoned` is called when the last one is cancelled or closed."""
 
     def __init__(self, on_abandoned: Callable[[], None]) -> None:
         self._on_abandoned = on_abandoned
@@ -134,7 +135,8 @@ class Waiters:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._count -= 1
-        if kind is not None and issubclass(kind, asyncio.CancelledError) and not self._count:
+        was_left = kind is not None and issubclass(kind, asyncio.CancelledError | GeneratorExit)
+        if was_left and not self._count:
             self._on_abandoned()
 
 
@@ -176,7 +178,7 @@ class Run(Generic[T]):
     ) -> None:
         """`on_end` is called when it is over; `notices` go into its result."""
         self._loop = loop
-        self._waiters = Waiters(lambda: None if is_detached else self.abort(ABANDONED_REASON))
+        self.waiters = Waiters(lambda: None if is_detached else self.abort(ABANDONED_REASON))
         self._fold = loop.turn.fold
         self._external_inputs = external_inputs
         if external_inputs is not None:
@@ -219,7 +221,7 @@ class Run(Generic[T]):
     @property
     def result(self) -> AwaitableResult[Result[T]]:
         """How the run ended; await it. Raises nothing for what went wrong in the run: see `exit_reason`."""
-        return AwaitableResult(self._result, self._waiters)
+        return AwaitableResult(self._result, self.waiters)
 
     @property
     def message(self) -> Message:
@@ -228,15 +230,22 @@ class Run(Generic[T]):
 
     async def events(self) -> AsyncIterator[e.Event]:
         """Yield every event from the first as it happens, `finish` last, to any number of readers."""
+        async for batch in self.batches():
+            for event in batch:
+                yield event
+
+    async def batches(self) -> AsyncIterator[Sequence[e.Event]]:
+        """Yield what `events` yields, in lists of those that are there already."""
         index = 0
         while True:
             while index < len(self._events):
-                yield self._events[index]
-                index += 1
+                batch = self._events[index : index + MAX_BATCH]
+                index += len(batch)
+                yield batch
             if self._result.done():
                 return
             self._wakeup = self._wakeup or asyncio.Event()
-            with self._waiters:
+            with self.waiters:
                 await self._wakeup.wait()
 
     def abort(self, reason: str = DEFAULT_ABORT_REASON) -> None:
