@@ -245,6 +245,37 @@ def test_a_follower_hears_of_an_approval_that_a_call_wants_in_the_midst_of_its_w
         assert events_since(growing, current_position(growing)) == [], "events that were sent are sent again"
 
 
+DENIED_BELOW: dict[str, list[e.Event]] = {
+    "an output": [e.ToolOutputAvailable("c", "over")],
+    "an error": [e.ToolOutputError("c", "no")],
+    "a preliminary output, then an output": [
+        e.ToolOutputAvailable("c", "further", preliminary=True),
+        e.ToolOutputAvailable("c", "over"),
+    ],
+    "another request": [
+        e.ToolApprovalRequest("d", "c"),
+        e.ToolApprovalResponse("d", approved=True),
+        e.ToolOutputAvailable("c", "over"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", DENIED_BELOW)
+def test_a_call_that_has_an_output_has_no_refused_approval(case: str) -> None:
+    """The refused approval was for a call of its sub-agent. The AI SDK rejects such a part."""
+    run = [*ASKED[:-1], *DENIED_BELOW[case]]
+    whole = fold(None, run)
+    part = whole.parts[-1]
+    assert isinstance(part, m.ToolPart)
+    assert part.approval is None or part.approval.approved
+    assert part.state in m.FINAL_STATES
+    for place in range(3, len(run)):
+        behind, growing = fold_of(run[:place]), fold_of(run)
+        behind.add(events_since(growing, current_position(behind)))
+        assert behind.message() == whole, place
+    assert fold(None, events_since(fold_of(run))) == whole
+
+
 def fold_of(events: list[e.Event]) -> Fold:
     growing = Fold()
     growing.add(events)

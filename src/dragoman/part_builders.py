@@ -129,14 +129,16 @@ class ToolCallBuilder:
     """A tool call: its current part, the JSON text of its arguments, and the number of its step.
 
     `changes` counts approval requests, approval responses and outputs; `approvals` counts the requests.
+    `denied` is the refused approval of a call below this one, which has an output all the same.
     """
 
-    __slots__ = ("approvals", "changes", "current", "fragments", "joined", "length", "step")
+    __slots__ = ("approvals", "changes", "current", "denied", "fragments", "joined", "length", "step")
 
     def __init__(self, part: ToolPart, step: int) -> None:
         self.current = part
         self.step = step
         self.approvals = 0
+        self.denied: Approval | None = None
         self.fragments: list[str] = []
         self.joined = 0
         self.length = 0
@@ -182,6 +184,7 @@ class ToolCallBuilder:
         """Wait for an approval. A call may ask again later; its preliminary output is dropped."""
         self.require_state("input-streaming", "input-available", "approval-requested", "approval-responded")
         self.approvals += 1
+        self.denied = None
         self.changes += 1
         self.current = replace(
             self.current,
@@ -199,10 +202,16 @@ class ToolCallBuilder:
         self.current = replace(self.current, state="approval-responded", approval=approval)
 
     def set_output(self, **fields: Any) -> None:
-        """Set the output or error. An approval without an answer in this stream counts as approved."""
+        """Set the output or error. An approval without an answer in this stream counts as approved.
+
+        The part does not keep a refused one beside an output: it was for a call of a sub-agent, which went on
+        without it, and the AI SDK's `validateUIMessages` rejects such a part.
+        """
         self.changes += 1
         approval = self.current.approval
-        if approval and approval.approved is None:
+        if approval and approval.approved is False and fields["state"] != "output-denied":
+            self.denied, fields["approval"] = approval, None
+        elif approval and approval.approved is None:
             fields["approval"] = replace(approval, approved=fields["state"] != "output-denied")
         self.current = replace(self.current, input=self.parsed_input(), **fields)
 
@@ -231,7 +240,8 @@ class ToolCallBuilder:
         if stage <= 1:
             return stage, self.length
         if self.current.preliminary:
-            stage = STAGES["approval-responded" if self.current.approval else "input-available"]
+            has_approval = self.current.approval is not None or self.denied is not None
+            stage = STAGES["approval-responded" if has_approval else "input-available"]
         return STAGES_PER_APPROVAL * self.approvals + stage, self.changes
 
     def delivered_stage(self, stage: int) -> int:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.fold import Fold
 from dragoman.messages import (
+    Approval,
     DataPart,
     FilePart,
     Message,
@@ -27,7 +28,15 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.part_builders import STAGES, BlockBuilder, PartBuilder, PartProgress, PartSlot, ToolCallBuilder
+from dragoman.part_builders import (
+    STAGES,
+    STAGES_PER_APPROVAL,
+    BlockBuilder,
+    PartBuilder,
+    PartProgress,
+    PartSlot,
+    ToolCallBuilder,
+)
 
 
 class FoldPosition(NamedTuple):
@@ -122,7 +131,8 @@ def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[e
 def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
     if stage > 1 and length == call.changes:
         return
-    part, stage = call.current, call.delivered_stage(stage)
+    part, has_seen_approvals = call.current, stage >= STAGES_PER_APPROVAL
+    stage = call.delivered_stage(stage)
     if part.state == "output-error" and part.approval is None and stage <= 1:
         yield _input_error_event(part)
         return
@@ -137,7 +147,8 @@ def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iter
         )
     if stage <= 1:
         yield from _input_events(call, length)
-    yield from _approval_events(call, stage=stage, length=length)
+    approval = part.approval or (call.denied if has_seen_approvals else None)
+    yield from _approval_events(call, approval, stage=stage, length=length)
     yield from _output_events(part)
 
 
@@ -170,8 +181,10 @@ def _input_error_event(part: ToolPart) -> e.ToolInputError:
     )
 
 
-def _approval_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
-    part, approval = call.current, call.current.approval
+def _approval_events(
+    call: ToolCallBuilder, approval: Approval | None, *, stage: int, length: int
+) -> Iterator[e.Event]:
+    part = call.current
     if approval is None:
         return
     waits = part.state in ("approval-requested", "approval-responded")

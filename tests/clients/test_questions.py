@@ -209,6 +209,24 @@ def test_a_replay_of_a_decided_approval_is_valid_for_the_client(ask: Driver, ups
     assert [one["status"] for one in report.raw["responses"]] == [200] * 4
 
 
+def test_a_sub_agent_that_goes_on_after_a_denial_leaves_a_message_that_the_client_accepts(
+    ask: Driver, upstream: Upstream
+) -> None:
+    mark = clerk(upstream, {"name": "math_calculate", "arguments": {"expression": "6*7"}})
+    report = ask(
+        send(f"{mark} Do it."),
+        {"do": "approve", "approved": False},
+        {"do": "reload"},
+        {"do": "resume"},
+        auto="approvals",
+        maxRequests=MOST,
+    )
+    call = next(part for part in report.stored[-1]["parts"] if part["type"] == "tool-agents_clerk")
+    assert (call["state"], call["output"]) == ("output-available", "It is done.")
+    assert "approval" not in call
+    assert_kept(report)
+
+
 def call_of(report: Report) -> dict[str, Any]:
     call: dict[str, Any] = report.answer["parts"][1]
     return call

@@ -221,7 +221,7 @@ def response_to(id: Any, result: bytes = b'{"content":[]}') -> bytes:
         (lambda request: b"[%s]" % response_to(request["id"]), "failed", "Failed to parse JSON"),
         (lambda _: b'{"a": "' + b"x" * 3_000_000 + b'"}', "failed", "more than 2,000,000 bytes"),
         (lambda _: None, "uncertain", "was lost during the call"),
-        (asking, "failed", "the server request for input: 'Your name?'"),
+        (asking, "failed", "the server asked for input: 'Your name?'"),
     ],
 )
 async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
