@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import Context, user_message
+from dragoman import Context, operation, user_message
 from dragoman.accounts.price import NANOS_PER_DOLLAR
 from dragoman.accounts.price_list import PriceList
 from dragoman.agent.agent import Agent
@@ -17,7 +17,7 @@ from dragoman.errors import BudgetExhausted, ConfigError
 from dragoman.events import Usage
 from dragoman.operations.budget import Budget
 from dragoman.providers.model import Model
-from dragoman.providers.scripted import ScriptedProvider, Step
+from dragoman.providers.scripted import ScriptedCall, ScriptedProvider, Step
 from tests.agent.scripted import ASK, PRICES, USED, add, calling, provider, scripted, types
 
 STEP = 100e-6 + 10 * 10e-6  # dollars that USED costs
@@ -207,3 +207,47 @@ def test_calls_within_a_budget_count_in_both() -> None:
     above.count_call()
     with pytest.raises(BudgetExhausted, match="3 calls"):
         Budget(parent=above).count_call()
+
+
+@operation
+async def search(context: Context) -> str:
+    """Search, for money."""
+    context.spend(0.25)
+    return "found"
+
+
+@pytest.mark.parametrize("budget", [None, 5.0])
+async def test_the_cost_of_a_result_covers_sub_agents_at_any_depth_and_operations(
+    budget: float | None,
+) -> None:
+    def helper(name: str, *steps: Any, operations: Any) -> Any:
+        model = scripted(*steps)
+        return Agent(model, operations=operations, prices=PRICES, name=name).as_operation("Helps.")
+
+    task = {"prompt": "Do it."}
+    used = Step(text="so", usage=USED)
+    pays = calling(ScriptedCall("tools_search", {}), usage=USED)
+    inner = helper("inner", pays, used, operations=[search])
+    twice = calling(
+        ScriptedCall("agents_inner", task, id="a"), ScriptedCall("tools_search", {}, id="b"), usage=USED
+    )
+    outer = helper("outer", twice, used, operations=[inner, search])
+    asks = calling(ScriptedCall("agents_outer", task), usage=USED)
+    limits = RunLimits(max_budget_usd=budget)
+    agent = Agent(scripted(asks, used), operations=[outer], prices=PRICES, limits=limits)
+    result = await agent.spawn(ASK).result
+    assert result.exit_reason == "success"
+    assert result.cost == pytest.approx(6 * STEP + 2 * 0.25)
+    assert result.usage.input_tokens == 200  # of its own steps
+
+
+async def test_the_cost_of_a_result_covers_runs_that_an_operation_spawns() -> None:
+    @operation
+    async def consult(context: Context) -> str:
+        """Ask another agent."""
+        inner = Agent(scripted(Step(text="so", usage=USED)), prices=PRICES)
+        return (await inner.run(ASK, context=context)).text
+
+    asks = calling(ScriptedCall("tools_consult", {}), usage=USED)
+    agent = Agent(scripted(asks, Step(text="4", usage=USED)), operations=[consult], prices=PRICES)
+    assert (await agent.run(ASK)).cost == pytest.approx(3 * STEP)

@@ -44,7 +44,7 @@ from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import ModelRequest
-from dragoman.operations.budget import Budget
+from dragoman.operations.budget import Budget, CostTotal
 from dragoman.operations.call_hooks import stack_hooks
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
@@ -430,6 +430,7 @@ class Agent(Generic[T]):
             agent=self.settings.name,
             deadline=min(deadlines) if deadlines else None,
             budget=run_budget(limits, base.budget),
+            cost_total=CostTotal(base.cost_total),
             for_model=True,
             hooks=stack_hooks(base.hooks, hooks.calls if hooks is not None else None),
             tool_call_id=None,

@@ -78,12 +78,19 @@ def unreported_result(loop: Loop, text: str) -> Result:
         text="",
         steps=loop.step_count,
         usage=summarise_usage(loop.usage),
-        cost=loop.cost,
+        cost=total_cost(loop),
         duration=0.0,
         session_id=loop.turn.context.session_id or "",
         tool_calls=summarise_calls(()),
         messages=tuple(loop.history),
     )
+
+
+def total_cost(loop: Loop) -> float | None:
+    """Return the US dollars of a run's model calls and of all below it; None while no cost is known."""
+    below = loop.turn.context.cost_total
+    costs = [usd for usd in (loop.cost, below.usd if below is not None else None) if usd is not None]
+    return round(sum(costs), 9) if costs else None
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -102,7 +109,7 @@ def shared_fields(loop: Loop, *, text: str, notices: Sequence[str]) -> dict[str,
         "text": text or (texts[-1] if texts else ""),
         "steps": loop.step_count,
         "usage": summarise_usage(loop.usage),
-        "cost": loop.cost,
+        "cost": total_cost(loop),
         "duration": so_far.seconds,
         "session_id": turn.context.session_id or "",
         "tool_calls": summarise_calls([part for part in answer.parts if isinstance(part, ToolPart)]),
@@ -373,6 +380,9 @@ class Run(Generic[T]):
         self._fold.add(last_batch)
         self._events.extend(last_batch)
         result = make_result(self._loop, text=text, aborted=aborted, error=error, notices=self._notices)
+        total = self._loop.turn.context.cost_total
+        if total is not None and total.parent is not None:  # a run within a call of another
+            total.parent.add(self._loop.cost)
         if not self._result.done():
             self._result.set_result(result)
         self._wake_listeners()

@@ -232,6 +232,8 @@ class Subagent:
         finally:
             if context.node is not None:
                 context.node.cost += loop.message_cost or 0.0
+            if context.cost_total is not None:
+                context.cost_total.add(loop.cost)
         return self._read_result(loop)
 
     def _read_result(self, loop: Loop) -> Any:

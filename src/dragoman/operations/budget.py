@@ -80,3 +80,23 @@ class Budget:
         self.spent += usd
         if self.parent is not None:
             self.parent.settle(reserved, usd)
+
+
+class CostTotal:
+    """The US dollars known to be spent below a run: by its sub-agents, and by what operations report.
+
+    Adds to the total of the run that it is a part of, too. `usd` is None while no cost is known.
+    """
+
+    __slots__ = ("parent", "usd")
+
+    def __init__(self, parent: CostTotal | None = None) -> None:
+        self.parent = parent
+        self.usd: float | None = None
+
+    def add(self, usd: float | None) -> None:
+        """Add a cost, here and above."""
+        if usd is not None:
+            self.usd = (self.usd or 0.0) + usd
+            if self.parent is not None:
+                self.parent.add(usd)

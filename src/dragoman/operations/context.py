@@ -12,7 +12,7 @@ import msgspec
 from dragoman.errors import CallError
 from dragoman.identity import LOCAL, Identity
 from dragoman.operations.approval import Grant
-from dragoman.operations.budget import Budget
+from dragoman.operations.budget import Budget, CostTotal
 from dragoman.operations.call_hooks import CallHooks, Ruling
 from dragoman.operations.outcome import CallOutcome, to_jsonable
 
@@ -130,6 +130,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     approval: str | None = None
     for_model: bool = False
     budget: Budget | None = None
+    cost_total: CostTotal | None = None
     on_progress: ProgressCallback | None = None
     grant: Grant | None = None
     step: int | None = None
@@ -173,6 +174,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """Record what this call costs, in US dollars. Raises BudgetExhausted if the budget is exceeded."""
         if self.node is not None:
             self.node.cost += usd
+        if self.cost_total is not None:
+            self.cost_total.add(usd)
         if self.budget is not None:
             self.budget.spend(usd)
 
