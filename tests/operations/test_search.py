@@ -68,6 +68,49 @@ def test_words_for_what_is_wanted_find_it(q: str, best: str) -> None:
     assert names(shelf().search(q))[0] == best
 
 
+POLITE = (
+    made(
+        "social.like_post",
+        "Like a post, or help people who want, need or look for likes. I'm in, don't wait.",
+        post="",
+    ),
+    made("weather.forecast", "Tell the weather of the coming days.", city=""),
+    made("money.convert", "Turn an amount into another currency.", amount=""),
+)
+
+
+@pytest.mark.parametrize("words", ["weather city", "currency amount", "post"])
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "I'd like help, I want to know: {}?",
+        "Hi, I'm looking for {}, don't you know?",
+        "Let me know, I need help: {}. Thanks!",
+        "{}",
+    ],
+)
+def test_words_around_a_request_do_not_count_as_what_is_wanted(words: str, request_text: str) -> None:
+    search = OperationSearch(Registry(*POLITE))
+    assert search.rank(request_text.format(words), 1) == search.rank(words, 1)
+
+
+def test_a_word_of_requests_still_finds_the_operation_that_it_names() -> None:
+    present = [made("social.like_comment", "Appreciate."), made("social.read_comment", "Appreciate.")]
+    search = OperationSearch(Registry(*present))
+    assert [each.name for each in search.rank("like the comment", 2)] == ["like_comment", "read_comment"]
+    assert [each.name for each in search.rank("likes", 2)] == ["like_comment"]
+
+
+def test_a_long_description_or_many_parameters_do_not_hide_the_name() -> None:
+    text = " ".join(f"{start}{end}" for start in "bcdfg" for end in ("alpha", "omega", "delta", "sigma"))
+    present = [
+        made("fx.exchange_currency", text, **{f"option_{word}": f"the {word}" for word in text.split()}),
+        made("news.report", "Some currency, and exchange."),
+    ]
+    search = OperationSearch(Registry(*present))
+    assert search.rank("currency to exchange", 1) == present[:1]
+
+
 @pytest.mark.parametrize(
     ("q", "best"),
     [

@@ -147,6 +147,26 @@ async def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again(
     assert "no model today" in caplog.text
 
 
+async def test_a_query_that_cannot_be_embedded_is_searched_by_words(caplog: pytest.LogCaptureFixture) -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (_, search, meanings):
+        await settled(meanings)
+        embedder.failures = 1
+        assert names(search, "rent car") == ["garage.rent"]
+        assert names(search, "automobile") == ["garage.rent"]
+    assert "no model today" in caplog.text
+
+
+async def test_half_an_emoji_in_a_query_or_a_description_stops_no_search() -> None:
+    async with searching(WordLlamaEmbedder(), made("garage.rent", "Rent a car \ud83d."), *GARAGE[1:]) as (
+        _,
+        search,
+        meanings,
+    ):
+        await settled(meanings)
+        assert names(search, "car \ude97")[0] == "garage.rent"
+
+
 async def test_hidden_operations_and_other_namespaces_stay_out_of_it() -> None:
     async with searching(Synonyms(), *GARAGE, made("dealer.buy", "Buy a car.")) as (_, search, meanings):
         await settled(meanings)

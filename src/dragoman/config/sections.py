@@ -270,7 +270,8 @@ class WebConfig(ConfigSection, frozen=True):
 class SearchConfig(ConfigSection, frozen=True):
     """How operations are found: by their words, and with embeddings also by their meaning."""
 
-    embeddings: Literal["none", "wordllama"] = "none"
+    embeddings: Literal["none", "wordllama", "minilm"] = "none"
+    model_path: str | None = None
 
 
 class SpokesConfig(ConfigSection, frozen=True):

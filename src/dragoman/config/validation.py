@@ -276,10 +276,18 @@ def config_problems(config: Config) -> Iterator[ConfigProblem]:
     yield from _limit_problems(config.limits)
     yield from _network_problems(config.http.shared_addresses, path=("http", "shared_addresses"))
     yield from _telemetry_problems(config)
+    yield from _search_problems(config)
     yield from _variable_problems(config.master_key_env, path=("master_key_env",))
     yield from route_problems(config)
     yield from operation_problems(config)
     yield from agent_problems(config)
+
+
+def _search_problems(config: Config) -> Iterator[ConfigProblem]:
+    search = config.search
+    if search.model_path is not None and search.embeddings != "minilm":
+        text = f"is for `embeddings: minilm`, and search.embeddings is {quote(search.embeddings)}"
+        yield ConfigProblem(("search", "model_path"), text)
 
 
 def _provider_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem]:

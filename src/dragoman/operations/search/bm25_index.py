@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Set
 from itertools import islice
+from typing import NamedTuple
 
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.bit_slices import add_multiple, add_slices, pack_slices
 from dragoman.operations.search.tokenizer import unique_terms
 
-K1 = 1.0
-B = 0.75
-# BM25 normalises by this length, not by the average: so a term's impact on an operation never changes, and
-# adding an operation touches nothing else. Lengths are sums of weights.
-REFERENCE_LENGTH = 14.0
+K1 = 2.0
 MAX_IMPACT = 31  # the greatest impact of a term: five bits
 QUERY_SCALE = 4  # resolution of the weights of query terms
 RARE_LIMIT = 256  # operations with a term, up to which they are stored in a dict; or
@@ -23,20 +20,43 @@ MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
 MAX_PARAMETERS = 64  # parameters that are indexed
 
 
-def weighted_fields(operation: Operation) -> Iterator[tuple[float, frozenset[str]]]:
-    """Return the terms of an operation's fields with weights; multiples of 0.5, so that sums are exact."""
-    yield 2.0, unique_terms(operation.name)
-    yield 1.0, unique_terms(operation.namespace)
-    yield 1.0, unique_terms(operation.description[:MAX_TEXT_LENGTH])
+class Field(NamedTuple):
+    """How much a field counts, and the length in terms above which it counts less.
+
+    `normalisation` is BM25's b: 0 ignores the length, 1 divides by it. The reference length stands for the
+    average of all operations: so a term's impact never changes, and adding an operation touches nothing else.
+    """
+
+    weight: float
+    normalisation: float
+    reference_length: float
+
+    def term_weight(self, length: int) -> float:
+        """Return the weight of each term of a field of this length."""
+        return self.weight / (1 - self.normalisation + self.normalisation * length / self.reference_length)
+
+
+NAME = Field(2.0, 0.5, 3)
+NAMESPACE = Field(1.0, 0.0, 2)
+DESCRIPTION = Field(1.0, 0.75, 10)
+PARAMETER_NAMES = Field(1.0, 0.5, 4)
+PARAMETER_DESCRIPTIONS = Field(0.5, 0.5, 12)
+
+
+def field_terms(operation: Operation) -> Iterator[tuple[Field, frozenset[str]]]:
+    """Return the distinct terms of each field of an operation; all parameters are one field."""
+    yield NAME, unique_terms(operation.name)
+    yield NAMESPACE, unique_terms(operation.namespace)
+    yield DESCRIPTION, unique_terms(operation.description[:MAX_TEXT_LENGTH])
     properties = operation.input_schema.get("properties")
     rules_by_name = properties if isinstance(properties, Mapping) else {}
     names = list(islice(rules_by_name, MAX_PARAMETERS))
-    yield 1.0, frozenset().union(*(unique_terms(name[:MAX_TEXT_LENGTH]) for name in names))
+    yield PARAMETER_NAMES, frozenset().union(*(unique_terms(name[:MAX_TEXT_LENGTH]) for name in names))
     descriptions = (
         rules.get("description") for name in names if isinstance(rules := rules_by_name[name], Mapping)
     )
     yield (
-        0.5,
+        PARAMETER_DESCRIPTIONS,
         frozenset().union(
             *(
                 unique_terms(description[:MAX_TEXT_LENGTH])
@@ -48,18 +68,18 @@ def weighted_fields(operation: Operation) -> Iterator[tuple[float, frozenset[str
 
 
 def term_weights(operation: Operation) -> dict[str, float]:
-    """Return each term's weight. A term counts once a field; all parameters are one field."""
+    """Return each term's weight: the sum over the fields that have it (BM25F, Robertson and others, 2004)."""
     weights: dict[str, float] = {}
-    for weight, field_terms in weighted_fields(operation):
-        for term in field_terms:
+    for field, terms_of_field in field_terms(operation):
+        weight = field.term_weight(len(terms_of_field))
+        for term in terms_of_field:
             weights[term] = weights.get(term, 0.0) + weight
     return weights
 
 
 def term_impacts(weights: Mapping[str, float]) -> dict[str, int]:
     """Return each term's impact, 1 to MAX_IMPACT, as a share of the BM25 gain that its rarity allows."""
-    norm = K1 * (1 - B + B * sum(weights.values()) / REFERENCE_LENGTH)
-    return {term: max(1, round(MAX_IMPACT * weight / (weight + norm))) for term, weight in weights.items()}
+    return {term: max(1, round(MAX_IMPACT * weight / (weight + K1))) for term, weight in weights.items()}
 
 
 class PostingList:

@@ -6,9 +6,12 @@ import hashlib
 import math
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 from dragoman.errors import ConfigError
+from dragoman.json_text import well_formed
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.tokenizer import terms
 
@@ -46,15 +49,37 @@ def embedding_text(operation: Operation) -> str:
     properties = operation.input_schema.get("properties")
     parameter_names = " ".join(properties) if isinstance(properties, dict) else ""
     name = operation.name.replace("_", " ").replace("-", " ").replace(".", " ")
-    return f"{name} {operation.namespace}: {operation.description} ({parameter_names})"[:MAX_TEXT_LENGTH]
+    text = f"{name} {operation.namespace}: {operation.description} ({parameter_names})"
+    # tokenizers refuse lone surrogates, which spokes and MCP servers may send
+    return well_formed(text[:MAX_TEXT_LENGTH])
 
 
-def import_extra(module: str) -> Any:
-    """Import a module of the extra. Raises ConfigError if it is not installed."""
+def import_extra(module: str, *, extra: str = "semantic") -> Any:
+    """Import a module of an extra. Raises ConfigError if it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"Semantic search needs the package {module!r}.",
-            hint="Install dragoman[semantic], or set search.embeddings to none.",
-        ) from error
+        raise not_installed(module, extra) from error
+
+
+def package_files(package: str, names: Sequence[str], *, extra: str = "semantic") -> Sequence[Path]:
+    """Return files of an installed package without importing it. Raises ConfigError if one is missing."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise not_installed(package, extra)
+    paths = [Path(spec.origin).parent / name for name in names]
+    for path, name in zip(paths, names, strict=True):
+        if not path.is_file():
+            raise ConfigError(
+                f"This version of the package {package!r} has no {name}.",
+                hint=f"Reinstall dragoman[{extra}].",
+            )
+    return paths
+
+
+def not_installed(package: str, extra: str) -> ConfigError:
+    """Return the error for a package of an extra that is not installed."""
+    return ConfigError(
+        f"Semantic search needs the package {package!r}.",
+        hint=f"Install dragoman[{extra}], or set search.embeddings to none.",
+    )

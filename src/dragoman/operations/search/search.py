@@ -17,7 +17,7 @@ from dragoman.operations.search.bm25_index import InvertedIndex
 from dragoman.operations.search.name_index import NameIndex
 from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.summary import signature, summarise
-from dragoman.operations.search.tokenizer import synonyms, terms
+from dragoman.operations.search.tokenizer import request_terms, synonyms, terms
 
 MAX_HITS = 8
 MAX_RANKED = 200  # operations that are ranked and counted for one query
@@ -27,6 +27,7 @@ MAX_NAMESPACES = 20  # namespaces in one result
 MAX_QUERY_LENGTH = 400
 MIN_RELATIVE_SCORE = 0.25  # of the best score: less is not a match
 SYNONYM_WEIGHT = 0.3
+REQUEST_WORD_WEIGHT = 0.1
 MIN_COVERAGE = 0.5  # share of the query's terms, by rarity: less is a partial match
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 
@@ -248,9 +249,12 @@ def matching_slots(scores: Sequence[int], candidates: int) -> int:
 
 
 def query_weights(q: str) -> dict[str, float]:
-    """Return the terms of a query, and their synonyms at a lower weight."""
+    """Return the terms of a query; their synonyms and the words around a request at a lower weight."""
     query = dict.fromkeys(terms(q), 1.0)
-    for term in list(query):
+    wanted = [term for term in query if term not in request_terms()]
+    if wanted:
+        query |= dict.fromkeys(request_terms() & query.keys(), REQUEST_WORD_WEIGHT)
+    for term in wanted or list(query):
         for synonym in sorted(synonyms(term)):
             query.setdefault(synonym, SYNONYM_WEIGHT)
     return query

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from dragoman.json_text import well_formed
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.embedder import Embedder, embedding_text, import_extra
 
@@ -117,17 +118,22 @@ class SemanticIndex:
     def _similarities(self, query: str, size: int) -> tuple[Any, Any]:
         """Return the cosines of the query and all slots, and which slots have a vector."""
         similarities, has_vector = self._numpy.zeros(size), self._numpy.zeros(size, dtype=bool)
-        if self._matrix is not None:
+        vector = None if self._matrix is None else self._query_vector(query)
+        if vector is not None:
             filled = min(size, len(self._matrix))
             has_vector[:filled] = self._has_vector[:filled]
-            similarities[:filled] = self._matrix[:filled] @ self._query_vector(query)
+            similarities[:filled] = self._matrix[:filled] @ vector
         return self._numpy.where(has_vector, similarities, 0.0), has_vector
 
     def _query_vector(self, query: str) -> Any:
-        """Return the vector of a query. Cached."""
+        """Return the vector of a query, None if the embedder fails. Cached."""
         vector = self._query_vectors.pop(query, None)
         if vector is None:
-            vector = self._numpy.asarray(self._embedder.embed([query])[0], dtype="float32")
+            try:
+                vector = self._numpy.asarray(self._embedder.embed([well_formed(query)])[0], dtype="float32")
+            except Exception:  # an embedder may raise anything; the words still find operations
+                log.exception("A query could not be embedded; it is searched by words only")
+                return None
         self._query_vectors[query] = vector
         while len(self._query_vectors) > MAX_QUERY_VECTORS:
             self._query_vectors.popitem(last=False)

@@ -24,7 +24,15 @@ STOP_WORD_LIST = (
     "them then there these they this those through to too under until up us using very via was we were "
     "what when where which while who whom why will with would you your "
 )
-STOP_WORDS = frozenset(STOP_WORD_LIST.split())
+# What WORD_PATTERN leaves of "I'm", "don't", "we'd" and the like.
+CONTRACTION_PARTS = (
+    "s t m d ll ve re don didn doesn isn aren wasn weren won wouldn couldn shouldn hasn haven hadn "
+)
+STOP_WORDS = frozenset((STOP_WORD_LIST + CONTRACTION_PARTS).split())
+
+# What people put around a request ("I'd like to know", "help me"). Some are names of operations too, so they
+# count less in a query instead of not at all.
+REQUEST_WORDS = "want need like help let tell know give looking wondering hi hello thanks"
 
 SYNONYMS = (
     "get fetch retrieve read obtain load",
@@ -103,6 +111,12 @@ def synonym_groups() -> dict[str, frozenset[str]]:
 def synonyms(term: str) -> frozenset[str]:
     """Return the other stems of similar meaning."""
     return synonym_groups().get(term, frozenset()) - {term}
+
+
+@lru_cache(maxsize=1)
+def request_terms() -> frozenset[str]:
+    """Return the stems of the words that people put around a request."""
+    return frozenset(stem(word) for word in REQUEST_WORDS.split())
 
 
 def normalise_name(name: str) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import ConfigError
-from dragoman.operations.search.embedder import import_extra
+from dragoman.operations.search.embedder import import_extra, package_files
 
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
@@ -29,11 +27,11 @@ class WordLlamaEmbedder:
     def __init__(self) -> None:
         self._numpy = import_extra("numpy")
         tokenizers = import_extra("tokenizers")
-        folder = package_folder()
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER))
+        weights, tokenizer = package_files("wordllama", (WEIGHTS, TOKENIZER))
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._vectors = read_tensor(folder / WEIGHTS, self._numpy)
+        self._vectors = read_tensor(weights, self._numpy)
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return one vector of length 1 for each text; zeros for a text without words."""
@@ -45,22 +43,6 @@ class WordLlamaEmbedder:
         lengths = self._numpy.linalg.norm(means, axis=1, keepdims=True)
         vectors: Sequence[Sequence[float]] = means / self._numpy.where(lengths == 0, 1, lengths)
         return vectors
-
-
-def package_folder() -> Path:
-    """Return the folder of the wheel's files. Raises ConfigError."""
-    spec = find_spec("wordllama")
-    if spec is None or spec.origin is None:
-        import_extra("wordllama")  # raises with the hint how to install it
-        raise ConfigError("The package 'wordllama' has no files.", hint="Reinstall it from its wheel.")
-    folder = Path(spec.origin).parent
-    for name in (WEIGHTS, TOKENIZER):
-        if not (folder / name).is_file():
-            raise ConfigError(
-                f"This version of the package 'wordllama' has no {name}.",
-                hint="Reinstall dragoman[semantic].",
-            )
-    return folder
 
 
 def read_tensor(path: Path, numpy: Any) -> Any:

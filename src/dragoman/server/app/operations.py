@@ -15,13 +15,14 @@ from dragoman.tools.builtin import builtin_operations
 from dragoman.tools.web.host_policy import WebSettings
 
 if TYPE_CHECKING:
+    from dragoman.operations.search.embedder import Embedder
     from dragoman.operations.search.semantic_index import SemanticIndex
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from dragoman.config.sections import Config, PolicyRule
+from dragoman.config.sections import Config, PolicyRule, SearchConfig
 from dragoman.errors import ConfigError
 from dragoman.operations.permission.policy import Decision, Policy, Rule
 
@@ -58,10 +59,20 @@ def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, S
     if config.search.embeddings == "none":
         return OperationSearch(registry), None
     from dragoman.operations.search.semantic_index import SemanticIndex  # late: only with embeddings
+
+    meanings = SemanticIndex(build_embedder(config.search))
+    return OperationSearch(registry, semantic_index=meanings), meanings
+
+
+def build_embedder(settings: SearchConfig) -> Embedder:
+    """Build the embedder that the settings name. ConfigError."""
+    if settings.embeddings == "minilm":
+        from dragoman.operations.search.minilm import MiniLmEmbedder  # late: it needs the extra
+
+        return MiniLmEmbedder(Path(settings.model_path).expanduser() if settings.model_path else None)
     from dragoman.operations.search.wordllama import WordLlamaEmbedder  # late: it needs the extra
 
-    meanings = SemanticIndex(WordLlamaEmbedder())
-    return OperationSearch(registry, semantic_index=meanings), meanings
+    return WordLlamaEmbedder()
 
 
 # Rules of the policy.
