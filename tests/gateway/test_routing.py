@@ -184,7 +184,7 @@ async def test_several_keys_share_the_load(tmp_path: Path) -> None:
 
 async def test_a_key_that_is_refused_is_replaced_by_another_within_the_request(tmp_path: Path) -> None:
     sites: dict[str, Any] = {
-        f"up{status}": Site(refusal(status, "sk-secret-A is not valid"), completion(), **KEYS)
+        f"up{status}": Site(refusal(status, "sk-secret-A is not valid"), completion(), retries=1, **KEYS)
         for status in (401, 403, 429)
     }
     async with desk(tmp_path, environ=ENVIRON, **sites) as at:
@@ -195,13 +195,38 @@ async def test_a_key_that_is_refused_is_replaced_by_another_within_the_request(t
 
 
 async def test_what_all_keys_are_refused_with_is_told_without_them(tmp_path: Path) -> None:
-    up = Site(refusal(401, "wrong: sk-secret-A, sk-secret-B and sk-secret-C"), **KEYS)
+    up = Site(refusal(401, "wrong: sk-secret-A, sk-secret-B and sk-secret-C"), retries=3, **KEYS)
     async with desk(tmp_path, environ=ENVIRON, up=up) as at:
         response = await at.chat()
         assert len(up.requests) == 3
         assert "sk-secret" not in response.text
         assert response.status_code >= 400
         assert "***" in response.json()["error"]["message"]
+
+
+async def test_retries_limit_the_requests_over_all_keys_of_a_provider(tmp_path: Path) -> None:
+    at_once = "retry-after-ms: 1"
+    cases = {
+        # status: requests by `retries`, with three keys; a refused key is not asked again
+        401: {0: 1, 1: 2, 2: 3, 5: 3},
+        429: {0: 1, 1: 2, 3: 4, 5: 6},
+        529: {0: 1, 1: 2, 3: 4, 5: 6},
+        503: {0: 1, 1: 2, 3: 4},
+        500: {0: 1, 3: 4},
+        400: {0: 1, 3: 1},
+    }
+    sites: dict[str, Any] = {
+        f"s{status}r{retries}": Site(refusal(status, "no", at_once), retries=retries, **KEYS)
+        for status, counts in cases.items()
+        for retries in counts
+    }
+    async with desk(tmp_path, environ=ENVIRON, **sites) as at:
+        await asyncio.gather(*(at.chat(f"{name}/m", stream=name.endswith("1")) for name in sites))
+        found = {
+            status: {retries: len(sites[f"s{status}r{retries}"].requests) for retries in counts}
+            for status, counts in cases.items()
+        }
+        assert found == cases
 
 
 SHORT = 0.05

@@ -212,7 +212,6 @@ async def test_what_fails_before_the_answer_begins_is_tried_again(
         (ok(b""), "network", "is empty"),
         (ok(b"[]"), "api_error", "no choices"),
         (ok(b'{"error":{"message":"no","code":404}}', "content-type: application/json"), "bad_request", "no"),
-        (streamed(sse(*HELLO[:2])), "network", "without a finish reason although it sent [DONE]"),
         (streamed(sse(*HELLO[:2], done=False)), "network", "without a finish reason"),
         (CHUNKED + piece(sse(*HELLO[:2], done=False)), "network", "127.0.0.1"),
         (streamed(sse(*HELLO[:2], {"error": {"message": f"no {KEY}", "code": 429}})), "rate_limit", "no ***"),

@@ -159,21 +159,37 @@ class RemoteProvider:
         return redacted
 
     async def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> T:
-        """Retry by the policy, and with other keys where that may help, before any output is passed on."""
+        """Retry by the policy, and with other keys where that may help, before any output is passed on.
 
-        async def numbered_attempt(number: int) -> T:
-            if number:
+        The policy's `retries` are all further requests, whichever key they use.
+        """
+        requests = 0
+
+        async def counted_attempt(lease: KeyLease) -> T:
+            nonlocal requests
+            if requests:
                 self.on_retry(self.name)
-            return await self._with_keys(attempt)
+            requests += 1
+            return await attempt(lease)
+
+        def may_switch() -> bool:
+            return requests <= self._policy.retries
 
         try:
-            return await with_retries(numbered_attempt, policy=self._policy)
+            return await with_retries(
+                lambda _: self._with_keys(counted_attempt, may_switch),
+                policy=self._policy,
+                requests=lambda: requests,
+            )
         except ProviderError as error:
             soon = (error.retry_after or 0.0) <= self._policy.max_wait
             error.caller_may_retry = error.transient and soon and not self._policy.retries
             raise
 
-    async def _with_keys(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> T:
+    async def _with_keys(
+        self, attempt: Callable[[KeyLease], Awaitable[T]], may_switch: Callable[[], bool]
+    ) -> T:
+        """Make one attempt; while it may switch, another one at once with each other key that may help."""
         tried: list[ProviderKey] = []
         while True:
             lease = self.keys.acquire(exclude=tried)
@@ -183,7 +199,8 @@ class RemoteProvider:
             except ProviderError as error:
                 lease.mark_failed(error)
                 self.on_failure(self.name, error.category)
-                if error.category not in KEY_ERRORS or not self.keys.has_untried(tried):
+                helps = error.category in KEY_ERRORS and self.keys.has_untried(tried)
+                if not helps or not may_switch():
                     raise
             except BaseException:
                 lease.release()

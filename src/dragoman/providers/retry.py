@@ -79,10 +79,12 @@ async def with_retries(
     policy: RetryPolicy = DEFAULTS,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     random: Callable[[], float] = random.random,
+    requests: Callable[[], int] | None = None,
 ) -> T:
     """What `attempt(number)` gives; it is repeated on a transient ProviderError while the policy allows.
 
-    An attempt that raises must not have passed anything on yet.
+    An attempt that raises must not have passed anything on yet. `requests` returns how many requests the
+    attempts have made, if one may make several: the policy limits them, too.
     """
     number = 0
     while True:
@@ -90,7 +92,7 @@ async def with_retries(
             return await attempt(number)
         except ProviderError as error:
             wait = policy.delay(number, error, random=random)
-            if wait is None:
+            if wait is None or (requests is not None and requests() > policy.retries):
                 raise
         await sleep(wait)
         number += 1
