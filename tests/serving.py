@@ -15,7 +15,11 @@ import uvicorn
 
 from dragoman import events as e
 from dragoman.config import parse_config, read_config
+from dragoman.identity import LOCAL
+from dragoman.runs.run import HubRun
 from dragoman.server.app import Hub
+from dragoman.session_ids import hub_session_id
+from dragoman.store.runs import RunRecord
 
 Frames = list[dict[str, Any]]
 
@@ -27,6 +31,14 @@ class Served:
         self.hub = hub
         self.url = url
         self.http = http
+
+    def active_run(self, session: str = "s") -> HubRun | None:
+        """The active run of a session of the owner without a key."""
+        return self.hub.runs.get_active(hub_session_id(session, owner=LOCAL.owner))
+
+    async def runs(self, session: str = "s") -> Sequence[RunRecord]:
+        """The runs of such a session."""
+        return await self.hub.store.runs.list(hub_session_id(session, owner=LOCAL.owner))
 
     async def chat(self, text: str = "hi", *, session: str = "s", **fields: Any) -> Frames:
         """Send a user message; all frames of the answer."""

@@ -32,6 +32,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from dragoman.session_ids import client_session_id
+
 ProviderCategory = Literal[
     "rate_limit",
     "overloaded",
@@ -173,7 +175,7 @@ class RunActive(Conflict):
 
     def __init__(self, session_id: str, run_id: str) -> None:
         super().__init__(
-            f"session {session_id!r} already has an active run ({run_id!r})",
+            f"session {client_session_id(session_id)!r} already has an active run ({run_id!r})",
             hint='wait for it, stop it with POST /api/chat/{id}/stop, or send "whenBusy": "queue"',
         )
         self.run_id = run_id

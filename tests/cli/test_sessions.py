@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.session_ids import hub_session_id
 from dragoman.store import message_search
 from dragoman.store.store import Store
 from tests.cli.conftest import Run
@@ -120,3 +121,29 @@ def test_a_session_that_is_not_there_is_said_to_be_missing(run: Run, where: tupl
     result = run("sessions", "show", "nothing", *where)
     assert (result.code, result.out) == (1, "")
     assert "'nothing'" in result.err
+
+
+def test_two_owners_sessions_of_one_id_are_listed_with_the_hubs_ids_and_read_by_them(
+    run: Run, tmp_path: Path
+) -> None:
+    ids = {owner: hub_session_id("trip", owner=owner) for owner in ("ann", "bob")}
+
+    async def say() -> None:
+        async with await Store.open(tmp_path) as store:
+            for owner, id in ids.items():
+                await converse(store, f"I am {owner}", session_id=id, owner=owner)
+            await converse(store, "Alone", session_id=hub_session_id("diary", owner="ann"), owner="ann")
+
+    asyncio.run(say())
+    folder = ("--data", tmp_path)
+    listed = run("sessions", "list", *folder).out.splitlines()
+    rows = {tuple(line.split()[index] for index in (0, -1)) for line in listed}
+    assert {("trip", ids["ann"]), ("trip", ids["bob"])} <= rows
+    for name in ("show", "export"):
+        unclear = run("sessions", name, "trip", *folder)
+        assert unclear.code == 1
+        assert all(f"'{id}' of '{owner}'" in unclear.err for owner, id in ids.items())
+        assert "I am bob" in run("sessions", name, ids["bob"], *folder).out
+        assert "Alone" in run("sessions", name, "diary", *folder).out
+    found = run("sessions", "search", "am", "--session", ids["ann"], *folder).out
+    assert found.startswith("trip · ann · ")

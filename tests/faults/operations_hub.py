@@ -14,7 +14,10 @@ import httpx2
 
 from dragoman.cli.hosting import bind_listener, host_hub, listener_url
 from dragoman.config import parse_config
+from dragoman.identity import LOCAL
+from dragoman.runs.run import HubRun
 from dragoman.server.app import Hub
+from dragoman.session_ids import hub_session_id
 from tests.serving import ask, write_script
 
 HERE = Path(__file__).parent
@@ -60,7 +63,11 @@ class World:
 
     async def run(self, session: str) -> str:
         """The id of the session's newest run."""
-        return (await self.hub.store.runs.list(session))[-1].id
+        return (await self.hub.store.runs.list(hub_session_id(session, owner=LOCAL.owner)))[-1].id
+
+    def active_run(self, session: str) -> HubRun | None:
+        """The active run of the session."""
+        return self.hub.runs.get_active(hub_session_id(session, owner=LOCAL.owner))
 
     async def tree(self, id: str) -> Json:
         """The tree of a run or a call."""

@@ -35,8 +35,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def begun(hub: Served) -> asyncio.Task[Any]:
     """An answer that has begun: its first words are in the run's message."""
     task = asyncio.create_task(hub.http.post("/api/chat", json=ask("go")))
-    active = hub.hub.runs.get_active
-    await until(lambda: (run := active("s")) is not None and len(run.fold.builders) > 1)
+    await until(lambda: (run := hub.active_run()) is not None and len(run.fold.builders) > 1)
     return task
 
 

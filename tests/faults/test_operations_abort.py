@@ -85,7 +85,7 @@ async def test_a_client_that_hangs_up_leaves_the_chain_running_for_the_grace(tmp
         await here.under_way()
         chatting.cancel()
         await asyncio.wait([chatting])
-        await until(lambda: here.hub.runs.get_active("s").tail.follower_count == 0)  # type: ignore[union-attr]
+        await until(lambda: here.active_run("s").tail.follower_count == 0)  # type: ignore[union-attr]
         assert here.count("stopped wait") == 0
         assert (await here.http.post("/api/chat/s/stop")).json()["stopped"]
         await check(here, "s")

@@ -142,7 +142,7 @@ async def test_what_an_answer_said_while_the_database_was_down_is_written_with_i
     slow = {"text": [f"word{number} " for number in range(40)], "delay": 0.05}
     async with serving(tmp_path, [HOLD[0], slow], operations=["tests.faults.operations_chain"]) as hub:
         chatting = await begun(log, "hold", hub.chat("go"))
-        run = hub.hub.runs.get_active("s")
+        run = hub.active_run()
         assert run is not None
         with replaced(tmp_path / "hub"):
             operations_chain.released.set()

@@ -75,7 +75,7 @@ async def test_arguments_of_broken_json_are_read_as_they_were_meant(tmp_path: Pa
         frames = await hub.chat()
         [arguments] = [f["input"] for f in frames if f["type"] == "tool-input-available"]
         assert arguments == {"to": 1}
-        session = (await hub.hub.store.runs.list("s"))[0]
+        session = (await hub.runs())[0]
         [call] = await hub.hub.store.calls.list_for_run(session.id)
         assert call.notes == ("the arguments were broken JSON; read as what was meant",)
 
@@ -114,7 +114,7 @@ async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_
 async def settled(hub: Served) -> list[dict[str, Any]]:
     """The parts of the answer, once nothing runs any more."""
     async with asyncio.timeout(10):
-        while (run := hub.hub.runs.get_active("s")) is not None:
+        while (run := hub.active_run()) is not None:
             await run.done.wait()
     parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
     return parts

@@ -140,7 +140,7 @@ async def test_what_is_complete_is_told_once_it_is_stored_and_what_grows_at_once
 
 async def settled(hub: Served) -> None:
     """Wait until the run goes on no further: something is held back, for the database is blocked."""
-    run = hub.hub.runs.get_active("s")
+    run = hub.active_run()
     assert run is not None
     await until(lambda: run.tail.is_holding)
     for _ in range(100):

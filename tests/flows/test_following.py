@@ -45,7 +45,7 @@ async def rest(pieces: AsyncIterator[str]) -> str:
 
 async def idle(hub: Served, session: str = "s") -> None:
     """Wait until the session's run is over."""
-    run = hub.hub.runs.get_active(session)
+    run = hub.active_run(session)
     if run is not None:
         async with asyncio.timeout(10):
             await run.done.wait()

@@ -44,7 +44,7 @@ def form_of(form: str) -> dict[str, Any]:
 
 
 async def run_count(hub: Served) -> int:
-    return len(await hub.hub.store.runs.list("s"))
+    return len(await hub.runs())
 
 
 def payments(path: Path) -> list[str]:

@@ -342,7 +342,7 @@ async def test_an_approval_below_is_given_at_the_hub_and_the_chat_goes_on(
         assert "state" not in approval
         response = await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": approved})
         assert response.status_code == 200, response.text
-        run = hub.hub.runs.get_active("s")
+        run = hub.active_run()
         if run is not None:
             await run.done.wait()
         stored = (await hub.messages())[1]["parts"]

@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.events import Usage
 from dragoman.limits import Limits
+from dragoman.session_ids import hub_session_id
 from tests.wire.openai_streams import chunk, sse
 
 from .metered_hub import PRICE, Desk, Site, chunked, desk, holding, refusal, tokens, usage
@@ -41,7 +42,7 @@ async def test_each_model_call_of_a_run_is_one_row(tmp_path: Path) -> None:
         for row in (first, second):
             assert (row.owner, row.key_id, row.door, row.status) == ("ada", api_key.id, "chat", "finished")
             assert (row.provider, row.model_asked, row.model_served) == ("up", "fast", "m-1")
-            assert (row.session_id, row.error) == ("s", None)
+            assert (row.session_id, row.error) == (hub_session_id("s", owner="ada"), None)
             assert row.run_id is not None
             assert row.first_byte is not None
             assert row.duration is not None

@@ -25,6 +25,7 @@ from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError
 from dragoman.messages import Message, Part, ToolPart
+from dragoman.session_ids import client_session_id
 from dragoman.store.store import Store
 
 OWNER = "demo"
@@ -149,7 +150,7 @@ async def print_stored(data: Path) -> None:
 
 async def print_session(store: Store, id: str) -> None:
     messages = await store.messages.list(id)
-    print_line(f"  session    {id}")
+    print_line(f"  session    {client_session_id(id)}")
     for message in messages:
         print_line(f"  {message.role:<10} {list_parts(message)}")
     for run in await store.runs.list(id):

@@ -13,6 +13,7 @@ from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
 from dragoman.errors import BadRequest, NotFound
+from dragoman.session_ids import client_session_id
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient
@@ -45,9 +46,9 @@ def list_sessions(
     if not found:
         print_note("there is no session yet; `dragoman chat` begins one")
         return
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
-            each["id"],
+            client_session_id(each["id"]),
             format_age(each["updatedAt"]),
             each.get("owner", "you"),
             each["model"] or "-",
@@ -55,7 +56,11 @@ def list_sessions(
         )
         for each in found
     ]
-    print_table(("ID", "CHANGED", "OWNER", "MODEL", "TITLE"), rows)
+    headings: tuple[str, ...] = ("ID", "CHANGED", "OWNER", "MODEL", "TITLE")
+    if len({row[2] for row in rows}) > 1:  # two owners can use one id; the hub's tells them apart
+        headings = (*headings, "HUB ID")
+        rows = [(*row, str(each.get("hubId", each["id"]))) for row, each in zip(rows, found, strict=True)]
+    print_table(headings, rows)
 
 
 @sessions.command(

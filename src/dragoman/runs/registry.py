@@ -47,8 +47,9 @@ from dragoman.runs.repeats import (
 )
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.turns import make_turn
+from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
-from dragoman.store.sessions import Session, session_not_found
+from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import START_POSITION, FoldPosition
 from dragoman.wire.ui.client_request import (
@@ -158,21 +159,23 @@ class RunRegistry:
         Conflict, BadRequest,
         Unavailable.
         """
-        lock = self._session_locks.setdefault(request.session_id, asyncio.Lock())
-        is_repeat = is_same_action(self._starting.get(request.session_id), request.action)
+        session_id = hub_session_id(request.session_id, owner=identity.owner)
+        lock = self._session_locks.setdefault(session_id, asyncio.Lock())
+        is_repeat = is_same_action(self._starting.get(session_id), request.action)
         if request.when_busy == "refuse" and lock.locked() and not is_repeat:
-            self._raise_busy(request.session_id)
+            self._raise_busy(session_id)
         async with lock:
-            self._starting[request.session_id] = request.action
+            self._starting[session_id] = request.action
             try:
-                session = await self._stored_session(request, identity)
+                session = await self._store.sessions.get_own(session_id, owner=identity.owner)
+                request = replace(request, session_id=session.id if session is not None else session_id)
                 repeated = await self._find_repeated(request) if session is not None else None
                 if repeated is not None:
                     return repeated
                 await self._wait_until_free(request)
                 return StartedRun(await self._prepare_run(request, session, identity=identity))
             finally:
-                del self._starting[request.session_id]
+                del self._starting[session_id]
 
     async def _find_repeated(self, request: ChatRequest) -> StartedRun | StoredAnswer | None:
         """Return the run or the answer of a request that was made before. Raises Conflict, NotFound."""
@@ -289,15 +292,11 @@ class RunRegistry:
             await run.done.wait()
 
     def _raise_busy(self, session_id: str) -> None:
-        run = self._active.get(session_id)
-        raise RunActive(session_id, run.row.id if run else "waiting")
-
-    async def _stored_session(self, request: ChatRequest, identity: Identity) -> Session | None:
-        """Return the stored session. Raises NotFound when it has another owner."""
-        session = await self._store.sessions.get(request.session_id)
-        if session is not None and session.owner != identity.owner:
-            raise session_not_found(request.session_id)
-        return session
+        run = self._active.get(session_id) or self._active.get(client_session_id(session_id))
+        row = None if run is None else run.row
+        if row is None or session_id not in (row.session_id, hub_session_id(row.session_id, owner=row.owner)):
+            raise RunActive(session_id, "waiting")
+        raise RunActive(session_id, row.id)
 
     async def _wait_until_free(self, request: ChatRequest) -> None:
         """Wait for the active run to end; stop it if it is abandoned; or raise RunActive."""

@@ -24,6 +24,7 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.server.query_parameters import parse_limit
+from dragoman.session_ids import session_id_for
 
 MAX_BODY = 131_072
 MAX_PAGE = 500
@@ -149,7 +150,7 @@ def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, A
         "agent": approval.agent,
         "callId": approval.call_id,
         "runId": approval.run_id,
-        "sessionId": approval.session_id,
+        "sessionId": session_id_for(caller.owner, approval.session_id),
         "toolCallId": approval.tool_call_id,
         "answeredAt": approval.answered_at,
         "answeredBy": approval.answered_by,

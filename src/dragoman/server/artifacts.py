@@ -11,6 +11,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.artifact import Artifact
 from dragoman.operations.artifact import ArtifactStore as Kept
+from dragoman.session_ids import session_id_for
 
 CHUNK_SIZE = 1_048_576  # bytes in memory at a time
 MAX_DIGITS = 15
@@ -50,7 +51,7 @@ class ArtifactHandlers:
             "operation": found.operation,
             "callId": found.call_id,
             "runId": found.run_id,
-            "sessionId": found.session_id,
+            "sessionId": session_id_for(exchange.identity.owner, found.session_id),
         }
         await exchange.respond(200, body)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.http.exchange import Exchange
+from dragoman.identity import LOCAL, Identity
 from dragoman.operations.access import (
     RUN_DATA_SCOPES,
     is_visible,
@@ -34,6 +35,8 @@ from dragoman.operations.call_tree import (
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
 from dragoman.server.query_parameters import parse_limit
+from dragoman.server.session_lookup import resolve_session_filter
+from dragoman.session_ids import session_id_for
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
@@ -68,12 +71,13 @@ class CallReader:
         self,
         store: Store,
         *,
-        owner: str | None = None,
+        caller: Identity = LOCAL,
         source: SourceLookup = lambda *_: None,
         max_nodes: int = MAX_NODES,
     ) -> None:
         self._store = store
-        self._owner = owner
+        self._caller = caller
+        self._owner = visible_owner(caller)
         self._source = source
         self._max_nodes = max_nodes
 
@@ -95,7 +99,9 @@ class CallReader:
         filters: Mapping[str, str] = {
             column: query[parameter] for parameter, column in FILTERS.items() if parameter in query
         }
-        filters = restrict_owner(filters, self._owner)
+        filters = await resolve_session_filter(
+            self._store.sessions, restrict_owner(filters, self._owner), caller=self._caller
+        )
         if filters.get("status", "done") not in get_args(CallStatus):
             statuses = ", ".join(get_args(CallStatus))
             raise BadRequest(
@@ -107,7 +113,8 @@ class CallReader:
             node_to_json(call_node(line, source=self._source(line.operation, line.owner))) for line in found
         ]
         for node, line in zip(nodes, found, strict=True):
-            node |= {"owner": line.owner, "runId": line.run_id, "sessionId": line.session_id}
+            session_id = session_id_for(self._caller.owner, line.session_id)
+            node |= {"owner": line.owner, "runId": line.run_id, "sessionId": session_id}
         return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
 
     async def call(self, id: str) -> Json:
@@ -118,6 +125,7 @@ class CallReader:
         waits = await self._store.calls.list_ancestors(id) if entry.status == "pending" else ()
         return {
             **call_to_json(entry),
+            "sessionId": session_id_for(self._caller.owner, entry.record.session_id),
             "source": self._source(entry.record.operation, entry.record.owner),
             "approvalId": waits[-1].approval_id if waits else None,
         }
@@ -225,7 +233,7 @@ class CallHandlers:
     def _reader(self, exchange: Exchange) -> CallReader:
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
-        return CallReader(self._store, owner=visible_owner(caller), source=self._source)
+        return CallReader(self._store, caller=caller, source=self._source)
 
 
 def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()) -> Json:
@@ -287,7 +295,7 @@ def model_call_node(record: UsageRecord) -> ModelCallRow:
 
 
 def call_to_json(entry: LedgerEntry) -> Json:
-    """Return a call as JSON."""
+    """Return a call as JSON, with the hub's id of its session."""
     record = entry.record
     return {
         "id": record.id,

@@ -12,7 +12,7 @@ from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
-from dragoman.store.sessions import session_not_found
+from dragoman.store.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request
@@ -82,12 +82,13 @@ class ChatHandlers:
         """
         dialect = response_dialect(exchange)
         session_id = exchange.path_params["id"]
-        if not await self._is_own(exchange, session_id):
+        session = await self._find_own(exchange)
+        if session is None:
             await exchange.respond(204)
             return
-        run = self._runs.get_active(session_id)
+        run = self._runs.get_active(session.id)
         if run is None:
-            ended = await self._runs.ended_answer(session_id)
+            ended = await self._runs.ended_answer(session.id)
             if ended is None:
                 await exchange.respond(204)
                 return
@@ -109,14 +110,14 @@ class ChatHandlers:
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""
-        session_id = exchange.path_params["id"]
-        if not await self._is_own(exchange, session_id):
-            raise session_not_found(session_id)
-        run = await self._runs.stop_run(session_id, "stopped by the user")
+        session = await self._find_own(exchange)
+        if session is None:
+            raise session_not_found(exchange.path_params["id"])
+        run = await self._runs.stop_run(session.id, "stopped by the user")
         body = {"stopped": run is not None, "runId": run.row.id if run else None}
         await exchange.respond(200, body)
 
-    async def _is_own(self, exchange: Exchange, session_id: str) -> bool:
-        """Return whether this is a session of the caller. One of another owner is answered like none."""
-        session = await self._store.sessions.get(session_id)
-        return session is not None and session.owner == exchange.identity.owner
+    async def _find_own(self, exchange: Exchange) -> Session | None:
+        """Return the caller's session, or None."""
+        id = exchange.path_params["id"]
+        return await self._store.sessions.get_own(id, owner=exchange.identity.owner)

@@ -10,13 +10,16 @@ import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, Unavailable
 from dragoman.http.exchange import Exchange
+from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import to_json
 from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.query_parameters import parse_limit
-from dragoman.store.sessions import Session, session_not_found
+from dragoman.server.session_lookup import find_session
+from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, session_id_for
+from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 
 MAX_BODY = 65_536
@@ -52,17 +55,19 @@ class SessionHandlers:
         query = exchange.query
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         sessions = await self._store.sessions.list(
-            _requested_owner(exchange), limit=limit, before=query.get("before")
+            _requested_owner(exchange), limit=limit, before=await self._cursor(exchange)
         )
-        await exchange.respond(200, {"sessions": [await self._to_json(session) for session in sessions]})
+        caller = exchange.identity
+        body = {"sessions": [await self._to_json(session, caller) for session in sessions]}
+        await exchange.respond(200, body)
 
     async def create(self, exchange: Exchange) -> None:
         """Create an empty session."""
         body = _parse_body(await exchange.read_json(MAX_BODY))
-        now = time.time()
+        now, owner = time.time(), exchange.identity.owner
         session = Session(
-            id=body.id or new_id("ses"),
-            owner=exchange.identity.owner,
+            id=hub_session_id(body.id, owner=owner) if body.id else new_id("ses"),
+            owner=owner,
             created_at=now,
             updated_at=now,
             title=body.title,
@@ -72,11 +77,12 @@ class SessionHandlers:
         )
         self._require_runs().check_model(session)
         await self._store.sessions.create(session)
-        await exchange.respond(201, await self._to_json(session))
+        await exchange.respond(201, await self._to_json(session, exchange.identity))
 
     async def get(self, exchange: Exchange) -> None:
         """Return one session."""
-        await exchange.respond(200, await self._to_json(await self._find_readable(exchange)))
+        session = await self._find_readable(exchange)
+        await exchange.respond(200, await self._to_json(session, exchange.identity))
 
     async def update(self, exchange: Exchange) -> None:
         """Set title, model, agent or maxSteps; null restores the hub's default."""
@@ -118,36 +124,37 @@ class SessionHandlers:
         if not words.strip() or len(words) > MAX_QUERY_LENGTH:
             raise BadRequest(f"q must be some words, of 1 to {MAX_QUERY_LENGTH} characters", field="q")
         limit = parse_limit(query.get("limit", "20"), maximum=MAX_RESULTS)
-        owner, session_id = _requested_owner(exchange), query.get("session")
-        if session_id is not None:
-            owner = (await self._find_session(session_id, exchange, may_read=True)).owner
+        owner, session_id = _requested_owner(exchange), None
+        if "session" in query:
+            session = await self._find_session(query["session"], exchange)
+            owner, session_id = session.owner, session.id
         owners = await self._store.sessions.owners() if owner is None else [owner]
         results = {
             name: await self._store.history.search(words, owner=name, session_id=session_id, limit=limit)
             for name in owners
         }
-        await exchange.respond(200, _merge_results(results, limit=limit))
+        await exchange.respond(200, _merge_results(results, limit=limit, caller=exchange.identity))
+
+    async def _cursor(self, exchange: Exchange) -> str | None:
+        """Return the hub's id of the session that `?before` names."""
+        before = exchange.query.get("before")
+        return None if before is None else (await self._find_session(before, exchange)).id
 
     async def _find_readable(self, exchange: Exchange) -> Session:
-        return await self._find_session(exchange.path_params["id"], exchange, may_read=True)
+        return await self._find_session(exchange.path_params["id"], exchange)
 
     async def _find_own(self, exchange: Exchange) -> Session:
-        return await self._find_session(exchange.path_params["id"], exchange, may_read=False)
-
-    async def _find_session(self, id: str, exchange: Exchange, *, may_read: bool) -> Session:
-        """Return the session if it is the caller's, or readable to it as admin.
-
-        NotFound, the same for another owner's as for none; Forbidden when an admin changes another owner's.
-        """
-        session = await self._store.sessions.get(id)
-        if session is None:
-            raise session_not_found(id)
-        caller = exchange.identity
-        if not is_visible(session.owner, to=visible_owner(caller)):
-            raise session_not_found(id)
-        if not may_read:
-            require_owner(caller.owner, session.owner, resource=f"session {id!r}")
+        """Return the session of the path. NotFound; Forbidden when an admin changes another owner's."""
+        id = exchange.path_params["id"]
+        session = await self._find_session(id, exchange)
+        require_owner(exchange.identity.owner, session.owner, resource=f"session {id!r}")
         return session
+
+    async def _find_session(self, id: str, exchange: Exchange) -> Session:
+        """Return the caller's session, or one that it may read as admin. NotFound, BadRequest."""
+        owner = exchange.query.get("owner")
+        owner = None if owner == "*" else owner
+        return await find_session(self._store.sessions, id, caller=exchange.identity, owner=owner)
 
     def _require_runs(self) -> RunRegistry:
         if self._runs is None:
@@ -159,9 +166,10 @@ class SessionHandlers:
             return self._runs.get_active(session_id) is not None
         return await self._store.runs.get_active(session_id) is not None
 
-    async def _to_json(self, session: Session) -> dict[str, Any]:
+    async def _to_json(self, session: Session, caller: Identity) -> dict[str, Any]:
         return {
-            "id": session.id,
+            "id": session_id_for(caller.owner, session.id),
+            "hubId": session.id,
             "owner": session.owner,
             "title": session.title,
             "model": session.model,
@@ -184,7 +192,9 @@ def _requested_owner(exchange: Exchange) -> str | None:
     return None if owner == "*" else owner
 
 
-def _merge_results(results: Mapping[str, MessageSearchResult], *, limit: int) -> dict[str, Any]:
+def _merge_results(
+    results: Mapping[str, MessageSearchResult], *, limit: int, caller: Identity
+) -> dict[str, Any]:
     """Return the search results of all owners as one JSON value: the best kind of match that any has."""
     kinds = {result.matched for result in results.values() if result.passages}
     matched = next((kind for kind in ("all", "some") if kind in kinds), "text")
@@ -197,7 +207,14 @@ def _merge_results(results: Mapping[str, MessageSearchResult], *, limit: int) ->
     best = sorted(ranked, key=lambda entry: entry[:2])[:limit]
     body: dict[str, Any] = {
         "matched": matched,
-        "found": [{**msgspec.to_builtins(passage), "owner": owner} for _, owner, passage in best],
+        "found": [
+            {
+                **msgspec.to_builtins(passage),
+                "sessionId": session_id_for(caller.owner, passage.session_id),
+                "owner": owner,
+            }
+            for _, owner, passage in best
+        ],
     }
     progress = [result.indexing for result in results.values() if result.indexing is not None]
     if progress:
@@ -215,6 +232,6 @@ def _parse_body(payload: Any) -> SessionBody:
         raise BadRequest(f"the body does not fit: {error}") from None
     if body.max_steps is not None and not 1 <= body.max_steps <= 1000:
         raise BadRequest("maxSteps must be 1 to 1000", field="maxSteps")
-    if body.id is not None and (not body.id or len(body.id) > 200 or not body.id.isprintable()):
-        raise BadRequest("id must be a printable string of 1 to 200 characters", field="id")
+    if body.id is not None and not is_session_id(body.id):
+        raise BadRequest(f"id must be a printable string of 1 to {MAX_ID_LENGTH} characters", field="id")
     return body

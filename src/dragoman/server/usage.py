@@ -13,6 +13,7 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.server.session_lookup import resolve_session_filter
 from dragoman.server.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
 from dragoman.store.store import Store
 
@@ -40,7 +41,7 @@ class UsageHandlers:
     async def get(self, exchange: Exchange) -> None:
         """Return the sums of each group, or single records without `?group_by`."""
         query = exchange.query
-        question = restrict_to_caller(parse_usage_query(query, self._clock()), exchange.identity)
+        question = await self._restrict(parse_usage_query(query, self._clock()), exchange.identity)
         if self._flush_usage is not None and self._store.database.is_up:
             await self._flush_usage()
         match query.get("format") or accepted_format(exchange):
@@ -50,6 +51,12 @@ class UsageHandlers:
                 await exchange.respond(200, await build_report(self._store.usage, question))
             case other:
                 raise BadRequest(f"{other!r} is not a valid format", field="format", hint="use json or csv")
+
+    async def _restrict(self, query: UsageQuery, caller: Identity) -> UsageQuery:
+        """Return the query restricted to usage that the caller may see. Raises Forbidden, BadRequest."""
+        filters = restrict_owner(query.filters, visible_owner(caller))
+        filters = await resolve_session_filter(self._store.sessions, filters, caller=caller)
+        return replace(query, filters=filters, caller=caller.owner)
 
     async def _export(self, exchange: Exchange, query: UsageQuery) -> None:
         """Send CSV page by page until the client disconnects."""
@@ -64,11 +71,6 @@ class UsageHandlers:
                 await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
             presence.response_complete = True
             await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def restrict_to_caller(query: UsageQuery, identity: Identity) -> UsageQuery:
-    """Return the query restricted to usage that the caller may see. Raises Forbidden."""
-    return replace(query, filters=restrict_owner(query.filters, visible_owner(identity)))
 
 
 def accepted_format(exchange: Exchange) -> str:

@@ -13,6 +13,7 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.server.query_parameters import parse_limit, to_camel_case
 from dragoman.server.time_ranges import parse_past
+from dragoman.session_ids import session_id_for
 from dragoman.store.usage import UsageRepository
 from dragoman.store.usage_report import FILTERS, GROUP_NAMES, TOKEN_COLUMNS, GroupBy, UsageReportRow
 from dragoman.usage_record import UsageRecord
@@ -45,7 +46,10 @@ RECORD_COLUMNS = (
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query of usage records: totals by group, or without `group_by` single records after a cursor."""
+    """A query of usage records: totals by group, or without `group_by` single records after a cursor.
+
+    `caller` is the owner whose clients read the report: it has their ids of their sessions.
+    """
 
     group_by: tuple[GroupBy, ...] = ()
     since: float | None = None
@@ -53,6 +57,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     filters: Mapping[str, str] = {}
     limit: int | None = None
     after: tuple[float, str] | None = None
+    caller: str = ""
 
     @property
     def shared_parameters(self) -> Json:
@@ -116,13 +121,13 @@ async def build_report(records: UsageRepository, query: UsageQuery) -> Json:
     if query.group_by:
         limit = query.limit or PAGE_SIZE
         lines = await records.report(query.group_by, **query.shared_parameters, limit=limit + 1)
-        rows = [{"group": dict(line.group), **totals_to_json(line)} for line in lines[:limit]]
+        rows = [row_to_json(line, query.caller) for line in lines[:limit]]
         return {"groupBy": query.group_by, "rows": rows, "more": len(lines) > limit, **bounds}
     limit = query.limit or DEFAULT_LIMIT
     found = await records.list(**query.shared_parameters, after=query.after, limit=limit + 1)
     last = found[limit - 1] if len(found) > limit else None
     return {
-        "rows": [record_to_json(record) for record in found[:limit]],
+        "rows": [record_to_json(record, query.caller) for record in found[:limit]],
         "next": None if last is None else f"{last.started_at!r}~{last.id}",
         **bounds,
     }
@@ -135,18 +140,24 @@ async def export_csv(records: UsageRepository, query: UsageQuery) -> AsyncGenera
         lines = await records.report(
             query.group_by, **query.shared_parameters, limit=query.limit or MAX_LIMIT
         )
-        yield to_csv(
-            [*head, *(csv_cells({"group": dict(line.group), **totals_to_json(line)}) for line in lines)]
-        )
+        yield to_csv([*head, *(csv_cells(row_to_json(line, query.caller)) for line in lines)])
         return
     left, after, full = query.limit, query.after, True
     while full and left != 0:
         size = PAGE_SIZE if left is None else min(PAGE_SIZE, left)
         found = await records.list(**query.shared_parameters, after=after, limit=size)
-        yield to_csv([*head, *(csv_cells(record_to_json(record)) for record in found)])
+        yield to_csv([*head, *(csv_cells(record_to_json(record, query.caller)) for record in found)])
         head, full = [], len(found) == size
         left = None if left is None else left - size
         after = (found[-1].started_at, found[-1].id) if found else after
+
+
+def row_to_json(line: UsageReportRow, caller: str) -> Json:
+    """Return the sums of a group as JSON values."""
+    group = dict(line.group)
+    if "session_id" in group:
+        group["session_id"] = session_id_for(caller, group["session_id"])
+    return {"group": group, **totals_to_json(line)}
 
 
 def totals_to_json(line: UsageReportRow) -> Json:
@@ -162,13 +173,14 @@ def totals_to_json(line: UsageReportRow) -> Json:
     }
 
 
-def record_to_json(record: UsageRecord) -> Json:
-    """Return a record as JSON values."""
+def record_to_json(record: UsageRecord, caller: str) -> Json:
+    """Return a record as JSON values, with the caller's id of its session."""
     own = {
         to_camel_case(name): getattr(record, name)
         for name in UsageRecord.__struct_fields__
         if name != "tokens"
     }
+    own["sessionId"] = session_id_for(caller, record.session_id)
     return {**own, "usage": msgspec.to_builtins(record.tokens)}
 
 

@@ -32,6 +32,7 @@ from dragoman.store.connection import (
     Row,
     decode_json,
     encode_json,
+    match_filter,
     to_params,
 )
 from dragoman.store.database import Database
@@ -204,7 +205,7 @@ class CallRepository:
     async def list(
         self, filters: Mapping[str, str], *, before: tuple[float, str] | None = None, limit: int = 50
     ) -> Sequence[CallRow]:
-        """Return calls that match the `FILTERS`, newest first.
+        """Return calls that match the `FILTERS`, newest first; `old_session_id` is an alternative id.
 
         `before` is `(started_at, id)` of the last call of the previous page.
         """
@@ -216,7 +217,7 @@ class CallRepository:
     def _compile_list(self, names: frozenset[str]) -> str:
         if names not in self._list_sql:
             place = (calls.c.started_at, calls.c.id)
-            wanted = [calls.c[name] == bindparam(name) for name in FILTERS if name in names]
+            wanted = [match_filter(calls.c[name], names) for name in FILTERS if name in names]
             found = select_lines().where(*wanted)
             if "before_at" in names:
                 found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))

@@ -6,11 +6,11 @@ they nor the writer know which backend it is. SQLite is `sqlite.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import ClauseElement, Select, Table, select
+from sqlalchemy import ClauseElement, Column, ColumnElement, Select, Table, bindparam, select
 from sqlalchemy.dialects.sqlite import Insert
 
 Params: TypeAlias = Mapping[str, Any]
@@ -100,6 +100,14 @@ S = TypeVar("S", bound=msgspec.Struct)
 def select_fields(kind: type[msgspec.Struct], table: Table) -> Select[Any]:
     """Return a query for the columns of the struct's fields, in order."""
     return select(*(table.c[name] for name in kind.__struct_fields__))
+
+
+def match_filter(column: Column[Any], names: Container[str]) -> ColumnElement[bool]:
+    """Return the condition of the parameter with the column's name; of a session also of `old_session_id`."""
+    value: ColumnElement[Any] = bindparam(column.key)
+    if column.key == "session_id" and "old_session_id" in names:
+        return column.in_((value, bindparam("old_session_id")))
+    return column == value
 
 
 def to_fields(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
+from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
 from dragoman.store.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
@@ -139,14 +140,14 @@ class MessageRepository:
         """In a job: delete the message at a position or with an id, and all after it. Raises NotFound."""
         found = self._position(connection, session_id, id=start)[0] if isinstance(start, str) else start
         if found is None:
-            raise NotFound(f"there is no message {start!r} in session {session_id!r}")
+            raise NotFound(f"there is no message {start!r} in session {client_session_id(session_id)!r}")
         connection.execute(self._sql.delete_from, {"session_id": session_id, "position": found})
 
     def append(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """In a job: append a message with its parts. Raises Conflict when its id is taken."""
         position, end = self._position(connection, session_id, id=message.id)
         if position is not None:
-            raise Conflict(f"session {session_id!r} already has a message {message.id!r}")
+            raise Conflict(f"session {client_session_id(session_id)!r} already has a message {message.id!r}")
         self._insert(connection, session_id, message=message, position=end)
 
     def append_or_replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
@@ -157,7 +158,9 @@ class MessageRepository:
         elif position == end - 1:
             self._replace(connection, session_id, message=message)
         else:
-            raise Conflict(f"message {message.id!r} is not the last of session {session_id!r}")
+            raise Conflict(
+                f"message {message.id!r} is not the last of session {client_session_id(session_id)!r}"
+            )
 
     def _position(
         self, connection: DatabaseConnection, session_id: str, *, id: str

@@ -9,16 +9,21 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
 
-from dragoman.errors import Conflict, NotFound, RunActive
+from dragoman.errors import BadRequest, Conflict, NotFound, RunActive
+from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions
 
+MAX_NAMED = 10  # sessions in an error
 UPDATABLE = frozenset({"title", "agent", "model", "max_steps"})
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation with an owner. None in agent, model or max_steps means the hub's configured default."""
+    """A conversation with an owner. None in agent, model or max_steps means the hub's configured default.
+
+    `id` is the hub's id of it, see `session_ids.py`.
+    """
 
     id: str
     owner: str
@@ -33,6 +38,16 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 def session_not_found(id: str) -> NotFound:
     """Return the error of a session that does not exist, and of one that the caller may not know of."""
     return NotFound(f"There is no session {id!r}.", hint="`dragoman sessions list` shows them")
+
+
+def ambiguous_session(id: str, found: Sequence[Session]) -> BadRequest:
+    """Return the error of a client's id that several owners use, for a caller who may read all of theirs."""
+    named = ", ".join(f"{session.id!r} of {session.owner!r}" for session in found[:MAX_NAMED])
+    return BadRequest(
+        f"{len(found)} owners have a session {id!r}: {named}{', …' if len(found) > MAX_NAMED else ''}",
+        field="id",
+        hint="use the hub's id of the one that you mean",
+    )
 
 
 class SessionStatements:
@@ -78,15 +93,39 @@ class SessionRepository:
         """Insert a session. Raises Conflict when its id is taken."""
 
         def job(connection: DatabaseConnection) -> None:
-            if self.find(connection, session.id):
-                raise Conflict(f"session {session.id!r} already exists")
+            if self.find(connection, session.id) or self.find_own(
+                connection, session.id, owner=session.owner
+            ):
+                raise Conflict(f"session {client_session_id(session.id)!r} already exists")
             self.insert(connection, session)
 
         await self._database.write(job)
 
     async def get(self, id: str) -> Session | None:
-        """Return the session, or None."""
+        """Return the session with this id of the hub's, or None."""
         return await self._database.read(lambda connection: self.find(connection, id))
+
+    async def get_own(self, id: str, *, owner: str) -> Session | None:
+        """Return the owner's session that its client or the hub calls `id`, or None."""
+        return await self._database.read(lambda connection: self.find_own(connection, id, owner=owner))
+
+    async def get_of_any_owner(self, id: str) -> Session | None:
+        """Return the session that the hub calls `id`, or the only one that a client calls so; or None.
+
+        BadRequest when the clients of several owners have such a session.
+        """
+
+        def query(connection: DatabaseConnection) -> Session | None:
+            session = self.find(connection, id)
+            if session is not None:
+                return session
+            ids = [hub_session_id(id, owner=owner) for (owner,) in connection.fetch_all(self._sql.owners, {})]
+            found = [session for each in ids if (session := self.find(connection, each))]
+            if len(found) > 1:
+                raise ambiguous_session(id, found)
+            return found[0] if found else None
+
+        return await self._database.read(query)
 
     async def list(
         self, owner: str | None, *, limit: int = 50, before: str | None = None
@@ -147,6 +186,15 @@ class SessionRepository:
             return connection.execute(self._sql.delete, {"id": id}) > 0
 
         return await self._database.write(job)
+
+    def find_own(self, connection: DatabaseConnection, id: str, *, owner: str) -> Session | None:
+        """In a job: return the owner's session that its client or the hub calls `id`, or None."""
+        hub_id = hub_session_id(id, owner=owner)
+        for each in (hub_id, client_session_id(hub_id)):  # some have only one id
+            session = self.find(connection, each)
+            if session is not None and session.owner == owner:
+                return session
+        return None
 
     def find(self, connection: DatabaseConnection, id: str) -> Session | None:
         """In a job: return the session, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -13,7 +13,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from dragoman.events import Usage
-from dragoman.store.connection import Row
+from dragoman.store.connection import Row, match_filter
 from dragoman.store.tables import usage
 
 GroupBy: TypeAlias = Literal[
@@ -81,7 +81,7 @@ class UsageReport:
     def __init__(self, group_by: Sequence[GroupBy]) -> None:
         self._group_by = tuple(dict.fromkeys(group_by))
 
-    def select(self, filters: Iterable[str]) -> Select[Any]:
+    def select(self, filters: Collection[str]) -> Select[Any]:
         """Return the statement; its parameters are the filters and `limit`."""
         groups = [group_column(name) for name in self._group_by]
         times = [
@@ -129,12 +129,12 @@ class UsageReport:
         )
 
 
-def filter_conditions(names: Iterable[str]) -> list[ColumnElement[bool]]:
+def filter_conditions(names: Collection[str]) -> list[ColumnElement[bool]]:
     """Return the conditions of filters: `since`, `until`, `model` (requested or served), or a column."""
-    return [filter_condition(name) for name in sorted(names)]
+    return [filter_condition(name, set(names)) for name in sorted(names) if name != "old_session_id"]
 
 
-def filter_condition(name: str) -> ColumnElement[bool]:
+def filter_condition(name: str, names: Container[str]) -> ColumnElement[bool]:
     value: ColumnElement[Any] = bindparam(name)
     match name:
         case "since":
@@ -144,7 +144,7 @@ def filter_condition(name: str) -> ColumnElement[bool]:
         case "model":
             return or_(usage.c.model_served == value, usage.c.model_asked == value)
         case _:
-            return usage.c[name] == value
+            return match_filter(usage.c[name], names)
 
 
 def group_column(name: GroupBy) -> ColumnElement[Any]:

@@ -194,7 +194,7 @@ async def test_what_wants_an_approval_waits_and_runs_once_every_way(way: str, tm
         await served.http.post(f"/api/approvals/{approval['id']}", json={"approved": True})
         if way == "chat":
             await until(lambda: echoes(tmp_path) == 1)
-            await until(lambda: not served.hub.runs.get_active("s"))
+            await until(lambda: not served.active_run())
             output = (await served.messages())[1]["parts"][1]["output"]
         else:
             output = await called(way, served, ASKED)

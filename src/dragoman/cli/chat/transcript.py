@@ -22,6 +22,7 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
+from dragoman.session_ids import client_session_id
 from dragoman.unfold import unfold
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ ROLE_NAMES = {"user": "You", "assistant": "Assistant", "system": "System"}
 
 def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *, out: Console) -> None:
     """Print a session for reading."""
-    out.print(strip_controls(session["title"] or session["id"]), style="bold")
-    about = (("session", session["id"]), ("owner", session.get("owner")), ("agent", session["agent"]))
+    id = client_session_id(session["id"])
+    out.print(strip_controls(session["title"] or id), style="bold")
+    about = (("session", id), ("owner", session.get("owner")), ("agent", session["agent"]))
     out.print(" · ".join(f"{name} {strip_controls(value)}" for name, value in about if value), style="dim")
     for message in messages:
         out.print()
@@ -51,7 +53,7 @@ def print_passage(passage: Mapping[str, Any], *, out: Console) -> None:
     """Print a search result: session, time, role, and the words around the match."""
     speaker = ROLE_NAMES.get(passage["role"], passage["role"])
     about = (
-        passage["sessionId"],
+        client_session_id(passage["sessionId"]),
         passage["title"],
         passage.get("owner"),
         format_age(passage["createdAt"]),
@@ -72,7 +74,7 @@ def unusual_finish(metadata: Mapping[str, Any]) -> str:
 
 def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
     """Format a session as a Markdown document."""
-    lines = [f"# {session['title'] or session['id']}", ""]
+    lines = [f"# {session['title'] or client_session_id(session['id'])}", ""]
     for message in messages:
         lines += [f"## {ROLE_NAMES[message.role]}", ""]
         for part in message.parts:

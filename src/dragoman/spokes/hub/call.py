@@ -19,6 +19,7 @@ from dragoman.errors import (
 from dragoman.ids import new_id
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Effect
+from dragoman.session_ids import session_id_for
 from dragoman.spokes.protocol import AbortedFrame, CallFrame, ErrorFrame, ReplyFrame, error_from_failure
 
 MAX_DEPTH = 16
@@ -69,7 +70,7 @@ class SpokeCall:
             call_id=context.call_id or self.id,
             remaining=context.remaining,
             run_id=context.run_id,
-            session_id=context.session_id,
+            session_id=session_id_for(context.identity.owner, context.session_id),
             agent=context.agent,
         )
 

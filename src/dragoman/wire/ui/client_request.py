@@ -12,6 +12,7 @@ from dragoman.json_shape import MAX_VALUES, check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import DataPart, FilePart, Message, TextPart, parse_message
 from dragoman.model_request import Tool
+from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 
 
@@ -98,7 +99,6 @@ class ChatMessageHead(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(ChatBody)
 _head_decoder = msgspec.json.Decoder(ChatMessageHead)
-MAX_ID_LENGTH = 200
 MAX_PARTS = 1_000  # of a user message: each is stored, and read by the model
 
 
@@ -165,7 +165,7 @@ def _session_id(body_id: str | None, path_id: str | None) -> str:
             f"the body's id {body_id!r} does not match the session {path_id!r} in the path", field="id"
         )
     session = path_id if path_id is not None else body_id
-    if not session or len(session) > MAX_ID_LENGTH or not session.isprintable():
+    if session is None or not is_session_id(session):
         raise BadRequest(
             f"id must be a printable string of 1 to {MAX_ID_LENGTH} characters", field="id", hint=_HINT
         )

@@ -1,0 +1,47 @@
+"""Which session an id in a request names: the caller's own, or one that it may read as admin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.identity import Identity
+from dragoman.operations.access import visible_owner
+from dragoman.session_ids import client_session_id, hub_session_id
+from dragoman.store.sessions import Session, SessionRepository, session_not_found
+
+
+async def find_session(
+    sessions: SessionRepository, id: str, *, caller: Identity, owner: str | None = None
+) -> Session:
+    """Return the session that `id` names: the caller's own, by its client's id or the hub's.
+
+    For an admin also one of another owner: of `owner`, or by the hub's id, or by a client's id that only one
+    owner uses. NotFound, the same for another owner's session as for none. BadRequest when an admin's `id` is
+    that of several owners.
+    """
+    is_admin = visible_owner(caller) is None
+    session = await sessions.get_own(id, owner=owner if is_admin and owner else caller.owner)
+    if session is None and is_admin and not owner:
+        session = await sessions.get_of_any_owner(id)
+    if session is None:
+        raise session_not_found(id)
+    return session
+
+
+async def resolve_session_filter(
+    sessions: SessionRepository, filters: Mapping[str, str], *, caller: Identity
+) -> Mapping[str, str]:
+    """Return list filters with the hub's id as `session_id`; those of deleted sessions match too.
+
+    `old_session_id` matches records of sessions that have one id for both, see `session_ids.py`. BadRequest
+    when an admin's id is that of several owners.
+    """
+    id = filters.get("session_id")
+    if id is None:
+        return filters
+    owner = filters.get("owner", visible_owner(caller))
+    if owner is not None:
+        hub_id = hub_session_id(id, owner=owner)
+        return {**filters, "session_id": hub_id, "old_session_id": client_session_id(hub_id), "owner": owner}
+    session = await sessions.get_own(id, owner=caller.owner) or await sessions.get_of_any_owner(id)
+    return filters if session is None else {**filters, "session_id": session.id}
