@@ -208,7 +208,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "a: b\nmodel: \x00",
         ["hub.yaml:2: not valid YAML: a character that is not allowed"],
     ),
-    "a list": ("- 1", ["hub.yaml: expected a mapping, got a list"]),
+    "a list": ("- 1", ["hub.yaml:1: expected a mapping, got a list"]),
     "a tag": (
         "model: !!python/name:os.system",
         ["hub.yaml:1: model: the tag 'python/name:os.system' is not supported"],

@@ -16,7 +16,7 @@ providers:
     headers: {x-api-key: hunter2}
     keys:
       - {name: a, api_key_env: OPENAI_A}
-      - {api_key_file: nowhere.txt}
+      - {api_key_file: empty.txt}
   anthropic: {type: anthropic, api_key_secret: main}
   small: {type: local}
 default_provider: openai
@@ -34,7 +34,7 @@ MEANING = """\
 dragoman.yaml is valid
 
 PROVIDER   TYPE       ADDRESS                    KEYS
-openai     openai     https://api.openai.com/v1  $OPENAI_A present, nowhere.txt missing
+openai     openai     https://api.openai.com/v1  $OPENAI_A present, empty.txt missing
 anthropic  anthropic  https://api.anthropic.com  the secret main unknown
 small      local      here                       none
 
@@ -104,18 +104,20 @@ def test_a_good_configuration_is_explained_without_its_secrets(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dragoman.yaml").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "empty.txt").touch()
     monkeypatch.setenv("OPENAI_A", "hunter2")
     result = run("check")
     assert (result.code, [line.split() for line in result.out.splitlines()]) == (
         0,
         [line.split() for line in MEANING.splitlines()],
     )
-    assert result.err == "dragoman: WARNING: the key of openai is missing: nowhere.txt\n"
+    assert result.err == "dragoman: WARNING: the key of openai is missing: empty.txt\n"
     assert "hunter2" not in result.out
 
 
 def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> None:
     (tmp_path / "hub.yaml").write_text(GOOD, encoding="utf-8")
+    (tmp_path / "empty.txt").touch()
     assert run("check", "--config", "hub.yaml", "--json").json == {
         "source": "hub.yaml",
         "providers": [
@@ -125,7 +127,7 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
                 "url": "https://api.openai.com/v1",
                 "keys": [
                     {"name": "a", "from": "$OPENAI_A", "state": "missing"},
-                    {"name": "2", "from": "nowhere.txt", "state": "missing"},
+                    {"name": "2", "from": "empty.txt", "state": "missing"},
                 ],
                 "models": [],
             },
@@ -167,6 +169,8 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
     run: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "dragoman.yaml").write_text(OPERATIONS, encoding="utf-8")
+    for folder in ("shared", "notes"):
+        (tmp_path / folder).mkdir()
     result = run("check")
     expected = [line.split() for line in REACHED.splitlines()]
     assert [line.split() for line in result.out.splitlines()][-len(expected) :] == expected
@@ -276,4 +280,4 @@ def test_what_an_agent_names_is_looked_for(agent: str, why: str, run: Run, tmp_p
     (tmp_path / "steps.py").write_text("x = 1\n", encoding="utf-8")
     result = run("check")
     assert result.code == 1
-    assert f"dragoman: {why}" in result.err
+    assert f"dragoman: dragoman.yaml:1: {why}" in result.err

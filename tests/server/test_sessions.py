@@ -19,7 +19,6 @@ READS = (
     "/api/sessions?owner=ann",
     "/api/sessions?owner=*",
     "/api/sessions/hers",
-    "/api/sessions/hers/messages",
     "/api/search?q=hotel&owner=ann",
     "/api/search?q=hotel&owner=*",
     "/api/search?q=hotel&session=hers",
@@ -41,6 +40,17 @@ async def test_only_an_admin_reads_the_sessions_of_others(tmp_path: Path, path: 
             assert (scopes, response.status_code) == (scopes, status)
         mine = await hub.http.get(path.replace("*", "ann"), headers=await key_of(hub, "ann"))
         assert mine.status_code == 200
+
+
+async def test_a_session_without_messages_has_an_empty_list_of_them(tmp_path: Path) -> None:
+    async with serving(tmp_path, keys=True) as hub:
+        await converse(hub.hub.store, "Which hotel?", session_id="hers", owner="ann")
+        for scopes, count in (((), 0), (("chat", "admin"), 2)):
+            headers = await key_of(hub, "bob", *scopes)
+            hers = await hub.http.get("/api/sessions/hers/messages", headers=headers)
+            assert (hers.status_code, len(hers.json()["messages"])) == (200, count)
+            fresh = await hub.http.get("/api/sessions/fresh/messages", headers=headers)
+            assert (fresh.status_code, fresh.json()) == (200, {"messages": []})
 
 
 async def test_an_admin_cannot_change_the_sessions_of_others(tmp_path: Path) -> None:

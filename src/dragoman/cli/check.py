@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.cli.options import AsJson, ConfigFile
+from dragoman.cli.logs import configure_logging
+from dragoman.cli.options import AsJson, ConfigFile, Places
 from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
 
 EPILOG = examples(
@@ -16,25 +18,28 @@ EPILOG = examples(
 )
 
 
-def check(*, config: ConfigFile = None, json: AsJson = False) -> None:
+def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson = False) -> None:
     """Check a configuration.
 
     Prints every error with its line and field, or else what the configuration means: providers and whether
     their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, which agents others can
-    call, when agents end their answers, the policy, and what operations may reach. The modules and files
-    that agents name are loaded. Nothing is sent to any provider, and no program is started.
+    call, when agents end their answers, the policy, and what operations may reach. Everything that `serve`
+    refuses is an error here too: the modules and files that the configuration names are loaded. Nothing is
+    sent to any provider, and no MCP server is started.
     """
     from dragoman.cli.config_summary import explain_config  # late: YAML and the server take 0.3 s
-    from dragoman.cli.configuration import LOCAL_MODEL_SOURCE, choose_config  # late: as above
+    from dragoman.cli.configuration import choose_config, is_file_source, locating_errors  # late: as above
+    from dragoman.server.app.startup_check import check_startup  # late: as above
 
-    # late: as above
-
-    chosen, source = choose_config(config)
-    meaning = explain_config(chosen, os.environ)
+    configure_logging("error", as_json=False)
+    chosen, source = choose_config(config, operations or ())
+    with locating_errors(source):
+        meaning = explain_config(chosen, os.environ)
+        asyncio.run(check_startup(chosen, os.environ))
     if json:
         print_json({"source": source, **meaning})
         return
-    print_line(source if source == LOCAL_MODEL_SOURCE else f"{source} is valid")
+    print_line(f"{source} is valid" if is_file_source(source) else source)
     print_providers(meaning)
     print_routes(meaning)
     print_limits(meaning)

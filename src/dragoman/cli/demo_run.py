@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer, format_duration
 from dragoman.cli.chat.session import ChatSession
@@ -36,8 +35,6 @@ SIMULATOR_LABEL = (
     "SIMULATOR: no model; a script plays its part and makes up the token counts. The calls are real."
 )
 INSTALL_HINT = "`dragoman local install` brings a small real model"
-PINNED = ["math.calculate", "time.now"]
-INSTRUCTIONS = "Answer briefly. Use a tool to calculate or to tell the time."
 INSTALL_LINE = "\n  dragoman local install                  a small real model, without a key"
 NEXT_STEPS = """
 Try next:{install}
@@ -85,9 +82,8 @@ def demo_folder(*, keep: bool) -> Iterator[Path]:
 
 
 def local_model_setup() -> DemoSetup:
-    """Set up the local model with all tools listed: it is too small to search for them."""
-    config = replace(local_config(), pinned=PINNED, instructions=INSTRUCTIONS, max_steps=4)
-    return DemoSetup(config, LOCAL_MODEL_LABEL, LOCAL_QUESTIONS)
+    """Set up the local model as `dragoman serve` without a configuration does."""
+    return DemoSetup(local_config(), LOCAL_MODEL_LABEL, LOCAL_QUESTIONS)
 
 
 def simulator_setup(folder: Path) -> DemoSetup:

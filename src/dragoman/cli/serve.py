@@ -40,22 +40,23 @@ def serve(
     """
     gc.disable()  # imports create no garbage; the collector is enabled again when the hub is ready
     # late: the server imports slowly, and other commands do not need it
-    from dragoman.cli.configuration import choose_config  # late: as above
+    from dragoman.cli.configuration import choose_config, locating_errors  # late: as above
     from dragoman.cli.hosting import ServeOptions, run_service
 
     if log_json:
         use_json_lines()
     chosen, source = choose_config(config, operations or ())
-    run_service(
-        ServeOptions(
-            chosen,
-            lambda: choose_config(config, operations or ())[0],
-            Path(data),
-            host=host,
-            port=port,
-            require_keys=not no_auth,
-            source=source,
-        ),
-        level=log_level,
-        as_json=log_json,
-    )
+    with locating_errors(source):
+        run_service(
+            ServeOptions(
+                chosen,
+                lambda: choose_config(config, operations or ())[0],
+                Path(data),
+                host=host,
+                port=port,
+                require_keys=not no_auth,
+                source=source,
+            ),
+            level=log_level,
+            as_json=log_json,
+        )

@@ -1,7 +1,7 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
 from dragoman.config.environment import config_variables
-from dragoman.config.loader import parse_config, read_config
+from dragoman.config.loader import locate_error, parse_config, read_config
 from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
 from dragoman.config.sections import (
     AgentConfig,
@@ -40,6 +40,7 @@ __all__ = [
     "config_variables",
     "first_key",
     "key_sources",
+    "locate_error",
     "master_key",
     "parse_config",
     "read_config",

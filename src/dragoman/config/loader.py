@@ -35,6 +35,21 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
     return _validate(document, source=source)
 
 
+def locate_error(error: ConfigError, path: Path, environ: Mapping[str, str] | None = None) -> ConfigError:
+    """Return the error with file and line, if its message begins with the path of a field in this file.
+
+    For what only a hub that starts can find out: operations that cannot be loaded, unknown names.
+    """
+    document = read_document(
+        _read_file(path), source=str(path), environ=os.environ if environ is None else environ
+    )
+    found = [place for place in document.lines if error.message.startswith(f"{format_path(place)}: ")]
+    if not found:
+        return error
+    where = document.location(max(found, key=len), source=str(path))
+    return ConfigError(f"{where}: {error.message}", hint=error.hint or DOCS_HINT)
+
+
 def parse_config(raw: Any, *, source: str = "the configuration") -> Config:
     """Return the configuration in a decoded YAML value, without the environment."""
     document = ConfigDocument()
@@ -46,7 +61,9 @@ def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot read {str(path)!r}: {error.strerror}", hint=f"this is the folder {str(Path.cwd())!r}"
+        ) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}: not valid YAML: a byte that is not UTF-8") from None

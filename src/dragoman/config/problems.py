@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import msgspec
+
+from dragoman.errors import ConfigError, Conflict
 
 FieldPath: TypeAlias = tuple[str | int, ...]
 
@@ -36,6 +39,15 @@ def _format_step(name: str) -> str:
     if looks_secret(name) and "/" not in name:
         return "…"
     return name if _PLAIN.fullmatch(name) else quote(name)
+
+
+@contextmanager
+def blame_field(path: str) -> Iterator[None]:
+    """Put the path of a field before the message of a ConfigError or Conflict of the block; ConfigError."""
+    try:
+        yield
+    except (ConfigError, Conflict) as error:
+        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
 
 
 def looks_secret(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from dragoman.config.cures import cure_for
 from dragoman.config.problems import (
     ConfigProblem,
     FieldPath,
@@ -17,6 +19,7 @@ from dragoman.config.problems import (
     join_names,
     looks_secret,
 )
+from dragoman.config.sections import Config
 from dragoman.config.yaml_document import InvalidScalar, parse_text
 from dragoman.suggestions import suggest
 
@@ -80,10 +83,12 @@ class TypeChecker:
             if name in hints:
                 yield name, self.check(item, hints[name], path=below)
             else:
-                self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), hints)))
+                self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), kind, fields=hints)))
         for field in msgspec.structs.fields(kind):
             if field.required and field.name not in value:
-                self.problems.append(ConfigProblem((*path, field.name), "is missing"))
+                words = list(_literal_values(hints[field.name]))
+                message = f"is missing: {join_names(words)}" if words else "is missing"
+                self.problems.append(ConfigProblem((*path, field.name), message))
 
     def _check_mapping(
         self, value: Mapping[Any, Any], kind: Any, *, path: FieldPath
@@ -149,11 +154,25 @@ def _is_collection(kind: Any) -> bool:
     return (get_origin(kind) or kind) in (dict, list, tuple) or _is_section(kind)
 
 
-def _unknown_field_text(name: str, fields: Mapping[str, Any]) -> str:
+def _unknown_field_text(name: str, kind: type[msgspec.Struct], *, fields: Mapping[str, Any]) -> str:
     if name in _FIELD_HINTS:
         return f"there is no such field: {_FIELD_HINTS[name]}"
+    if kind is Config and (place := _place_of_field(name)):
+        return f"there is no such field here; there is {place}"
     few = f"; there are {join_names(fields)}" if len(fields) <= MAX_LISTED_FIELDS else ""
-    return f"there is no such field{suggest(name, fields) or few}"
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_")
+    return f"there is no such field{suggest(plain, fields) or few}"
+
+
+@cache
+def _place_of_field(name: str) -> str | None:
+    """Return the path of a field of this name in a section of the configuration; None without one."""
+    for section, kind in _type_hints(Config).items():
+        below = f"{section}.NAME" if get_origin(kind) is dict else section
+        for inner in (kind, *get_args(kind)):
+            if _is_section(inner) and name in _type_hints(inner):
+                return f"{below}.{name}"
+    return None
 
 
 def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> str:
@@ -162,6 +181,10 @@ def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> s
     plain = message.partition(" - at ")[0]
     if plain.startswith("Invalid enum value") and isinstance(value, str):
         near = "" if looks_secret(value) else suggest(value, words)
+        if not near and _number_types(kind):
+            near = cure_for(value, ["float"], path=path)
+        if not near and path[:1] == ("providers",) and path[-1] == "type":
+            near = "; use openai for any OpenAI-compatible server"
         return (
             f"expected {join_names([*_number_types(kind), *words])}, got {describe_value(value, path)}{near}"
         )
@@ -173,7 +196,7 @@ def _mismatch_text(message: str, value: Any, *, kind: Any, path: FieldPath) -> s
         names = [*(name for name in names if name != "text"), *words]
     return (
         f"expected {join_names(names)}{_bound_text(rest.partition(', got')[0])}, "
-        f"got {describe_value(value, path)}"
+        f"got {describe_value(value, path)}{cure_for(value, wanted.split(' | '), path=path)}"
     )
 
 

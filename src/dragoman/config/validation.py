@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from dragoman.config.cures import variable_cure
 from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
 from dragoman.config.sections import (
     AliasConfig,
@@ -173,10 +174,12 @@ def _unresolved_text(model: str, config: Config) -> str:
     if slash and provider_model:
         return _unknown_provider_text(provider, config)
     providers = [f"{name}/..." for name in config.providers]
-    suggestion = suggest(model, config.aliases) or suggest(model, providers)
+    suggestion = variable_cure(model) or suggest(model, config.aliases) or suggest(model, providers)
+    is_bare = not suggestion and config.providers and not slash
+    cure = f"; write it with its provider, such as {next(iter(config.providers))}/{model}" if is_bare else ""
     names = [*config.aliases, *providers]
     existing = f"; there are {join_names(names)}" if names else ""
-    return f"{quote(model)} is neither provider/model nor an alias{suggestion or existing}"
+    return f"{quote(model)} is neither provider/model nor an alias{suggestion or existing}{cure}"
 
 
 def _unknown_provider_text(name: str, config: Config) -> str:
@@ -261,6 +264,7 @@ _TYPES_OF_FIELD = {
     "call_ids": ("openai",),
 }
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENDPOINT = re.compile(r"/(chat/completions|completions|messages|responses|embeddings|api/chat)/?$")
 _HEADER_PATTERN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _REQUIRED = {
     "openai": ("base_url", "such as https://api.openai.com/v1"),
@@ -312,7 +316,10 @@ def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
     except ValueError:
         good = False
     if not good:
-        yield ConfigProblem(path, "expected a URL such as https://host/v1, with http:// or https://")
+        cure = variable_cure(url)
+        yield ConfigProblem(path, f"expected a URL such as https://host/v1, with http:// or https://{cure}")
+    elif path[-1] == "base_url" and (found := _ENDPOINT.search(url)):
+        yield ConfigProblem(path, f"ends in {found[0]}, which the hub adds itself; leave that out")
 
 
 def _type_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem]:
@@ -355,7 +362,10 @@ def _key_source_problems(section: ProviderConfig | KeyConfig, *, path: FieldPath
 
 def _variable_problems(name: str | None, *, path: FieldPath) -> Iterator[ConfigProblem]:
     if name is not None and (not _VARIABLE_PATTERN.fullmatch(name) or looks_secret(name)):
-        yield ConfigProblem(path, "expected the name of an environment variable, not the key itself")
+        without = f"; write {name[1:]}, without the $" if variable_cure(name) else ""
+        yield ConfigProblem(
+            path, f"expected the name of an environment variable, not the key itself{without}"
+        )
 
 
 def _limit_problems(limits: LimitsConfig) -> Iterator[ConfigProblem]:
@@ -387,10 +397,16 @@ def _telemetry_problems(config: Config) -> Iterator[ConfigProblem]:
     if endpoint is not None:
         yield from _url_problems(endpoint, path=("telemetry", "otlp_endpoint"))
     for origin in config.cors.origins:
+        place = config.cors.origins.index(origin)
         if origin != "*" and "://" not in origin:
-            place = config.cors.origins.index(origin)
             yield ConfigProblem(
                 ("cors", "origins", place), f"expected an origin such as https://host, got {quote(origin)}"
+            )
+        elif origin != "*" and "/" in origin.partition("://")[2]:
+            scheme, _, rest = origin.partition("://")
+            cure = f"{scheme}://{rest.partition('/')[0]}"
+            yield ConfigProblem(
+                ("cors", "origins", place), f"an origin ends with its host and port; write {quote(cure)}"
             )
 
 

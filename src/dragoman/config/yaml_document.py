@@ -17,6 +17,7 @@ from dragoman.json_text import well_formed
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 _LOADER = yaml.SafeLoader("")
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _CORE_TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = ("str", "value", "timestamp", "merge", "yaml")
 
@@ -144,6 +145,8 @@ def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> Conf
         builder = DocumentBuilder(environ)
         if node is not None:
             builder.document.value = builder.build(node, ())
+            if not isinstance(node, yaml.MappingNode):
+                builder.document.lines[()] = node.start_mark.line + 1
     except yaml.YAMLError as error:
         raise ConfigError(
             f"{source}:{_yaml_line(error, text)}: not valid YAML: {_yaml_problem(error)}"
@@ -155,10 +158,25 @@ def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> Conf
     return builder.document
 
 
+_YAML_CURES = {
+    "expected <block end>": "; correct the indentation: all fields of a section begin in the same column",
+    "mapping values are not allowed": "; correct the indentation, or put text with a colon in quotes",
+    "could not find expected ':'": "; write `name: value`, with a space behind the colon",
+    "expected alphabetic or numeric": "; put text that begins with * or & in quotes",
+    "cannot start any token": "; put text that begins with it in quotes",
+    "undefined alias": "; an anchor is set with &NAME, and text that begins with * needs quotes",
+    "expected ',' or": "; close the bracket, or put the text in quotes",
+    "more than": "; make the file smaller",
+}
+
+
 def _yaml_line(error: yaml.YAMLError, text: str) -> int:
     if isinstance(error, yaml.reader.ReaderError):
         return text.count("\n", 0, error.position) + 1
-    mark = error.problem_mark or error.context_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return 1
+    marks = (error.problem_mark, error.context_mark)
+    mark = marks[1] or marks[0] if _is_open_quote(error) else marks[0] or marks[1]
     return mark.line + 1 if mark else 1
 
 
@@ -168,8 +186,16 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
         return "a character that is not allowed"
     problem = error.problem or error.context if isinstance(error, yaml.MarkedYAMLError) else None
     if problem and "\\t" in problem:
-        return "a tab, where only spaces are allowed"
-    return mask_secrets(problem or "it cannot be parsed")
+        return "a tab, where only spaces are allowed; indent with spaces"
+    if isinstance(error, yaml.MarkedYAMLError) and _is_open_quote(error):
+        return "a quote is opened here and never closed"
+    text = problem or "it cannot be parsed"
+    cure = next((cure for piece, cure in _YAML_CURES.items() if piece in text), "")
+    return mask_secrets(text) + cure
+
+
+def _is_open_quote(error: yaml.MarkedYAMLError) -> bool:
+    return "quoted scalar" in (error.context or "") and "end of stream" in (error.problem or "")
 
 
 class DocumentBuilder:
@@ -245,6 +271,8 @@ class DocumentBuilder:
 
     def _scalar(self, node: yaml.ScalarNode, path: FieldPath) -> Any:
         try:
+            if node.tag == f"{_CORE_TAG}int" and _OCTAL.fullmatch(node.value):
+                raise InvalidScalar("has a leading zero, which makes it octal in YAML; write it without")
             value = parse_scalar(node)
             if not isinstance(value, str) or "${" not in value:
                 return value

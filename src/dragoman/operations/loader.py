@@ -70,7 +70,10 @@ def load_module(name: str) -> ModuleType:
 def load_file(path: Path) -> ModuleType:
     """Load a file as a new module; its folder is not added to the import path."""
     if not path.is_file():
-        raise ConfigError(f"There is no file {str(path)!r}.")
+        raise ConfigError(
+            f"There is no file {str(path)!r}.",
+            hint="create it, or correct the path, which is relative to where the hub is started",
+        )
     digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
     name = f"dragoman_operations_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, Forbidden, Unavailable
+from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
@@ -105,8 +105,15 @@ class SessionHandlers:
         await exchange.respond(204)
 
     async def messages(self, exchange: Exchange) -> None:
-        """Return the session's messages as `UIMessage`s, including the part of one that is being written."""
-        session = await self._find_readable(exchange)
+        """Return the session's messages as `UIMessage`s, including the part of one that is being written.
+
+        A session that is not there, or is another owner's, has none.
+        """
+        try:
+            session = await self._find_readable(exchange)
+        except NotFound:  # one that has no message yet: its first message makes it
+            await exchange.respond(200, {"messages": []})
+            return
         stored = list(await self._store.messages.list(session.id))
         run = None if self._runs is None else self._runs.get_active(session.id)
         if run is not None and stored and stored[-1].id == run.fold.id:

@@ -17,6 +17,7 @@ from dragoman.accounts.payment import Billing
 from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
+from dragoman.config.problems import blame_field
 from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
@@ -228,8 +229,11 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
         config, services.environment.environ, secrets=secrets, on_fallback=metrics.provider_fell_back
     )
     for name, agent in setting.roster.agents.items():
-        for id in agent.operations:
-            check_pinned(id, name, config=config, services=services)
+        pins_of_hub = name == "default" and name not in config.agents
+        field = "pinned" if pins_of_hub else f"agents.{name}.operations"
+        for number, id in enumerate(agent.operations):
+            with blame_field(f"{field}[{number}]"):
+                check_pinned(id, config=config, services=services)
     for provider in setting.providers.remote_providers().values():
         services.environment.secrets.update(provider.keys.secrets, provider.server.secrets)
         provider.on_retry = metrics.attempt_retried
@@ -237,7 +241,7 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
     return setting
 
 
-def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) -> None:
+def check_pinned(id: str, *, config: Config, services: HubServices) -> None:
     """Raise ConfigError unless the operation exists or an MCP server or spoke may register it later."""
     namespace, _, name = id.partition(".")
     if namespace in {*config.mcp_servers, *config.spokes.reserved}:
@@ -245,15 +249,15 @@ def check_pinned(id: str, agent: str, *, config: Config, services: HubServices) 
     if namespace == NAMESPACE and name in config.agents:
         if config.agents[name].description is None:
             raise ConfigError(
-                f"the agent {agent!r} pins {id}, which has no description",
+                f"the agent {name!r} has no description, so it is no operation",
                 hint=f"agents.{name}.description says what others may call it for",
             )
         return
     try:
         services.registry.get(id)
     except NotFound as error:
-        message = f"the agent {agent!r} pins an operation: {error.message}"
-        raise ConfigError(message, hint=error.hint) from None
+        hint = error.hint or "`dragoman ops list` shows those that exist"
+        raise ConfigError(error.message, hint=hint) from None
 
 
 def run_settings(config: Config, services: HubServices) -> RunSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.config.problems import blame_field
 from dragoman.operations.artifact import ArtifactStore
 from dragoman.operations.loader import load_operations
 from dragoman.operations.message_search import MessageSearch
@@ -12,6 +13,7 @@ from dragoman.operations.registry import Registry
 from dragoman.operations.search.search import OperationSearch
 from dragoman.tools import history as history_operations
 from dragoman.tools.builtin import builtin_operations
+from dragoman.tools.files.roots import Roots
 from dragoman.tools.web.host_policy import WebSettings
 
 if TYPE_CHECKING:
@@ -29,14 +31,29 @@ from dragoman.operations.permission.policy import Decision, Policy, Rule
 
 def build_registry(config: Config, artifacts: ArtifactStore, *, history: MessageSearch) -> Registry:
     """Register the built-in operations and those of the configuration. ConfigError."""
+    check_folders(config)
     built = builtin_operations(
         Path(config.files_root) if config.files_root else None,
         files={name: Path(folder) for name, folder in config.files.items()},
         artifacts=artifacts,
         web=web_settings(config),
     )
-    yours = (found for place in config.operations for found in load_operations(place))
-    return Registry(*built, *history_operations.operations(history), *yours)
+    registry = Registry(*built, *history_operations.operations(history))
+    for number, place in enumerate(config.operations):
+        with blame_field(f"operations[{number}]"):
+            for operation in load_operations(place):
+                registry.add(operation)
+    return registry
+
+
+def check_folders(config: Config) -> None:
+    """Raise ConfigError for a folder of `files` that cannot be shared."""
+    for name, folder in config.files.items():
+        with blame_field(f"files.{name}"):
+            Roots(folders={name: Path(folder)})
+    if config.files_root:
+        with blame_field("files_root"):
+            Roots(Path(config.files_root))
 
 
 def web_settings(config: Config) -> WebSettings | None:
@@ -60,7 +77,8 @@ def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, S
         return OperationSearch(registry), None
     from dragoman.operations.search.semantic_index import SemanticIndex  # late: only with embeddings
 
-    meanings = SemanticIndex(build_embedder(config.search))
+    with blame_field("search.embeddings"):
+        meanings = SemanticIndex(build_embedder(config.search))
     return OperationSearch(registry, semantic_index=meanings), meanings
 
 

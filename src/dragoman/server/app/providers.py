@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.config import Config, ProviderConfig, key_sources, read_key
+from dragoman.config.problems import blame_field
 from dragoman.http.address import proxies_from
 from dragoman.http.connection import Timeouts
 from dragoman.http.transport import Transport
@@ -39,9 +40,10 @@ class ProviderSet:
             transport = build_transport(provider, environ)
             self.transports.append(transport)
             keys = build_key_pool(name, provider, environ=environ, secrets=secrets)
-            self.providers[name] = build_provider(
-                name, provider, keys=keys, transport=transport, environ=environ
-            )
+            with blame_field(f"providers.{name}{'.script' if provider.type == 'scripted' else ''}"):
+                self.providers[name] = build_provider(
+                    name, provider, keys=keys, transport=transport, environ=environ
+                )
 
     def remote_providers(self) -> Mapping[str, RemoteProvider]:
         """Return the providers that are remote servers with keys."""

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
-from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,6 +35,7 @@ from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers, ChatSettings
+from dragoman.server.cors import allow_origins
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
 from dragoman.server.health import HealthHandlers
 from dragoman.server.http_endpoint import (
@@ -220,7 +220,12 @@ class HubEndpoints:
         ]
         """What is in progress for keys: requests, MCP sessions, spokes."""
         app = build_router(handlers, auth, body_limits=body_limits, public_metrics=config.metrics.public)
-        self.app = allow_origins(app, config.cors.origins) if config.cors.origins else app
+        self.app = allow_origins(
+            app,
+            config.cors.origins,
+            allow_loopback=not services.environment.require_keys,
+            exposed_headers=EXPOSED_HEADERS,
+        )
 
     async def drain(self, seconds: float) -> None:
         """Wait up to `seconds` for the calls that these endpoints received to end."""
@@ -264,10 +269,3 @@ def build_handlers(
 def build_spoke_endpoint(server: SpokeServer, auth: Auth) -> SpokeEndpoint:
     """Build the endpoint of spokes."""
     return SpokeEndpoint(server, identify=auth.identify, check_host=auth.check_host)
-
-
-def allow_origins(app: ASGIApp, origins: list[str]) -> ASGIApp:
-    """Allow front ends of other origins (CORS)."""
-    return CORSMiddleware(
-        app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED_HEADERS
-    )

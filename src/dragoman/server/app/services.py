@@ -14,6 +14,7 @@ import msgspec
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.toolbox import Toolbox, find_operation
 from dragoman.config import Config, master_key
+from dragoman.config.problems import blame_field
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
 from dragoman.http.transport import Transport
 from dragoman.model_request import Tool
@@ -178,8 +179,9 @@ def call_tracer(tracing: Tracing) -> Tracing | None:
 
 def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | None:
     """Return the master key of the encrypted table, or None."""
-    text = master_key(config, environ)
-    return None if text is None else MasterKey.from_text(text)
+    with blame_field("master_key_file" if config.master_key_file else config.master_key_env):
+        text = master_key(config, environ)
+        return None if text is None else MasterKey.from_text(text)
 
 
 async def recover_runs(store: Store) -> None:

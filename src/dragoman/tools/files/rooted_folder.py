@@ -27,7 +27,10 @@ class RootedFolder:
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise ConfigError(f"There is no folder {str(root)!r}.")
+            raise ConfigError(
+                f"There is no folder {str(root)!r}.",
+                hint="create it, or correct the path, which is relative to where the hub is started",
+            )
         self._root = root.resolve()
         self._system_devices = system_devices()
         if self._root.stat().st_dev in self._system_devices:
