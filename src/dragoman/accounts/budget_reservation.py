@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, NANOS_PER_DOLLAR, Price
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
-from dragoman.errors import BudgetExhausted
+from dragoman.errors import BudgetExhausted, DragomanError, ProviderError
 from dragoman.operations.budget import Budget
 
 
@@ -52,3 +52,8 @@ class BudgetReservation:
     def _add(self, nanos: int) -> None:
         self._budget.reserve(nanos / NANOS_PER_DOLLAR)
         self._reserved += nanos / NANOS_PER_DOLLAR
+
+
+def refused(error: DragomanError) -> ProviderError:
+    """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
+    return ProviderError(error.message, category="rate_limit", hint=error.hint, transient=error.transient)

@@ -20,7 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.budget_reservation import BudgetReservation
+from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
@@ -331,7 +331,7 @@ class ModelCall(Generic[T]):
 
     def fail(self, error: DragomanError) -> UsageRecord:
         """Settle an answer that failed, or that a budget has cut."""
-        self._fail_attempt(error)
+        self._routes.fail_attempt(self._attempt, error)
         return self._settle("aborted" if isinstance(error, BudgetExhausted) else "failed", error)
 
     async def leave(self) -> None:
@@ -403,18 +403,11 @@ class ModelCall(Generic[T]):
     def _failed_attempt(self, raised: ProviderError | BadRequest) -> ProviderError | BadRequest:
         """End the span of an attempt that failed; return its error without the provider's keys."""
         error = self._redact(raised) if isinstance(raised, ProviderError) else raised
-        self._fail_attempt(error)
+        self._routes.fail_attempt(self._attempt, error)
         if self.answer is not None:
             with self.answer.span as span:
                 span.fail(error)
         return error
-
-    def _fail_attempt(self, error: DragomanError) -> None:
-        """Count a failed request against its route, if another route might have answered it."""
-        if self._attempt is not None:
-            if isinstance(error, ProviderError) and self._routes.allows_fallback(error):
-                self._attempt.fail()
-            self._attempt.end()
 
     def _redact(self, error: ProviderError) -> ProviderError:
         """Return the error without the provider's keys."""
@@ -505,8 +498,3 @@ class ModelCall(Generic[T]):
             elif status == "finished":
                 finish = progress.finish or e.FinishStep(model=progress.model)
                 span.finish(replace(finish, usage=self.usage))
-
-
-def refused(error: DragomanError) -> ProviderError:
-    """Return the error of a run's model call that a limit of its caller refuses; that stays its cause."""
-    return ProviderError(error.message, category="rate_limit", hint=error.hint, transient=error.transient)

@@ -66,6 +66,13 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
         load = self.loads.get(route.name) if self.loads else None
         return None if load is None else load.start()
 
+    def fail_attempt(self, attempt: RouteAttempt | None, error: DragomanError) -> None:
+        """Count a failed request against its route, if another route might have answered it."""
+        if attempt is not None:
+            if isinstance(error, ProviderError) and self.allows_fallback(error):
+                attempt.fail()
+            attempt.end()
+
     def request_for(self, request: ModelRequest, route: Route) -> ModelRequest:
         """Return the request as it is sent to a route: with its name for the model, and its options."""
         options = self.options.get(route.provider.name)
