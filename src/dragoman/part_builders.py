@@ -12,6 +12,7 @@ from dragoman import events as e
 from dragoman.errors import OutOfOrder
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
+from dragoman.spilled_text import SpilledText, TextFile, TextRange
 
 PartProgress: TypeAlias = tuple[int, int]
 """How much of a part exists: its stage (of a tool call) or version (of data), and its length.
@@ -77,9 +78,12 @@ def first_characters(fragments: list[str], end: int) -> str:
 
 
 class BlockBuilder:
-    """A text or reasoning block, open or closed. Fragments are joined when the text is read."""
+    """A text or reasoning block, open or closed. Fragments are joined when the text is read.
 
-    __slots__ = ("done", "fragments", "id", "joined", "kind", "length", "metadata")
+    `spilled` is the beginning of a long text; the fragments are the rest.
+    """
+
+    __slots__ = ("done", "fragments", "id", "joined", "kind", "length", "metadata", "spilled")
 
     def __init__(
         self, kind: type[TextPart] | type[ReasoningPart], id: str, *, metadata: ProviderMetadata | None
@@ -91,9 +95,31 @@ class BlockBuilder:
         self.length = 0
         self.metadata = metadata
         self.done = False
+        self.spilled: SpilledText | None = None
+
+    @property
+    def size_in_memory(self) -> int:
+        """The number of characters that are not spilled."""
+        return self.length if self.spilled is None else self.length - self.spilled.length
+
+    def spill(self, file: TextFile, *, keep: int) -> None:
+        """Write the text but for about its last `keep` characters to a file. Raises OSError."""
+        self.joined = join_fragments(self.fragments, self.joined)
+        size, count = self.size_in_memory, 0
+        while count < len(self.fragments) and size - len(self.fragments[count]) >= keep:
+            size -= len(self.fragments[count])
+            count += 1
+        if count:
+            spilled = self.spilled or SpilledText(file)
+            spilled.append("".join(self.fragments[:count]))
+            self.spilled = spilled
+            del self.fragments[:count]
+            self.joined = max(0, self.joined - count)
 
     def text(self) -> str:
         """Return the text received so far."""
+        if self.spilled is not None:
+            return self.text_from(0)
         if len(self.fragments) > 1:
             self.fragments = ["".join(self.fragments)]
             self.joined = 1
@@ -101,19 +127,30 @@ class BlockBuilder:
 
     def text_from(self, start: int) -> str:
         """Return the text received so far from the character `start` on."""
+        spilled = self.spilled
+        if spilled is not None and start < spilled.length:
+            return spilled.read(start, spilled.length) + "".join(self.fragments)
         return "".join(rest_of(self.fragments, start, length=self.length))
 
-    def pieces_from(self, start: int) -> list[str]:
-        """Return the same in pieces: one, unless it is long; then they are shared, not copied."""
+    def pieces_from(self, start: int) -> list[str | TextRange]:
+        """Return the same in pieces: one, unless it is long; then they are shared, or read on demand."""
         if self.length - start <= MAX_DELTA:
             return [self.text_from(start)]
         self.joined = join_fragments(self.fragments, self.joined)
-        return rest_of(self.fragments, start, length=self.length)
+        spilled = self.spilled
+        if spilled is not None and start < spilled.length:
+            return [*spilled.ranges(start), *self.fragments]
+        return [*rest_of(self.fragments, start, length=self.length)]
 
     def part_until(self, end: int) -> Part:
         """Return the block as a part with its first `end` characters only."""
         state: Literal["done", "streaming"] = "done" if self.done else "streaming"
-        text = self.text() if end >= self.length else first_characters(self.fragments, end)
+        if end >= self.length:
+            text = self.text()
+        elif self.spilled is not None:
+            text = self.text()[:end] if end > self.spilled.length else self.spilled.read(0, end)
+        else:
+            text = first_characters(self.fragments, end)
         return self.kind(text=text, state=state, provider_metadata=self.metadata)
 
     def progress(self) -> PartProgress:

@@ -8,7 +8,7 @@ not fire a client's callbacks a second time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from dragoman.part_builders import (
     PartSlot,
     ToolCallBuilder,
 )
+from dragoman.spilled_text import TextRange
 
 
 class FoldPosition(NamedTuple):
@@ -49,6 +50,20 @@ class FoldPosition(NamedTuple):
     end_events: int
     started: bool
 
+
+class DeltaOnDisk(NamedTuple):
+    """A delta of a text whose characters are read on demand."""
+
+    delta: type[e.TextDelta | e.ReasoningDelta]
+    block_id: str
+    text: TextRange
+
+    def read(self) -> e.Event:
+        """Return the delta. Raises OSError."""
+        return self.delta(self.block_id, self.text.read())
+
+
+CompactEvent: TypeAlias = e.Event | DeltaOnDisk
 
 START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_events=0, started=False)
 
@@ -76,10 +91,16 @@ def unfold(message: Message) -> list[e.Event]:
 
 def events_since(fold: Fold, position: FoldPosition | None = None) -> list[e.Event]:
     """Return the events that bring a reader from `position` (default: the start) to the end of the fold."""
-    return list(_events_since(fold, position or START_POSITION))
+    events = _events_since(fold, position or START_POSITION)
+    return [event.read() if isinstance(event, DeltaOnDisk) else event for event in events]
 
 
-def _events_since(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
+def compact_events_since(fold: Fold, position: FoldPosition) -> list[CompactEvent]:
+    """Return the same, with the text that is not in memory as `DeltaOnDisk`."""
+    return list(_events_since(fold, position))
+
+
+def _events_since(fold: Fold, position: FoldPosition) -> Iterator[CompactEvent]:
     if not position.started:
         yield e.Start(fold.id or None, fold.metadata)
     for index, (stage, length) in position.unfinished:
@@ -104,7 +125,7 @@ def _end_events(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
         yield replace(event, message_metadata=fold.metadata) if isinstance(event, e.Finish) else event
 
 
-def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterator[CompactEvent]:
     match builder:
         case BlockBuilder():
             return _block_events(builder, stage=stage, length=length)
@@ -116,14 +137,15 @@ def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterato
             assert_never(builder)
 
 
-def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[CompactEvent]:
     text = block.kind is TextPart
     name, metadata = block.id, block.metadata
     if not stage:
         yield e.TextStart(name, metadata) if text else e.ReasoningStart(name, metadata)
     if block.length > length:
+        delta = e.TextDelta if text else e.ReasoningDelta
         for rest in block.pieces_from(length):
-            yield e.TextDelta(name, rest) if text else e.ReasoningDelta(name, rest)
+            yield delta(name, rest) if isinstance(rest, str) else DeltaOnDisk(delta, name, rest)
     if block.done:
         yield e.TextEnd(name, metadata) if text else e.ReasoningEnd(name, metadata)
 
@@ -221,7 +243,7 @@ def _output_events(part: ToolPart) -> Iterator[e.Event]:
             return
 
 
-def _part_events(part: Part) -> Iterator[e.Event]:
+def _part_events(part: Part) -> Iterator[CompactEvent]:
     match part:
         case StepStartPart():
             yield e.StartStep()
@@ -237,7 +259,7 @@ def _part_events(part: Part) -> Iterator[e.Event]:
             assert_never(part)
 
 
-def _restored_block_events(part: TextPart | ReasoningPart) -> Iterator[e.Event]:
+def _restored_block_events(part: TextPart | ReasoningPart) -> Iterator[CompactEvent]:
     block = BlockBuilder(type(part), "replayed", metadata=part.provider_metadata)
     block.fragments, block.length, block.done = [part.text], len(part.text), True
     return _block_events(block, stage=0, length=0)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman.cli.hosting import bind_listener
+from dragoman.events import TextDelta
+from dragoman.fold import SPILLED_FROM
+from dragoman.part_builders import BlockBuilder
 from dragoman.runs.journal import MAX_PIECE
+from dragoman.runs.live import Batch, Follower
 from dragoman.store.messages import MessageRepository, PartChanges
+from dragoman.store.spill_file import SpillFile
 from tests.faults.operations_hub import until
 from tests.serving import ask, frames_in, serving, text_of
 
@@ -85,7 +93,7 @@ async def test_a_run_waits_when_none_of_its_readers_keeps_up_and_goes_on_when_on
     limits = {"read_ahead": 500_000}
     async with serving(tmp_path, steps, limits=limits, disconnect_grace="never") as hub:
         async with hub.http.stream("POST", "/api/chat", json=ask("go")) as response:
-            run = hub.hub.runs.get_active("s")
+            run = hub.active_run()
             assert run is not None
             await until(lambda: run.tail.room is not None)
             assert text_of(await hub.chat("hi", session="other")) == "Other."
@@ -100,7 +108,7 @@ async def test_a_reader_that_takes_nothing_is_disconnected_and_the_run_goes_on(t
     limits = {"read_ahead": 500_000, "reader_timeout": 0.05}
     async with serving(tmp_path, steps, limits=limits, disconnect_grace="never") as hub:
         async with hub.http.stream("POST", "/api/chat", json=ask("go")):
-            run = hub.hub.runs.get_active("s")
+            run = hub.active_run()
             assert run is not None
             async with asyncio.timeout(60):
                 await run.done.wait()
@@ -111,8 +119,8 @@ async def test_a_long_difference_is_handed_out_in_pieces(tmp_path: Path) -> None
     steps = [{"text": [CHUNK] * 40, "delay": 0.001}]
     async with serving(tmp_path, steps) as hub:
         chatting = asyncio.create_task(hub.chat("go"))
-        await until(lambda: hub.hub.runs.get_active("s") is not None)
-        run = hub.hub.runs.get_active("s")
+        await until(lambda: hub.active_run() is not None)
+        run = hub.active_run()
         assert run is not None
         await chatting
         with run.follow(replay=True) as follower:
@@ -135,3 +143,44 @@ def test_the_system_queues_little_for_a_connection_whose_client_reads_nothing() 
             while True:
                 sent += accepted.send(bytes(65_536))
         assert sent < 1_000_000  # without a limit 4 MB on Linux
+
+
+async def test_a_long_answer_keeps_little_text_in_memory_and_every_reader_gets_all_of_it(
+    tmp_path: Path,
+) -> None:
+    chunks = [f"{number:06}é" * 7_000 for number in range(100)]
+    steps: list[dict[str, Any]] = [{"text": chunks}]
+    async with serving(tmp_path, steps, disconnect_grace="never") as hub:
+        async with hub.http.stream("POST", "/api/chat", json=ask("go")) as response:
+            run = hub.active_run()
+            assert run is not None
+            pieces: list[str] = []
+            most = 0
+            async for piece in response.aiter_text():
+                pieces.append(piece)
+                blocks = [block for block in run.fold.builders if isinstance(block, BlockBuilder)]
+                most = max(most, sum(block.size_in_memory for block in blocks))
+        assert most < SPILLED_FROM + 3 * 65_536
+        assert text_of(frames_in("".join(pieces))) == "".join(chunks)
+        assert (await hub.messages())[1]["parts"][1]["text"] == "".join(chunks)
+        with run.follow(replay=True) as late:
+            events = [event async for batch in batches_of(late) for event in batch]
+        assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "".join(chunks)
+
+
+async def batches_of(follower: Follower) -> AsyncIterator[Batch]:
+    """The batches of a follower, to the end."""
+    while batch := await follower.next():
+        yield batch
+
+
+async def test_an_answer_stays_in_memory_where_the_disk_accepts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: SpillFile, raw: bytes) -> int:
+        raise OSError(28, f"no space for {len(raw)} bytes")
+
+    monkeypatch.setattr(SpillFile, "append", refuse)
+    async with serving(tmp_path, [{"text": [CHUNK] * 40}]) as hub:
+        assert text_of(await hub.chat("go")) == CHUNK * 40
+        assert (await hub.messages())[1]["parts"][1]["text"] == CHUNK * 40

@@ -14,6 +14,7 @@ from dragoman.fold import Fold
 from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.operations.arguments.broken_json import repair_json
+from dragoman.part_builders import ToolCallBuilder
 
 
 async def shorten_request(
@@ -111,7 +112,8 @@ class StreamNormaliser:
 
 def tool_parts(fold: Fold) -> list[ToolPart]:
     """All calls of a message."""
-    return [part for part in fold.message().parts if isinstance(part, ToolPart)]
+    calls = [builder for builder in fold.builders if isinstance(builder, ToolCallBuilder)]
+    return [call.current for call in calls]
 
 
 def _unique_id(tool_call_id: str, used_ids: set[str]) -> str:

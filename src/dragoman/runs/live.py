@@ -20,7 +20,15 @@ from dragoman import events as e
 from dragoman.events import Event
 from dragoman.fold import Fold
 from dragoman.part_builders import MAX_DELTA
-from dragoman.unfold import START_POSITION, FoldPosition, current_position, events_since
+from dragoman.unfold import (
+    START_POSITION,
+    CompactEvent,
+    DeltaOnDisk,
+    FoldPosition,
+    compact_events_since,
+    current_position,
+    events_since,
+)
 
 Batch = Sequence[Event]
 
@@ -195,7 +203,7 @@ class Follower:
             return None
         self.position = None
         self._rest_size = tail.fold.size - self.seen
-        self.rest = split_events(events_since(tail.fold, position))
+        self.rest = split_events(compact_events_since(tail.fold, position))
         return self._next_piece()
 
     def _next_piece(self) -> Batch | None:
@@ -243,14 +251,15 @@ class Follower:
         self.detach()
 
 
-def split_events(events: Sequence[Event]) -> Iterator[Batch]:
+def split_events(events: Sequence[CompactEvent]) -> Iterator[Batch]:
     """Yield the events in batches with at most `MAX_DELTA` characters of text; a long delta is cut.
 
     One batch is encoded and sent as a whole, so its size is what a slow reader costs.
     """
     batch: list[Event] = []
     size = 0
-    for event in events:
+    for compact in events:
+        event = compact.read() if isinstance(compact, DeltaOnDisk) else compact
         length = delta_length(event)
         if size and size + length > MAX_DELTA:
             yield batch

@@ -15,10 +15,11 @@ from dragoman.agent import outcome as closing
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.fold import merge_metadata
+from dragoman.fold import SPILLED_FROM, merge_metadata
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
+from dragoman.store.spill_file import SpillFile
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
 from dragoman.unfold import current_position
@@ -91,6 +92,8 @@ class HubRun:
         self._settings = settings
         self._on_end = on_end
         self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
+        self._spill: SpillFile | None = None
+        self._spill_failed = False
         self._stop_reason: str | None = None
         self._stop_error: DragomanError | None = None
         self._error_text: str | None = None
@@ -192,8 +195,20 @@ class HubRun:
                 f"the answer has more than {settings.max_answer} characters, the limit of this hub",
                 hint="`limits.answer` sets it",
             )
+        self._spill_text()
         await self._journal.make_room()
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
+
+    def _spill_text(self) -> None:
+        """Move the older text of a long answer from memory to a file; it stays in memory on a full disk."""
+        if self.fold.size < SPILLED_FROM or self._spill_failed:
+            return
+        try:
+            self._spill = self._spill or SpillFile(self._store.folder)
+            self.fold.spill_text(self._spill)
+        except OSError as error:
+            self._spill_failed = True
+            log.warning("the answer of run %s stays in memory as a whole: %s", self.row.id, error)
 
     async def _abort(self, reason: str) -> None:
         metadata = self._loop.message_metadata("aborted")

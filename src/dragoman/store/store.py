@@ -49,6 +49,7 @@ class Store:
     ) -> None:
         """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`."""
         self.database = database
+        self.folder = folder
         self.sessions = SessionRepository(database, clock=clock)
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)

@@ -1,0 +1,75 @@
+"""The beginning of a long text in a file, so that an answer of megabytes does not stay in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple, Protocol
+
+PIECE = 262_144  # characters of text that are read at once
+
+
+class TextFile(Protocol):
+    """Keeps bytes. A protocol, because what folds a message does no I/O: see `store/spill_file.py`."""
+
+    def append(self, raw: bytes) -> int:
+        """Write bytes at the end; return their offset. Raises OSError."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes that were written. Raises OSError."""
+
+
+class TextRange(NamedTuple):
+    """Characters of a spilled text, read on demand."""
+
+    spilled: SpilledText
+    start: int
+    end: int
+
+    def read(self) -> str:
+        """Return the text."""
+        return self.spilled.read(self.start, self.end)
+
+
+class SpilledText:
+    """The first `length` characters of a text. They are only appended to."""
+
+    __slots__ = ("_file", "_offsets", "_sizes", "_starts", "length")
+
+    def __init__(self, file: TextFile) -> None:
+        self._file = file
+        self._starts: list[int] = []  # of each piece: its first character, its place and bytes in the file
+        self._offsets: list[int] = []
+        self._sizes: list[int] = []
+        self.length = 0
+
+    def append(self, text: str) -> None:
+        """Write more of the text. Raises OSError; then the text is as it was."""
+        pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+        encoded = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
+        offsets = [self._file.append(raw) for raw in encoded]
+        for piece, raw, offset in zip(pieces, encoded, offsets, strict=True):
+            self._starts.append(self.length)
+            self._offsets.append(offset)
+            self._sizes.append(len(raw))
+            self.length += len(piece)
+
+    def read(self, start: int, end: int) -> str:
+        """Return the characters from `start` to `end`. Raises OSError."""
+        end = min(end, self.length)
+        if start >= end:
+            return ""
+        texts: list[str] = []
+        first = bisect_right(self._starts, start) - 1
+        for at in range(first, len(self._starts)):
+            if self._starts[at] >= end:
+                break
+            raw = self._file.read(self._offsets[at], self._sizes[at])
+            text = raw.decode("utf-8", "surrogatepass")
+            texts.append(text[max(0, start - self._starts[at]) : end - self._starts[at]])
+        return "".join(texts)
+
+    def ranges(self, start: int) -> list[TextRange]:
+        """Return what follows the character `start` in ranges of at most `PIECE` characters."""
+        ends = [*self._starts[1:], self.length]
+        pieces = zip(self._starts, ends, strict=False)
+        return [TextRange(self, max(start, first), end) for first, end in pieces if end > start]
