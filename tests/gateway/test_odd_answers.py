@@ -102,7 +102,7 @@ async def test_compressed_answers_and_errors_reach_every_endpoint_decoded(
     tmp_path: Path, coding: str
 ) -> None:
     def coded(body: bytes, status: int = 200) -> bytes:
-        packed = COMPRESSIONS[coding](body)
+        packed: bytes = COMPRESSIONS[coding](body)
         head = (
             f"HTTP/1.1 {status} Coded\r\ncontent-encoding: {coding}\r\ncontent-length: {len(packed)}\r\n\r\n"
         )

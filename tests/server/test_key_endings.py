@@ -54,7 +54,8 @@ async def hub_with_key(tmp_path: Path, **config: Any) -> AsyncIterator[tuple[Des
         asyncio.timeout(LIMIT),
         desk(tmp_path, keys=True, up=up, model="up/m", operations=[HANG], **config) as at,
     ):
-        yield at, up, await at.key()
+        scopes = ("gateway", "chat", "operations", "spoke")
+        yield at, up, await at.key(scopes=scopes)
 
 
 async def until(happened: Callable[[], bool]) -> None:

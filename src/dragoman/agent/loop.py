@@ -439,7 +439,7 @@ class Loop:
             and outcome.halt.why != f"steps({self.turn.agent.max_steps})"
         )
         template = NOTICES.get("other" if by_condition else outcome.reason)
-        return template.format(steps=self.step_count, why=outcome.halt.why) if template else None
+        return template.format(steps=self.step_count, why=outcome.halt.why.rstrip(".")) if template else None
 
     async def _fail(self, error: ProviderError) -> Batch:
         log.warning("the model call failed: %s", error.message)

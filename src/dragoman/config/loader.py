@@ -35,7 +35,7 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
     return _validate(document, source=source)
 
 
-def locate_error(error: ConfigError, path: Path, environ: Mapping[str, str] | None = None) -> ConfigError:
+def locate_error(error: ConfigError, path: Path, *, environ: Mapping[str, str] | None = None) -> ConfigError:
     """Return the error with file and line, if its message begins with the path of a field in this file.
 
     For what only a hub that starts can find out: operations that cannot be loaded, unknown names.

@@ -29,11 +29,11 @@ class OriginLog:
         if scope["type"] == "http":
             for name, value in scope["headers"]:
                 if name == b"origin":
-                    self._check(value.decode("latin-1"), Headers(scope=scope), scope)
+                    self._check(value.decode("latin-1"), headers=Headers(scope=scope), scope=scope)
                     break
         await self._app(scope, receive, send)
 
-    def _check(self, origin: str, headers: Headers, scope: Scope) -> None:
+    def _check(self, origin: str, *, headers: Headers, scope: Scope) -> None:
         page = parse_origin(origin)
         if page is None or origin in self._logged or len(self._logged) >= MAX_LOGGED:
             return

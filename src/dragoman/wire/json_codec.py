@@ -27,12 +27,23 @@ def parse_lenient_json(payload: bytes) -> Any:
 
 
 def drop_non_finite(value: Any) -> Any:
-    """Return the value without members and items that are NaN or infinite: as JSON they would be null."""
-    if isinstance(value, list):
-        return [drop_non_finite(item) for item in value if not is_non_finite(item)]
-    if isinstance(value, Mapping):
-        return {key: drop_non_finite(item) for key, item in value.items() if not is_non_finite(item)}
-    return value
+    """Return the value without members and items that are NaN or infinite: as JSON they would be null.
+
+    Not recursive: a provider chooses the depth of the value.
+    """
+    root = [value]
+    pending: list[tuple[Any, Any, Any]] = [(root, 0, value)]
+    while pending:
+        parent, key, item = pending.pop()
+        if isinstance(item, list):
+            items = [each for each in item if not is_non_finite(each)]
+            pending += [(items, index, each) for index, each in enumerate(items)]
+            parent[key] = items
+        elif isinstance(item, Mapping):
+            members = {name: each for name, each in item.items() if not is_non_finite(each)}
+            pending += [(members, name, each) for name, each in members.items()]
+            parent[key] = members
+    return root[0]
 
 
 def is_non_finite(value: Any) -> bool:

@@ -249,7 +249,7 @@ def check_pinned(id: str, *, config: Config, services: HubServices) -> None:
     if namespace == NAMESPACE and name in config.agents:
         if config.agents[name].description is None:
             raise ConfigError(
-                f"the agent {name!r} has no description, so it is no operation",
+                f"the agent {name!r} has no description, so it cannot be called as an operation",
                 hint=f"agents.{name}.description says what others may call it for",
             )
         return
