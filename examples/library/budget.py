@@ -1,4 +1,4 @@
-"""Budget: what a step may cost is reserved before it is asked for; one that does not fit is not begun."""
+"""Budget: what a step may cost is reserved before its request; a step that does not fit is not begun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ steps = [{"tools": [{"name": "web_read", "input": {"page": page}}], "usage": use
 agent = Agent(
     ScriptedModel(steps),
     operations=[read],
-    limits=RunLimits(max_budget_usd=0.03),
+    limits=RunLimits(max_budget_usd=0.04),
     prices={"scripted/*": PriceOverride(input=1, output=10)},  # dollars per million; big providers' are known
 )
 result = agent.run_sync("Read it all.")

@@ -26,7 +26,7 @@ OUTCOMES = {
     "mcp_stdio": ["mcp_server ready True", 'Take a hat: {"result":"sun in Rome"}.'],
     "budget": [
         "budget_exhausted after 2 steps and $0.022",
-        "The budget of 0.03 USD has 0.008000 left; this call may cost 0.010330.",
+        "The budget of 0.04 USD has 0.018000 left; this call may cost 0.020240.",
     ],
     "hooks": [
         "eve@example.com denied mail.send was blocked: mail goes to example.org only",

@@ -249,7 +249,7 @@ async def test_a_failure_of_the_model_is_a_crash_with_its_error() -> None:
 async def test_every_end_has_its_word(step: Step, word: str) -> None:
     result = await Agent(scripted(step)).spawn("hi").result
     assert result.exit_reason == word
-    assert hasattr(result, "error") is (word == "crashed")
+    assert (result.error is not None) is (word == "crashed")
 
 
 async def test_a_run_ends_after_as_many_steps_as_it_may_take() -> None:
