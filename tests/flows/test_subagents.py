@@ -128,7 +128,7 @@ async def test_an_agent_without_a_description_is_none_to_call(tmp_path: Path) ->
     async with serving(tmp_path, **config) as hub:
         assert (await hub.http.post("/api/operations/agents.helper/call", json={})).status_code == 404
     config["agents"]["default"] = {"operations": ["agents.helper"]}
-    with pytest.raises(ConfigError, match=r"pins agents\.helper, which has no description"):
+    with pytest.raises(ConfigError, match="agent 'helper' has no description, so it cannot be called"):
         async with serving(tmp_path / "b", **config):
             pass
 

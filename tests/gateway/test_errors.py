@@ -8,6 +8,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
+from msgspec.structs import replace
 
 from dragoman.limits import Limits
 from tests.gateway.recordings import ANTHROPIC, OPENAI
@@ -56,6 +57,15 @@ OTHERS = {
 }
 
 
+def unnamed(report: Any, provider: str) -> Any:
+    """The failure without the sentence that names the provider, which a refused key has."""
+    if report.status not in (401, 403):
+        return report
+    named = f"the provider {provider} refused the hub's key for it: "
+    assert report.message.startswith(named)
+    return replace(report, message=report.message.removeprefix(named))
+
+
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_openais_client_raises_the_same_as_straight(
@@ -65,7 +75,7 @@ def test_openais_client_raises_the_same_as_straight(
     stage.upstream.play(document(openais(), status))
     straight = heard(read, chat.straight, "m")
     report = heard(read, chat.hub, "oai/m")
-    assert (report, report.status) == (straight, status)
+    assert (unnamed(report, "oai"), report.status) == (straight, status)
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -77,7 +87,7 @@ def test_anthropics_client_raises_the_same_as_straight(
     stage.upstream.play(document(anthropics(status), status))
     straight = heard(read, messages.straight, "m")
     report = heard(read, messages.hub, "ant/m")
-    assert (report, report.status) == (straight, status)
+    assert (unnamed(report, "ant"), report.status) == (straight, status)
 
 
 @pytest.mark.parametrize("status", STATUSES)

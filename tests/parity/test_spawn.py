@@ -137,7 +137,7 @@ async def test_every_exit_reason_is_told_and_an_error_exactly_when_it_crashed(
     async with openai_model(answer, name="gpt-4o") as (_, model):
         result = await Agent(model, operations=[find], limits=limits).spawn(ASK).result
     assert result.exit_reason == word
-    assert hasattr(result, "error") is (word == "crashed")
+    assert (result.error is not None) is (word == "crashed")
     if result.exit_reason == "crashed":
         assert result.error.message
         assert result.error.category == "api_error"

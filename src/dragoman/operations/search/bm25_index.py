@@ -18,6 +18,7 @@ RARE_LIMIT = 256  # operations with a term, up to which they are stored in a dic
 RARE_SHARE = 128  # this share of all operations, if that is more
 MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
 MAX_PARAMETERS = 64  # parameters that are indexed
+REPETITIVE = 25  # characters for each distinct term, above which a text repeats itself: ordinary ones have 10
 
 
 class Field(NamedTuple):
@@ -44,7 +45,7 @@ PARAMETER_DESCRIPTIONS = Field(0.5, 0.5, 12)
 
 
 def field_terms(operation: Operation) -> Iterator[tuple[Field, frozenset[str]]]:
-    """Return the distinct terms of each field of an operation; all parameters are one field."""
+    """Yield the distinct terms of each field of an operation; all parameters are one field."""
     yield NAME, unique_terms(operation.name)
     yield NAMESPACE, unique_terms(operation.namespace)
     yield DESCRIPTION, unique_terms(operation.description[:MAX_TEXT_LENGTH])
@@ -71,7 +72,10 @@ def term_weights(operation: Operation) -> dict[str, float]:
     """Return each term's weight: the sum over the fields that have it (BM25F, Robertson and others, 2004)."""
     weights: dict[str, float] = {}
     for field, terms_of_field in field_terms(operation):
-        weight = field.term_weight(len(terms_of_field))
+        length = len(terms_of_field)
+        if field is DESCRIPTION:  # one sentence again and again is not as good as that sentence once
+            length = max(length, min(len(operation.description), MAX_TEXT_LENGTH) // REPETITIVE)
+        weight = field.term_weight(length)
         for term in terms_of_field:
             weights[term] = weights.get(term, 0.0) + weight
     return weights
