@@ -221,6 +221,8 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
     except Exception:  # the log redacts secrets
         log.critical("the hub failed", exc_info=True)
         raise SystemExit(EXIT_FAILED) from None
+    finally:
+        listener.close()
 
 
 async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> None:
