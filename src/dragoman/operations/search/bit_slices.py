@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 NONZERO_BYTE = re.compile(rb"[^\0]", re.DOTALL)
 BITS = tuple(1 << bit for bit in range(8))
+NONZERO_TO_ONE = bytes([0] + [1] * 255)
 BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
@@ -69,13 +71,22 @@ def mask_slots(mask: int) -> Iterator[int]:
 
 def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:
     """Return the numbers in these slots."""
-    size = (max((bits.bit_length() for bits in slices), default=0) >> 3) + 1
-    rows = [(1 << index, bits.to_bytes(size, "little")) for index, bits in enumerate(slices)]
-    numbers: dict[int, int] = {}
-    for slot in slots:
-        byte, bit = slot >> 3, BITS[slot & 7]
-        numbers[slot] = sum([value for value, row in rows if row[byte] & bit]) if byte < size else 0
-    return numbers
+    wanted = list(slots)
+    if not wanted:
+        return {}
+    size = max((max(bits.bit_length() for bits in slices) if slices else 0) >> 3, max(wanted) >> 3) + 1
+    bytes_of = itemgetter(*(slot >> 3 for slot in wanted), 0)  # with a last one: never a single value
+    bit_of_slot = int.from_bytes([BITS[slot & 7] for slot in wanted], "little")
+    numbers = [0] * len(wanted)
+    for first in range(0, len(slices), 8):  # eight slices are a byte of each number
+        packed = 0
+        for index, bits in enumerate(slices[first : first + 8]):
+            gathered = int.from_bytes(bytes_of(bits.to_bytes(size, "little"))[:-1], "little") & bit_of_slot
+            ones = gathered.to_bytes(len(wanted), "little").translate(NONZERO_TO_ONE)
+            packed |= int.from_bytes(ones, "little") << index
+        values = packed.to_bytes(len(wanted), "little")
+        numbers = [number + (value << first) for number, value in zip(numbers, values, strict=True)]
+    return dict(zip(wanted, numbers, strict=True))
 
 
 def top_mask(slices: Sequence[int], candidates: int, *, count: int) -> int:

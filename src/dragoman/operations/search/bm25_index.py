@@ -14,7 +14,7 @@ from dragoman.operations.search.tokenizer import unique_terms
 K1 = 2.0
 MAX_IMPACT = 31  # the greatest impact of a term: five bits
 QUERY_SCALE = 4  # resolution of the weights of query terms
-RARE_LIMIT = 256  # operations with a term, up to which they are stored in a dict; or
+RARE_LIMIT = 64  # operations with a term, up to which they are stored in a dict; or
 RARE_SHARE = 128  # this share of all operations, if that is more
 MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
 MAX_PARAMETERS = 64  # parameters that are indexed

@@ -76,7 +76,8 @@ class OperationSearch:
 
     def __init__(self, registry: Registry, *, semantic_index: SemanticIndex | None = None) -> None:
         self._slots: dict[str, int] = {}  # by id
-        self._operations: list[Operation | None] = []  # by place
+        self._operations: list[Operation | None] = []  # by slot
+        self._ids: list[str] = []  # by slot, as of the last operation in it
         self._free_slots: list[int] = []
         self._used_mask = 0  # mask of used slots
         self._namespaces: dict[str, set[int]] = {}
@@ -93,7 +94,9 @@ class OperationSearch:
         slot = self._free_slots.pop() if self._free_slots else len(self._operations)
         if slot == len(self._operations):
             self._operations.append(None)
+            self._ids.append(id)
         self._operations[slot] = operation
+        self._ids[slot] = id
         self._used_mask |= 1 << slot
         self._slots[id] = slot
         self._namespaces.setdefault(operation.namespace, set()).add(slot)
@@ -164,9 +167,7 @@ class OperationSearch:
         if slots is not None:
             name_matches = {slot: match for slot, match in name_matches.items() if slot in slots}
         points = read_numbers(scores, name_matches)
-        first = sorted(
-            name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._operation_at(slot).id)
-        )
+        first = sorted(name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._ids[slot]))
         visible = self._used_mask if slots is None else to_mask(slots)
         rest = self._rank_slots(text, scores, visible=visible)
         for slot in chain(first, (slot for slot in rest if slot not in name_matches)):
@@ -185,14 +186,15 @@ class OperationSearch:
         count = MAX_RANKED
         while matching:
             points = read_numbers(scores, mask_slots(top_mask(scores, matching, count=count)))
-            yield from sorted(points, key=lambda slot: (-points[slot], self._operation_at(slot).id))
+            ordered = sorted([(-score, self._ids[slot], slot) for slot, score in points.items()])
+            yield from [slot for _, _, slot in ordered]
             matching &= ~to_mask(points)
             count *= 4
 
     def _order_ties(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
         """Return the slots in their order, ties by id."""
         for _, group in groupby(ranked, key=itemgetter(0)):
-            yield from sorted((slot for _, slot in group), key=lambda slot: self._operation_at(slot).id)
+            yield from sorted((slot for _, slot in group), key=self._ids.__getitem__)
 
     def _operation_at(self, slot: int) -> Operation:
         operation = self._operations[slot]
@@ -277,7 +279,7 @@ def make_hits(operations: Iterable[Operation]) -> tuple[OperationHit, ...]:
 
 def count_by_namespace(operations: Iterable[Operation]) -> dict[str, int]:
     """Return how many of the operations each namespace has; the largest namespaces only."""
-    return largest_namespaces(Counter(operation.namespace for operation in operations))
+    return largest_namespaces(Counter([operation.namespace for operation in operations]))
 
 
 def largest_namespaces(counts: Mapping[str, int]) -> dict[str, int]:
