@@ -8,7 +8,19 @@ import pytest
 import typer
 from typer.models import CommandInfo
 
-from dragoman.cli import approvals, calls, keys, local, ops, policy, program, secrets, servers, sessions
+from dragoman.cli import (
+    approvals,
+    calls,
+    keys,
+    local,
+    ops,
+    policy,
+    program,
+    secrets,
+    servers,
+    sessions,
+    spokes,
+)
 from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart
 
@@ -21,6 +33,7 @@ APPS: dict[str, typer.Typer] = {
     "approvals": approvals.approvals,
     "policy": policy.policy,
     "servers": servers.servers,
+    "spokes": spokes.spokes,
     "sessions": sessions.sessions,
     "local": local.local,
 }

@@ -250,6 +250,16 @@ async def test_spokes_are_told_as_the_document_says(tmp_path: Path) -> None:
         assert set(report) == fields("Spoke")
         assert (report["name"], report["operations"]) == ("warehouse", ["stock.level"])
         assert (await check(served, "get", "/api/operations/{id}", id="stock.level"))["source"] != "python"
+        approving = {"json": {"operations": ["stock.level"]}}
+        approved = await check(served, "post", "/api/spokes/approve", **approving)
+        assert approved == {"approved": ["stock.level"]}
+        [one] = (await check(served, "get", "/api/spokes/operations"))["operations"]
+        assert set(one) == fields("SpokeDefinition")
+        detail = await check(served, "get", "/api/spokes/operations/{id}", id="stock.level")
+        assert (set(detail), detail["diff"]) == (fields("SpokeDefinitionDetail"), "")
+        assert await check(served, "post", "/api/spokes/revoke", **approving) == {"revoked": ["stock.level"]}
+        assert await refused(served, "post", "/api/spokes/revoke", **approving) == 404
+        assert await refused(served, "get", "/api/spokes/operations/{id}", id="no.such") == 404
 
 
 async def test_mcp_answers_as_the_document_says(tmp_path: Path) -> None:

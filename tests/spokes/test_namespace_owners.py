@@ -10,12 +10,14 @@ import pytest
 
 from dragoman.errors import StoreError, Unavailable
 from dragoman.operations import Registry
+from dragoman.spokes.hub.definition_approvals import DefinitionApprovals
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims, NamespaceStore
 from dragoman.spokes.hub.operations import SpokeOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.protocol import OperationOffer, RegisterFrame
+from dragoman.store.mcp_servers import PinStore
 from dragoman.store.store import Store
 from tests.serving import serving
 from tests.spokes.test_rights import key_of
@@ -24,14 +26,23 @@ from tests.spokes.test_rights import key_of
 class Hub:
     """The operations of the spokes of a hub, which begins anew with the same store."""
 
-    def __init__(self, store: NamespaceStore | None, *, limit: int = 200, **granted: str) -> None:
+    def __init__(
+        self,
+        store: NamespaceStore | None,
+        *,
+        limit: int = 200,
+        pins: PinStore | None = None,
+        **granted: str,
+    ) -> None:
         claims = NamespaceClaims(store, limit=limit)
         permissions = NamespacePermissions(granted)
         self.registry = Registry()
-        self.operations = SpokeOperations(self.registry, permissions, claims=claims)
+        self.operations = SpokeOperations(
+            self.registry, permissions, claims=claims, approvals=DefinitionApprovals(pins)
+        )
 
-    async def offer(self, owner: str, *namespaces: str) -> list[str]:
-        """Register an operation in each namespace, and go; the codes of those that are refused."""
+    async def offer(self, owner: str, *namespaces: str, stay: bool = False) -> list[str]:
+        """Register an operation in each namespace, and go or `stay`; the codes of those that are refused."""
         spoke = RemoteSpoke(f"of-{owner}", owner, settings=SpokeSettings())
         offers = [
             OperationOffer(namespace=each, name="work", input_schema={"type": "object"})
@@ -39,7 +50,8 @@ class Hub:
         ]
         frame = RegisterFrame(id="r", operations=tuple(offers))
         reply = await self.operations.register(spoke, frame)
-        self.operations.remove_spoke(spoke)
+        if not stay:
+            self.operations.remove_spoke(spoke)
         return [each.error.code for each in reply.refused]
 
 

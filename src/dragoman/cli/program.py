@@ -27,6 +27,7 @@ from dragoman.cli import (
     servers,
     sessions,
     spoke,
+    spokes,
     usage,
 )
 from dragoman.cli.chat import command
@@ -69,6 +70,7 @@ GROUPS = {
     "approvals": approvals.approvals,
     "policy": policy.policy,
     "servers": servers.servers,
+    "spokes": spokes.spokes,
     "sessions": sessions.sessions,
     "local": local.local,
 }

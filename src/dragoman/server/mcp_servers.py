@@ -24,6 +24,12 @@ class ApproveDefinitionsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=
     tools: list[str] | dict[str, str] | None = None
 
 
+class SpokeDefinitionsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations of spokes, by id, or by id and the hash of the definition that was shown."""
+
+    operations: list[str] | dict[str, str]
+
+
 class McpServerEditor(Protocol):
     """Adds, removes and reconnects stored MCP servers.
 
@@ -101,8 +107,41 @@ class McpServerHandlers:
 
     async def free_namespace(self, exchange: Exchange) -> None:
         """Let another owner's spokes have a namespace; 204."""
-        await self._switchboard.free_namespace(exchange.path_params["name"])
+        await self._switchboard.operations.free_namespace(exchange.path_params["name"])
         await exchange.respond(204)
+
+    async def definitions(self, exchange: Exchange) -> None:
+        """List the operations of spokes and who may call them, also by `?namespace`."""
+        found = await self._switchboard.operations.definitions(exchange.query.get("namespace"))
+        await exchange.respond(200, {"operations": [status_to_json(each) for each in found]})
+
+    async def definition(self, exchange: Exchange) -> None:
+        """Return an operation with its definition, and how that differs from the approved one."""
+        found = await self._switchboard.operations.definition(exchange.path_params["id"])
+        more = {"definition": found.definition, "diff": found.diff}
+        await exchange.respond(200, {**status_to_json(found), **more})
+
+    async def approve_definitions(self, exchange: Exchange) -> None:
+        """Open operations to all owners: `{"operations": {ID: HASH}}` or `{"operations": [ID]}`."""
+        body = await read_definitions(exchange)
+        approved = await self._switchboard.operations.approve(body.operations, by=exchange.identity.owner)
+        await exchange.respond(200, {"approved": list(approved)})
+
+    async def revoke_definitions(self, exchange: Exchange) -> None:
+        """Take back approvals: `{"operations": [ID]}`."""
+        body = await read_definitions(exchange)
+        revoked = await self._switchboard.operations.revoke(list(body.operations))
+        await exchange.respond(200, {"revoked": list(revoked)})
+
+
+async def read_definitions(exchange: Exchange) -> SpokeDefinitionsBody:
+    """Return the operations that the body names. Raises BadRequest."""
+    try:
+        return msgspec.convert(await exchange.read_json(MAX_BODY), SpokeDefinitionsBody)
+    except msgspec.ValidationError as error:
+        raise BadRequest(
+            f"the body does not fit: {error}", hint='send {"operations": {ID: HASH}} or {"operations": [ID]}'
+        ) from None
 
 
 def status_to_json(status: msgspec.Struct) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MCP servers added at run time, and the pinned tool definitions of all MCP servers, in the database."""
+"""MCP servers added at run time, and the approved definitions of MCP tools and spokes, in the database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Protocol
 
 import msgspec
 from sqlalchemy import bindparam, delete
@@ -104,11 +105,15 @@ def secret_name(server: str) -> str:
     return f"mcp server {server}"
 
 
-# Pinned definitions: the tools of each MCP server as they were when somebody approved them.
+# Pinned definitions: the tools of each MCP server, and the operations of each owner's spokes, as they were
+# when somebody approved them.
 
 
 class DefinitionPin(msgspec.Struct, frozen=True, kw_only=True):
-    """An approved tool definition: its JSON, the hash of that, when and by whom it was approved."""
+    """An approved definition: its JSON, the hash of that, when and by whom it was approved.
+
+    `server` is the name of an MCP server, or `spoke:` and the owner of the spokes that offer the operation.
+    """
 
     server: str
     name: str
@@ -116,6 +121,45 @@ class DefinitionPin(msgspec.Struct, frozen=True, kw_only=True):
     body: str
     approved_at: float
     approved_by: str | None = None
+
+
+class PinStore(Protocol):
+    """Storage of pinned definitions."""
+
+    async def list(self, server: str) -> Sequence[DefinitionPin]: ...
+
+    async def list_prefix(self, prefix: str) -> Sequence[DefinitionPin]: ...
+
+    async def put(self, pins: Sequence[DefinitionPin]) -> None: ...
+
+    async def delete(self, server: str) -> int: ...
+
+    async def delete_names(self, pins: Sequence[tuple[str, str]]) -> None: ...
+
+
+class MemoryPinStore:
+    """Pins in memory."""
+
+    def __init__(self) -> None:
+        self._pins: dict[tuple[str, str], DefinitionPin] = {}
+
+    async def list(self, server: str) -> Sequence[DefinitionPin]:
+        return sorted((pin for pin in self._pins.values() if pin.server == server), key=lambda pin: pin.name)
+
+    async def list_prefix(self, prefix: str) -> Sequence[DefinitionPin]:
+        return [pin for key, pin in sorted(self._pins.items()) if pin.server.startswith(prefix)]
+
+    async def put(self, pins: Sequence[DefinitionPin]) -> None:
+        self._pins.update({(pin.server, pin.name): pin for pin in pins})
+
+    async def delete(self, server: str) -> int:
+        names = [key for key in self._pins if key[0] == server]
+        await self.delete_names(names)
+        return len(names)
+
+    async def delete_names(self, pins: Sequence[tuple[str, str]]) -> None:
+        for key in pins:
+            self._pins.pop(key, None)
 
 
 class DefinitionStatements:
@@ -131,11 +175,19 @@ class DefinitionStatements:
         self.list = compiler.compile(
             select_fields(DefinitionPin, definitions).where(of).order_by(definitions.c.name)
         )
+        self.list_prefix = compiler.compile(
+            select_fields(DefinitionPin, definitions)
+            .where(definitions.c.server.startswith(bindparam("prefix"), autoescape=False))
+            .order_by(definitions.c.server, definitions.c.name)
+        )
         self.delete = compiler.compile(delete(definitions).where(of))
+        self.delete_name = compiler.compile(
+            delete(definitions).where(of, definitions.c.name == bindparam("named"))
+        )
 
 
 class DefinitionPinRepository:
-    """The pinned definitions of all servers."""
+    """The pinned definitions of all servers and spokes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -148,6 +200,13 @@ class DefinitionPinRepository:
         """Return a server's pinned definitions, by name."""
         rows = await self._database.read(
             lambda connection: connection.fetch_all(self._sql.list, {"of": server})
+        )
+        return [to_struct(DefinitionPin, row) for row in rows]
+
+    async def list_prefix(self, prefix: str) -> Sequence[DefinitionPin]:
+        """Return the pinned definitions of all servers whose names start with a prefix without wildcards."""
+        rows = await self._database.read(
+            lambda connection: connection.fetch_all(self._sql.list_prefix, {"prefix": prefix})
         )
         return [to_struct(DefinitionPin, row) for row in rows]
 
@@ -164,3 +223,13 @@ class DefinitionPinRepository:
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": server})
         )
+
+    async def delete_names(self, pins: Sequence[tuple[str, str]]) -> None:
+        """Delete pinned definitions by server and name, in one transaction."""
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute_many(
+                self._sql.delete_name, [{"of": server, "named": name} for server, name in pins]
+            )
+
+        await self._database.write(job)

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from dragoman.mcp.client.client import McpClient
-from dragoman.mcp.client.definition_pins import PinStore
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
+from dragoman.store.mcp_servers import PinStore
 
 RAW = Path(__file__).with_name("raw_server.py")
 ENVIRON = {"PATH": "/usr/bin:/bin", "HOME": "/", "LANG": "C.UTF-8", "API_TOKEN": "hub's own token"}

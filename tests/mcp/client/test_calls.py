@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.definition_pins import MemoryPinStore
 from dragoman.mcp.client.flood import TrafficLimits
+from dragoman.store.mcp_servers import MemoryPinStore
 from tests.stopwatch import Stopwatch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.mcp.client.definition_pins import MemoryPinStore
+from dragoman.store.mcp_servers import MemoryPinStore
 
 REASONS = {
     "no object": "without a name is left out: it is not an object",

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ConfigError, Conflict, NotFound
-from dragoman.mcp.client.definition_pins import MemoryPinStore
 from dragoman.mcp.server_spec import ServerSpec
+from dragoman.store.mcp_servers import MemoryPinStore
 
 
 def pids(path: Path) -> list[int]:

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.server_spec import Trust
+from dragoman.operations.definition_diff import definition_diff
 from dragoman.store.mcp_servers import DefinitionPin
-
-DIFF_LIMIT = 20_000
-
-
-class PinStore(Protocol):
-    """Storage of pinned definitions."""
-
-    async def list(self, server: str) -> Sequence[DefinitionPin]: ...
-
-    async def put(self, pins: Sequence[DefinitionPin]) -> None: ...
-
-    async def delete(self, server: str) -> int: ...
-
-
-class MemoryPinStore:
-    """Pins in memory."""
-
-    def __init__(self) -> None:
-        self._pins: dict[tuple[str, str], DefinitionPin] = {}
-
-    async def list(self, server: str) -> Sequence[DefinitionPin]:
-        return sorted((pin for pin in self._pins.values() if pin.server == server), key=lambda pin: pin.name)
-
-    async def put(self, pins: Sequence[DefinitionPin]) -> None:
-        self._pins.update({(pin.server, pin.name): pin for pin in pins})
-
-    async def delete(self, server: str) -> int:
-        names = [key for key in self._pins if key[0] == server]
-        for key in names:
-            del self._pins[key]
-        return len(names)
 
 
 class DefinitionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,15 +83,3 @@ def definition_change(
         old=old,
         diff=definition_diff(old, new),
     )
-
-
-def definition_diff(old: Any, new: Any) -> str:
-    """Return a unified diff of two definitions."""
-    before = [] if old is None else json_lines(old)
-    text = "\n".join(difflib.unified_diff(before, json_lines(new), "approved", "offered", lineterm=""))
-    return text if len(text) <= DIFF_LIMIT else text[:DIFF_LIMIT] + "\n… (cut)"
-
-
-def json_lines(value: Any) -> list[str]:
-    """Return the lines of the value as indented JSON; a string of several lines becomes as many."""
-    return json.dumps(value, indent=2, sort_keys=True).replace("\\n", "\\n\n    ").splitlines()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dragoman.errors import ConfigError, Conflict, NotFound
 from dragoman.mcp.client.definition_pins import (
     DefinitionChange,
-    PinStore,
     check_pins,
     definition_change,
     pinned_definitions,
@@ -19,7 +18,7 @@ from dragoman.mcp.server_spec import ServerSpec
 from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
-from dragoman.store.mcp_servers import DefinitionPin
+from dragoman.store.mcp_servers import DefinitionPin, PinStore
 
 YIELD_EVERY = 25  # operations that are made at a time: their schemas are compiled, and other calls must go on
 

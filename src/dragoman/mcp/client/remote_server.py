@@ -14,7 +14,6 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import CallError, CallUncertain, DragomanError, Unavailable
-from dragoman.mcp.client.definition_pins import PinStore
 from dragoman.mcp.client.flood import FloodMeter, TrafficLimits
 from dragoman.mcp.client.imported_operations import RemoteCall
 from dragoman.mcp.client.offered_tools import OfferedTools
@@ -26,6 +25,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.registry import Registry
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.watchdog import Watchdog
+from dragoman.store.mcp_servers import PinStore
 
 if TYPE_CHECKING:
     from dragoman.mcp.client.connection import ConnectionOptions, McpConnection

@@ -52,6 +52,7 @@ class ExternalOperations:
                 origins=tuple(config.cors.origins),
             ),
             namespaces=store.spoke_namespaces,
+            pin_store=store.definition_pins,
         )
         self._config = config
         self._store = store

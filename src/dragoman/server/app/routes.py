@@ -166,6 +166,10 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
     yield "/api/mcp/servers/{name}/reconnect", {"POST": servers.reconnect}, "admin"
     yield "/api/spokes", {"GET": servers.spokes}, "admin"
+    yield "/api/spokes/operations", {"GET": servers.definitions}, "admin"
+    yield "/api/spokes/operations/{id}", {"GET": servers.definition}, "admin"
+    yield "/api/spokes/approve", {"POST": servers.approve_definitions}, "admin"
+    yield "/api/spokes/revoke", {"POST": servers.revoke_definitions}, "admin"
     yield "/api/spokes/namespaces/{name}", {"DELETE": servers.free_namespace}, "admin"
 
 

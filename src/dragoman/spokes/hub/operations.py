@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
 from dragoman.json_text import is_deeper_than
+from dragoman.operations.definition_diff import definition_diff
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import MAX_SCHEMA_DEPTH
 from dragoman.spokes.hub.balancer import SpokeBalancer
+from dragoman.spokes.hub.definition_approvals import (
+    DefinitionApprovals,
+    Sharing,
+    SpokeDefinition,
+    SpokeDefinitionDetail,
+)
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims
 from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
@@ -39,9 +47,15 @@ class SpokeOperations:
     """The load balancers of all operations that spokes serve."""
 
     def __init__(
-        self, registry: Registry, permissions: NamespacePermissions, *, claims: NamespaceClaims
+        self,
+        registry: Registry,
+        permissions: NamespacePermissions,
+        *,
+        claims: NamespaceClaims,
+        approvals: DefinitionApprovals | None = None,
     ) -> None:
         self.claims = claims
+        self._approvals = approvals or DefinitionApprovals()
         self._registry = registry
         self.permissions = permissions
         self._balancers: dict[str, SpokeBalancer] = {}  # by small-letter id
@@ -49,9 +63,14 @@ class SpokeOperations:
         self._totals: Counter[str] = Counter()  # operations of an owner's spokes
         self._call_numbers = count(1)
 
+    async def load(self) -> None:
+        """Read the owners of namespaces and the approved definitions, once. Raises Unavailable."""
+        await self.claims.load()
+        await self._approvals.load()
+
     async def register(self, spoke: RemoteSpoke, frame: RegisterFrame) -> RegisteredFrame:
         """Register what a spoke offers, each operation on its own. Raises Unavailable."""
-        await self.claims.load()
+        await self.load()
         if frame.all:
             wanted = {offer.id.lower() for offer in frame.operations}
             self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
@@ -82,8 +101,8 @@ class SpokeOperations:
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
 
     async def free_namespace(self, namespace: str) -> None:
-        """Make a namespace nobody's, and remove its operations. Raises NotFound, Unavailable."""
-        await self.claims.load()
+        """Make a namespace nobody's; remove its operations and their approvals. NotFound, Unavailable."""
+        await self.load()
         name = canonical_namespace(namespace)
         if self.claims.owner_of(name) is None:
             raise NotFound(
@@ -91,6 +110,13 @@ class SpokeOperations:
                 hint="GET /api/spokes lists those that have one",
             )
         await self.claims.release(name)
+        await self._approvals.revoke(
+            [
+                (owner, pin.name)
+                for owner, pin in self._approvals.all()
+                if canonical_namespace(pin.name.partition(".")[0]) == name
+            ]
+        )
         for id, balancer in list(self._balancers.items()):
             if canonical_namespace(balancer.offer.namespace) == name:
                 for spoke in list(balancer.spokes):
@@ -100,12 +126,132 @@ class SpokeOperations:
         """Use other permissions; what they share, and which effects they trust, changes at once."""
         self.permissions = permissions
         for balancer in list(self._balancers.values()):
-            before = balancer.terms
-            operation = self._make_operation(balancer)
-            if balancer.terms != before:
-                with suppress(NotFound):
-                    self._registry.remove(operation.id)
-                self._registry.add(operation)
+            self._apply_terms(balancer)
+
+    async def definitions(self, namespace: str | None = None) -> Sequence[SpokeDefinition]:
+        """Return who may call which operation of spokes, and approvals of those that are away; by id.
+
+        Raises Unavailable.
+        """
+        await self.load()
+        found = []
+        for number, balancer in enumerate(list(self._balancers.values()), start=1):
+            found.append(self._describe(balancer))
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        offered = {(each.owner, each.id.lower()) for each in found}
+        found += [
+            SpokeDefinition(
+                id=pin.name,
+                owner=owner,
+                sharing="approved",
+                hash=pin.hash,
+                offered=False,
+                approved_by=pin.approved_by,
+                approved_at=pin.approved_at,
+            )
+            for owner, pin in self._approvals.all()
+            if (owner, pin.name) not in offered
+        ]
+        wanted = None if namespace is None else canonical_namespace(namespace)
+        chosen = [
+            each
+            for each in found
+            if wanted is None or canonical_namespace(each.id.partition(".")[0]) == wanted
+        ]
+        return sorted(chosen, key=lambda each: (each.id, each.owner))
+
+    async def definition(self, id: str) -> SpokeDefinitionDetail:
+        """Return the definition that a connected spoke offers. Raises NotFound, Unavailable."""
+        await self.load()
+        balancer = self._find_balancer(id)
+        operation, pin = self._registered(balancer), self._approvals.find(balancer.owner, id)
+        old = None if pin is None else msgspec.json.decode(pin.body)
+        new = msgspec.json.decode(operation.definition)
+        summary = msgspec.structs.asdict(self._describe(balancer))
+        return SpokeDefinitionDetail(**summary, definition=new, diff=definition_diff(old, new))
+
+    async def approve(self, ids: Sequence[str] | Mapping[str, str], *, by: str) -> Sequence[str]:
+        """Open operations to callers of all owners, as they are now defined; return their ids.
+
+        `ids` may have the hashes of the definitions that were shown. Raises NotFound for an operation that no
+        spoke offers, Conflict for one that changed since, StoreError, Unavailable.
+        """
+        await self.load()
+        balancers = {id: self._find_balancer(id) for id in ids}
+        chosen = [(each.owner, self._registered(each)) for each in balancers.values()]
+        for id, (_, operation) in zip(balancers, chosen, strict=True):
+            if isinstance(ids, Mapping) and ids[id] != operation.definition_hash:
+                raise Conflict(f"{operation.id} changed since it was shown", hint="look at it again")
+        await self._approvals.approve(chosen, by=by)
+        self._apply_all_terms(balancers)
+        return [operation.id for _, operation in chosen]
+
+    async def revoke(self, ids: Sequence[str]) -> Sequence[str]:
+        """Take back approvals, also of operations that no spoke offers; return the ids.
+
+        Raises NotFound for an operation without an approval, StoreError, Unavailable.
+        """
+        await self.load()
+        approved: dict[str, list[tuple[str, str]]] = {}
+        for owner, pin in self._approvals.all():
+            approved.setdefault(pin.name, []).append((owner, pin.name))
+        for id in ids:
+            if id.lower() not in approved:
+                raise NotFound(
+                    f"no definition of {id[:200]!r} is approved",
+                    hint="`dragoman spokes list` has those that are",
+                )
+        await self._approvals.revoke([key for id in ids for key in approved[id.lower()]])
+        self._apply_all_terms(ids)
+        return [id.lower() for id in ids]
+
+    def _apply_all_terms(self, ids: Iterable[str]) -> None:
+        """Apply what changed to operations that are still offered."""
+        for id in ids:
+            balancer = self._balancers.get(id.lower())
+            if balancer is not None:
+                self._apply_terms(balancer)
+
+    def _apply_terms(self, balancer: SpokeBalancer) -> None:
+        """Put the operation into the registry again if its terms have changed."""
+        before = balancer.terms
+        operation = self._make_operation(balancer)
+        if balancer.terms != before:
+            with suppress(NotFound):
+                self._registry.remove(operation.id)
+            self._registry.add(operation)
+
+    def _find_balancer(self, id: str) -> SpokeBalancer:
+        balancer = self._balancers.get(id.lower())
+        if balancer is None:
+            raise NotFound(
+                f"no spoke offers an operation {id[:200]!r}",
+                hint="`dragoman spokes list` has those that are there",
+            )
+        return balancer
+
+    def _registered(self, balancer: SpokeBalancer) -> Operation:
+        """Return the operation as it is in the registry: its schemas are compiled already."""
+        with suppress(NotFound):
+            return self._registry.get(balancer.offer.id)
+        return balancer.operation()
+
+    def _describe(self, balancer: SpokeBalancer) -> SpokeDefinition:
+        """Return who may call an operation and why."""
+        operation = self._registered(balancer)
+        pin, hash = self._approvals.find(balancer.owner, operation.id), operation.definition_hash
+        sharing: Sharing = "private" if pin is None else "approved" if pin.hash == hash else "changed"
+        if self.permissions.shares(balancer.owner, operation.namespace):
+            sharing = "granted"
+        return SpokeDefinition(
+            id=operation.id,
+            owner=balancer.owner,
+            sharing=sharing,
+            hash=hash,
+            approved_by=None if pin is None else pin.approved_by,
+            approved_at=None if pin is None else pin.approved_at,
+        )
 
     def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
         """Remove operations of a spoke; one that no spoke serves leaves the registry."""
@@ -192,7 +338,11 @@ class SpokeOperations:
         balancer.is_shared = permissions.shares(balancer.owner, offer.namespace)
         balancer.effect = configured or offer.effect
         balancer.effect_claimed = configured is None and not permissions.trusts_effects(balancer.owner)
-        return balancer.operation()
+        made = balancer.operation()
+        if not balancer.is_shared and self._approvals.covers(balancer.owner, made):
+            balancer.is_shared = True
+            return replace(made, private=False)
+        return made
 
     def _count_owner(self, offer: OperationOffer, owner: str, *, by: int) -> None:
         self._totals[owner] += by

@@ -14,6 +14,7 @@ from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import PartialRegister
 from dragoman.spokes.hub.connection import Socket, SpokeConnection
+from dragoman.spokes.hub.definition_approvals import DefinitionApprovals
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims, NamespaceStore
 from dragoman.spokes.hub.operations import SpokeOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
@@ -37,6 +38,7 @@ from dragoman.spokes.protocol import (
     UnregisterFrame,
     WelcomeFrame,
 )
+from dragoman.store.mcp_servers import PinStore
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +53,18 @@ class SpokeServer:
         permissions: NamespacePermissions | None = None,
         settings: SpokeSettings | None = None,
         namespaces: NamespaceStore | None = None,
+        pin_store: PinStore | None = None,
     ) -> None:
-        """`namespaces` stores whose the namespaces are; without it, that is forgotten at the end."""
+        """`namespaces` stores whose the namespaces are, `pin_store` which definitions are approved.
+
+        Without them, that is forgotten at the end.
+        """
         self.settings = settings or SpokeSettings()
-        self._operations = SpokeOperations(
+        self.operations = SpokeOperations(
             registry,
             permissions or NamespacePermissions(),
             claims=NamespaceClaims(namespaces, limit=self.settings.namespaces),
+            approvals=DefinitionApprovals(pin_store),
         )
         self._spokes: dict[str, RemoteSpoke] = {}
         self._connections: set[SpokeConnection] = set()
@@ -69,7 +76,7 @@ class SpokeServer:
         Before it is welcomed: Conflict when its id is another owner's, Unavailable while the hub ends or its
         database does not answer.
         """
-        await self._operations.claims.load()
+        await self.operations.load()
         remote = self._spoke_for(hello, identity)
         line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
         if remote.connection is not None:
@@ -109,16 +116,12 @@ class SpokeServer:
 
     async def namespaces(self) -> Mapping[str, str]:
         """Return the owners of all namespaces that spokes have registered in. Raises Unavailable."""
-        await self._operations.claims.load()
-        return self._operations.claims.by_namespace()
-
-    async def free_namespace(self, namespace: str) -> None:
-        """Let another owner have a namespace, and remove its operations. Raises NotFound, Unavailable."""
-        await self._operations.free_namespace(namespace)
+        await self.operations.claims.load()
+        return self.operations.claims.by_namespace()
 
     def set_permissions(self, permissions: NamespacePermissions) -> None:
         """Use these permissions for new registrations, and for who sees the existing ones."""
-        self._operations.set_permissions(permissions)
+        self.operations.set_permissions(permissions)
 
     def disconnect(self, socket: Socket, message: str) -> None:
         """Close a connection whose key is no longer valid. The calls of its spoke fail at once."""
@@ -182,11 +185,11 @@ class SpokeServer:
     ) -> None:
         match frame:
             case RegisterFrame():
-                answer = await self._operations.register(spoke, frame)
+                answer = await self.operations.register(spoke, frame)
                 unreadable = frame.unreadable if isinstance(frame, PartialRegister) else ()
                 await connection.outbox.send(replace(answer, refused=(*answer.refused, *unreadable)))
             case UnregisterFrame(operations=operations):
-                self._operations.unregister(spoke, operations)
+                self.operations.unregister(spoke, operations)
             case ByeFrame():
                 self._start_leaving(spoke)
             case _:
@@ -195,9 +198,9 @@ class SpokeServer:
     def _start_leaving(self, spoke: RemoteSpoke) -> None:
         """Send the spoke no more calls; its running ones may end."""
         spoke.leaving = True
-        self._operations.unregister(spoke, list(spoke.offers))
+        self.operations.unregister(spoke, list(spoke.offers))
 
     def _remove_spoke(self, spoke: RemoteSpoke) -> None:
         if self._spokes.get(spoke.id) is spoke:
             del self._spokes[spoke.id]
-        self._operations.remove_spoke(spoke)
+        self.operations.remove_spoke(spoke)
