@@ -237,14 +237,3 @@ async def test_twenty_asks_of_the_same_call_at_once_make_one_request(approvals: 
     stored = await asyncio.gather(*(approvals.create(asking(f"a{number}")) for number in range(20)))
     assert len({each.id for each in stored}) == 1
     assert len(await approvals.list()) == 1
-
-
-async def test_old_ones_are_forgotten_once_nothing_can_come_of_them(approvals: ApprovalStore) -> None:
-    await approvals.create(asking("over", created_at=10.0, expires_at=20.0))
-    await approvals.create(asking("waits", created_at=10.0, expires_at=9_999.0))
-    await approvals.create(asking("answered", created_at=10.0, input_hash="h2", expires_at=9_999.0))
-    await approvals.answer("answered", approved=False, by=ANN)
-    await approvals.create(asking("fresh", created_at=990.0, input_hash="h3", expires_at=999.0))
-    assert await approvals.purge(100.0) == 2
-    assert {each.id for each in await approvals.list()} == {"waits", "fresh"}
-    assert await approvals.purge(100.0) == 0

@@ -10,15 +10,14 @@ import pytest
 from dragoman.errors import BadRequest, Conflict, NotFound
 from dragoman.operations.artifact import Artifact, ArtifactStore, MemoryArtifactStore
 from dragoman.store.store import Store
-from tests.store.conftest import Clock
 from tests.store.samples import session
 
 BODY = bytes(range(256)) * 4
 
 
 @pytest.fixture(params=["memory", "store"])
-def artifacts(request: pytest.FixtureRequest, store: Store, clock: Clock) -> ArtifactStore:
-    return store.artifacts if request.param == "store" else MemoryArtifactStore(clock=clock)
+def artifacts(request: pytest.FixtureRequest, store: Store) -> ArtifactStore:
+    return store.artifacts if request.param == "store" else MemoryArtifactStore()
 
 
 def described(id: str = "a", *, size: int = len(BODY), **fields: Any) -> Artifact:
@@ -59,27 +58,6 @@ async def test_a_piece_that_cannot_be_is_refused(artifacts: ArtifactStore) -> No
     for piece in ({"offset": -1}, {"limit": -1}, {"offset": -1, "limit": 3}):
         with pytest.raises(BadRequest):
             await artifacts.read("a", owner="ann", **piece)
-
-
-async def test_old_artifacts_are_forgotten(artifacts: ArtifactStore, clock: Clock) -> None:
-    for number in range(7):
-        await artifacts.save(described(f"a{number}", created_at=1_000.0 + number), BODY)
-    clock.now = 1_010.0
-    assert await artifacts.purge(6.0) == 4
-    assert await artifacts.purge(6.0) == 0
-    for number in range(7):
-        if number < 4:
-            with pytest.raises(NotFound):
-                await artifacts.get(f"a{number}", owner="ann")
-        else:
-            assert await artifacts.read(f"a{number}", owner="ann") == BODY
-
-
-async def test_more_than_one_transactions_worth_is_forgotten(store: Store, clock: Clock) -> None:
-    for number in range(120):
-        await store.artifacts.save(described(f"a{number}", size=1), b"x")
-    clock.now = 2_000.0
-    assert await store.artifacts.purge(1.0) == 120
 
 
 async def test_an_id_is_taken_once(store: Store) -> None:

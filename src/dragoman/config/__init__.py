@@ -17,6 +17,7 @@ from dragoman.config.sections import (
     PriceConfig,
     ProviderConfig,
     ProviderType,
+    RetentionConfig,
     StopConfig,
     TelemetryConfig,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "PriceConfig",
     "ProviderConfig",
     "ProviderType",
+    "RetentionConfig",
     "StopConfig",
     "TelemetryConfig",
     "config_variables",

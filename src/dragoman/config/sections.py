@@ -308,7 +308,32 @@ class LimitsConfig(ConfigSection, frozen=True):
     result: PositiveInt = 24_000
     artifact: PositiveInt = 32_000_000
     repeats: PositiveInt = 3
-    keep_days: PositiveInt = 30
+    keep_days: PositiveInt | None = None
+
+
+Period: TypeAlias = Seconds | Name | bool | None
+
+
+class RetentionConfig(ConfigSection, frozen=True):
+    """How long rows are kept: seconds, or like `90d`; `off` or None for ever.
+
+    `limits.keep_days` is an older way to set `approvals` and `artifacts`.
+    """
+
+    calls: Period = "90d"
+    approvals: Period = "30d"
+    artifacts: Period = "30d"
+    sessions: Period = None
+    usage: Period = None
+
+    def seconds(self, field: str) -> float | None:
+        """Return a field in seconds, None for ever. Raises InvalidScalar."""
+        value: str | float | bool | None = getattr(self, field)
+        if value is None or value is False or value == "off":  # YAML 1.1 reads `off` as false
+            return None
+        if isinstance(value, int | float) and value is not True:
+            return float(value)
+        return parse_duration(str(value))
 
 
 class HttpConfig(ConfigSection, frozen=True):
@@ -399,6 +424,7 @@ class Config(ConfigSection, frozen=True):
     master_key_env: Name = "DRAGOMAN_MASTER_KEY"
     master_key_file: Name | None = None
     limits: LimitsConfig = LimitsConfig()
+    retention: RetentionConfig = RetentionConfig()
     http: HttpConfig = HttpConfig()
     cors: CorsConfig = CorsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
@@ -408,6 +434,16 @@ class Config(ConfigSection, frozen=True):
     def grace(self) -> float | None:
         """`disconnect_grace` in seconds, None for `never`."""
         return None if self.disconnect_grace == "never" else self.disconnect_grace
+
+    @property
+    def retention_periods(self) -> dict[str, float | None]:
+        """How long the rows of each table are kept, in seconds; None for ever."""
+        periods = {name: self.retention.seconds(name) for name in RetentionConfig.__struct_fields__}
+        if self.limits.keep_days is not None:
+            for name in ("approvals", "artifacts"):
+                if getattr(self.retention, name) == getattr(RetentionConfig(), name):
+                    periods[name] = self.limits.keep_days * 86_400.0
+        return periods
 
     @property
     def routes(self) -> dict[str, tuple[str, ...]]:

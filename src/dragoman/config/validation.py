@@ -19,6 +19,7 @@ from dragoman.config.sections import (
     LimitsConfig,
     McpServerConfig,
     ProviderConfig,
+    RetentionConfig,
     StopConfig,
 )
 from dragoman.config.yaml_document import InvalidScalar
@@ -278,6 +279,7 @@ def config_problems(config: Config) -> Iterator[ConfigProblem]:
         for rule in _PROVIDER_RULES:
             yield from rule(name, provider)
     yield from _limit_problems(config.limits)
+    yield from _retention_problems(config.retention)
     yield from _network_problems(config.http.shared_addresses, path=("http", "shared_addresses"))
     yield from _telemetry_problems(config)
     yield from _search_problems(config)
@@ -382,6 +384,26 @@ def _negative_limit_problems(limits: Limits, *, path: FieldPath) -> Iterator[Con
         value = getattr(limits, field)
         if value is not None and value < 0:
             yield ConfigProblem((*path, field), f"expected a number >= 0, got {value}")
+
+
+MIN_USAGE_SECONDS = 31 * 86_400.0
+
+
+def _retention_problems(retention: RetentionConfig) -> Iterator[ConfigProblem]:
+    for field in retention.__struct_fields__:
+        path: FieldPath = ("retention", field)
+        value = getattr(retention, field)
+        try:
+            seconds = retention.seconds(field)
+        except InvalidScalar:
+            yield ConfigProblem(
+                path, f"{quote(str(value))} is not a valid duration; write it like 90d or 12h, or `off`"
+            )
+            continue
+        if field == "usage" and seconds is not None and seconds < MIN_USAGE_SECONDS:
+            yield ConfigProblem(
+                path, f"expected at least 31d, since budgets of a month count usage, got {quote(str(value))}"
+            )
 
 
 def _network_problems(networks: Sequence[str], *, path: FieldPath) -> Iterator[ConfigProblem]:

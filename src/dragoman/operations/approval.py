@@ -276,10 +276,6 @@ class ApprovalStore(Protocol):
         """
         ...
 
-    async def purge(self, older_than: float) -> int:
-        """Delete closed requests older than `older_than` seconds; return how many."""
-        ...
-
 
 def validate_answer(answer: str) -> str:
     """Return the answer to a question. Raises BadRequest if it is empty or too long."""
@@ -410,15 +406,3 @@ class MemoryApprovalStore:
         use = ApprovalUse(owner, operation, input_hash, tool_call_id)
         request = self._approvals[id] = apply_use(await self.get(id), use, now=self._clock())
         return request
-
-    async def purge(self, older_than: float) -> int:
-        now = self._clock()
-        requests = {id: request.as_of(now) for id, request in self._approvals.items()}
-        closed = [
-            id
-            for id, request in requests.items()
-            if not request.is_open and request.created_at < now - older_than
-        ]
-        for id in closed:
-            del self._approvals[id]
-        return len(closed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -43,10 +41,6 @@ class ArtifactStore(Protocol):
         """
         ...
 
-    async def purge(self, older_than: float) -> int:
-        """Delete artifacts stored at least `older_than` seconds ago; return how many."""
-        ...
-
 
 def validate_range(offset: int, limit: int | None) -> None:
     """Raise BadRequest for a negative offset or limit."""
@@ -57,10 +51,9 @@ def validate_range(offset: int, limit: int | None) -> None:
 class MemoryArtifactStore:
     """Artifacts in memory; the oldest are dropped past `max_count`."""
 
-    def __init__(self, *, max_count: int = 100, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, max_count: int = 100) -> None:
         self._artifacts: dict[str, tuple[Artifact, bytes]] = {}
         self._max_count = max_count
-        self._clock = clock
 
     async def save(self, artifact: Artifact, body: bytes) -> None:
         self._artifacts[artifact.id] = (artifact, body)
@@ -74,13 +67,6 @@ class MemoryArtifactStore:
         validate_range(offset, limit)
         body = self._get_owned(id, owner)[1]
         return body[offset : None if limit is None else offset + limit]
-
-    async def purge(self, older_than: float) -> int:
-        since = self._clock() - older_than
-        expired = [id for id, (artifact, _) in self._artifacts.items() if artifact.created_at < since]
-        for id in expired:
-            del self._artifacts[id]
-        return len(expired)
 
     def _get_owned(self, id: str, owner: str) -> tuple[Artifact, bytes]:
         entry = self._artifacts.get(id)

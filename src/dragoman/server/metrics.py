@@ -218,6 +218,9 @@ class Metrics:
         self._fallbacks = Counter(
             "dragoman_fallbacks_total", "Requests handed on to another provider.", labels=("from", "to")
         )
+        self._deleted_rows = Counter(
+            "dragoman_retention_deleted_rows_total", "Rows that retention deleted.", labels=("table",)
+        )
         self._build = Gauge("dragoman_build_info", "What runs here.", labels=("version", "python"))
         self._build.set({(version(), platform.python_version()): 1.0})
 
@@ -257,6 +260,10 @@ class Metrics:
         """Count a request that falls back to the next provider."""
         self._fallbacks.add(source, target)
 
+    def rows_deleted(self, table: str, count: int) -> None:
+        """Count rows that retention deleted."""
+        self._deleted_rows.add(table, by=count)
+
     async def get(self, exchange: Exchange) -> None:
         """Respond with all metrics in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
@@ -275,6 +282,7 @@ class Metrics:
             self._errors,
             self._retries,
             self._fallbacks,
+            self._deleted_rows,
             self._build,
         )
         return [*(series.read() for series in counted), *_readings(self.sources)]

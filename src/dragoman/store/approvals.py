@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, bindparam, delete, insert, literal_column, or_, update
+from sqlalchemy import ColumnElement, Update, bindparam, insert, literal_column, or_, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.identity import Identity
@@ -37,7 +37,6 @@ ANSWER_COLUMNS = ("status", "answered_at", "answered_by", "reason", "state")
 STATUSES: tuple[ApprovalStatus, ...] = ("pending", "approved", "denied", "expired", "used")
 IS_LIVE = approvals.c.expires_at > bindparam("now")
 IS_OPEN = approvals.c.status.in_([literal_column("'pending'"), literal_column("'approved'")])
-IS_CLOSED = or_(~IS_OPEN, ~IS_LIVE)
 
 
 class ApprovalStatements:
@@ -55,7 +54,6 @@ class ApprovalStatements:
         answer = update(approvals).where(this).values(changes)
         is_answerer = approvals.c.answerers.like(bindparam("named"), escape="/")
         concerns_owner = or_(approvals.c.owner == bindparam("owner"), is_answerer)
-        old = approvals.c.created_at < bindparam("since")
         self.insert = compiler.compile(insert(approvals))
         self.suspend_call = compiler.compile(suspend_call())
         self.get = compiler.compile(select_fields(ApprovalRequest, approvals).where(this))
@@ -63,7 +61,6 @@ class ApprovalStatements:
         self.find_approved = compiler.compile(newest.where(*same_call, *without_run, has_status("approved")))
         self.update_live = compiler.compile(answer.where(approvals.c.status == bindparam("before"), IS_LIVE))
         self.update_state = compiler.compile(answer.where(approvals.c.state.is_not(None)))
-        self.purge = compiler.compile(delete(approvals).where(old, IS_CLOSED))
         is_answered = approvals.c.status.in_([literal_column("'approved'"), literal_column("'denied'")])
         of_run = approvals.c.run_id.is_not(None) & (approvals.c.answered_at >= bindparam("since"))
         has_expired = approvals.c.expires_at.between(bindparam("since"), bindparam("now"))
@@ -182,12 +179,6 @@ class ApprovalRepository:
         """
         use = ApprovalUse(owner, operation, input_hash, tool_call_id)
         return await self._transition(id, lambda found, now: apply_use(found, use, now=now))
-
-    async def purge(self, older_than: float) -> int:
-        """Delete closed approvals created more than `older_than` seconds ago; return how many."""
-        now = self._clock()
-        params = {"since": now - older_than, "now": now}
-        return await self._database.write(lambda connection: connection.execute(self._sql.purge, params))
 
     async def _transition(
         self, id: str, transition: Callable[[ApprovalRequest, float], ApprovalRequest]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import bindparam, delete, func, insert, literal_column, select
+from sqlalchemy import bindparam, func, insert, literal_column, select
 
 from dragoman.errors import NotFound
 from dragoman.operations.artifact import Artifact, validate_range
@@ -15,7 +14,6 @@ from dragoman.store.database import Database
 from dragoman.store.tables import artifacts
 
 MAX_BYTES = 2**31 - 1  # bytes: no row holds more
-PURGE_BATCH = 50  # rows deleted in one transaction, so that other writes do not wait long
 
 
 class ArtifactStatements:
@@ -26,20 +24,16 @@ class ArtifactStatements:
         byte_range = func.substr(
             artifacts.c.body, bindparam("offset") + literal_column("1"), bindparam("limit")
         )
-        old = select(artifacts.c.id).where(artifacts.c.created_at < bindparam("since"))
-        old = old.limit(bindparam("limit")).offset(literal_column("0"))
         self.insert = compiler.compile(insert(artifacts))
         self.get = compiler.compile(select_fields(Artifact, artifacts).where(*this))
         self.read = compiler.compile(select(byte_range).where(*this))
-        self.purge = compiler.compile(delete(artifacts).where(artifacts.c.id.in_(old)))
 
 
 class ArtifactRepository:
     """The artifacts of all owners. An owner can only read his own."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._clock = clock
 
     @cached_property
     def _sql(self) -> ArtifactStatements:
@@ -63,18 +57,6 @@ class ArtifactRepository:
         }
         row = await self._fetch_one(self._sql.read, {"id": id, "owner": owner, **bounded})
         return bytes(row[0] or b"")
-
-    async def purge(self, older_than: float) -> int:
-        """Delete artifacts created more than `older_than` seconds ago; return how many."""
-        params = {"since": self._clock() - older_than, "limit": PURGE_BATCH}
-        count = 0
-        while True:
-            deleted = await self._database.write(
-                lambda connection: connection.execute(self._sql.purge, params)
-            )
-            count += deleted
-            if deleted < PURGE_BATCH:
-                return count
 
     async def _fetch_one(self, sql: str, params: dict[str, Any]) -> Row:
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))

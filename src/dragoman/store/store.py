@@ -22,6 +22,7 @@ from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
 from dragoman.store.message_search import MessageSearchRepository
 from dragoman.store.messages import MessageRepository
+from dragoman.store.retention import Retention
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
@@ -57,11 +58,12 @@ class Store:
         self.answers = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
         self.calls = CallRepository(database)
         self.approvals = ApprovalRepository(database, clock=clock)
-        self.artifacts = ArtifactRepository(database, clock=clock)
+        self.artifacts = ArtifactRepository(database)
         self.definition_pins = DefinitionPinRepository(database)
         self.mcp_servers = McpServerRepository(database, clock=clock, key=FolderKey(folder / FOLDER_KEY_FILE))
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
+        self.retention = Retention(database, clock=clock)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered)

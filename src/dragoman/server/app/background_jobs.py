@@ -1,4 +1,4 @@
-"""Background jobs of a hub: resuming runs whose approvals were answered elsewhere, and purging old rows."""
+"""Background jobs of a hub: resuming runs whose approvals were answered elsewhere, and retention."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import Any
 from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.permission.access_control import ApprovalFlow
+from dragoman.store.retention import Retention, RetentionPeriods
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
-DAY = 86_400  # seconds
+PURGE_INTERVAL = 3_600.0  # seconds
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
 
 
@@ -29,13 +30,37 @@ def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
         task.cancel()
 
 
-async def purge_daily(store: Store, days: int) -> None:
-    """Delete approvals and artifacts older than `days`, once a day."""
-    while True:
-        with suppress(StoreError, Unavailable):
-            await store.approvals.purge(days * DAY)
-            await store.artifacts.purge(days * DAY)
-        await asyncio.sleep(DAY)
+class RetentionPurge:
+    """Deletes expired rows when the hub starts, and every `PURGE_INTERVAL` after that.
+
+    `periods` may be replaced; the next round uses it. `count` is called with each table and its deleted rows.
+    """
+
+    def __init__(
+        self,
+        retention: Retention,
+        periods: RetentionPeriods,
+        *,
+        count: Callable[[str, int], None],
+    ) -> None:
+        self.periods = periods
+        self._retention = retention
+        self._count = count
+
+    async def run(self) -> None:
+        """Purge until cancelled. While the database is down, a round is left out."""
+        while True:
+            with suppress(StoreError, Unavailable):
+                await self.purge()
+            await asyncio.sleep(PURGE_INTERVAL)
+
+    async def purge(self) -> None:
+        """Delete expired rows once, and log how many. StoreError, Unavailable."""
+        counts = await self._retention.purge(self.periods)
+        for name, rows in counts.items():
+            self._count(name, rows)
+        if deleted := [f"{rows} {name}" for name, rows in counts.items() if rows]:
+            log.info("retention: deleted %s", ", ".join(deleted))
 
 
 class AnswerReplayer:

@@ -26,7 +26,7 @@ from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.server.app.agents import CallableAgents
-from dragoman.server.app.background_jobs import ApprovalResumer, purge_daily, run_in_background
+from dragoman.server.app.background_jobs import ApprovalResumer, RetentionPurge, run_in_background
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import build_policy
@@ -83,6 +83,9 @@ class Hub:
             database=lambda: self.store.database.is_up,
         )
         self.metrics = metrics
+        self.retention = RetentionPurge(
+            services.store.retention, config.retention_periods, count=metrics.rows_deleted
+        )
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.app = self.endpoints.app
@@ -138,7 +141,7 @@ class Hub:
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.stop)
             hub.load_prices()
-            stack.enter_context(run_in_background(purge_daily(ground.store, config.limits.keep_days)))
+            stack.enter_context(run_in_background(hub.retention.run()))
             heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
@@ -162,6 +165,7 @@ class Hub:
         self.runs.agents = setting.roster
         self._callable_agents.replace(delegates)
         self.runs.billing = Billing(self.meter, setting.catalog.price)
+        self.retention.periods = config.retention_periods
         self.load_prices()
         self._retiring.append(old.providers)
         self._spawn(self._close_when_idle(old.providers))

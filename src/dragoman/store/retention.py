@@ -1,0 +1,281 @@
+"""Retention: deletes rows that are older than their table's period, and that no run needs any more.
+
+A reader finds the rows, a few of each owner at a time, by the index on owner and time. The writer deletes
+them in transactions of a few milliseconds, and checks each row again: what a run has taken up since stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
+from dragoman.store.database import Database
+from dragoman.store.tables import approvals, artifacts, calls, messages, runs, sessions, usage
+
+RetentionPeriods: TypeAlias = Mapping[str, float | None]
+"""How long the rows of a table are kept, in seconds; None for ever."""
+
+FOUND_ROWS = 500  # rows that one query finds
+MAX_BATCH_SECONDS = 0.004  # of one transaction, so that other writers do not wait long
+PAUSE_SECONDS = 0.005  # between two transactions
+ROWS_PER_DELETE = 20  # rows of a session that are looked up at once
+DELETED_OWNER = ""  # the owner of a session that is being deleted: nobody's
+
+
+class RetentionRule(NamedTuple):
+    """A table, the time from which its rows age, and the condition on which an old row may go.
+
+    The index on the owner and this time finds old rows; the condition may ask for more, such as a later end.
+    """
+
+    table: Table
+    time: Column[Any]
+    is_expired: ColumnElement[bool]
+
+
+CUTOFF: ColumnElement[float] = bindparam("cutoff")
+NOW: ColumnElement[float] = bindparam("now")
+
+
+def retention_rules() -> Mapping[str, RetentionRule]:
+    """Return the rule of each table, in the order in which they are applied."""
+    open_call = status_in(calls, "pending", "running")
+    parent = calls.alias("parent")
+    has_open_parent = exists().where(
+        parent.c.id == calls.c.parent_id, status_in(parent, "pending", "running")
+    )
+    call_approval = exists().where(approvals.c.call_id == calls.c.id, IS_WAITING)
+    ended_before = func.coalesce(calls.c.ended_at, calls.c.started_at) < CUTOFF
+    waiting_call = exists().where(calls.c.id == approvals.c.call_id, open_call)
+    session = exists().where(sessions.c.id == artifacts.c.session_id, sessions.c.updated_at >= CUTOFF)
+    of_run = exists().where(runs.c.id == usage.c.run_id, IS_ACTIVE)
+    return {
+        "calls": RetentionRule(
+            calls,
+            calls.c.started_at,
+            ended_before & ~open_call & ~has_open_parent & ~call_approval & ~is_busy(calls.c.session_id),
+        ),
+        "approvals": RetentionRule(
+            approvals,
+            approvals.c.created_at,
+            or_(~IS_OPEN, approvals.c.expires_at < CUTOFF)
+            & (func.coalesce(approvals.c.answered_at, approvals.c.created_at) < CUTOFF)
+            & ~waiting_call,
+        ),
+        "artifacts": RetentionRule(
+            artifacts, artifacts.c.created_at, ~session & ~is_busy(artifacts.c.session_id)
+        ),
+        "sessions": RetentionRule(sessions, sessions.c.updated_at, ~is_busy(sessions.c.id)),
+        "usage": RetentionRule(usage, usage.c.started_at, ~of_run),
+    }
+
+
+def status_in(table: Any, *statuses: str) -> ColumnElement[bool]:
+    """Return the condition that a row has one of the statuses."""
+    found: ColumnElement[bool] = table.c.status.in_([literal_column(f"'{status}'") for status in statuses])
+    return found
+
+
+IS_OPEN = status_in(approvals, "pending", "approved")
+IS_WAITING = IS_OPEN & (approvals.c.expires_at > NOW)
+IS_ACTIVE: ColumnElement[bool] = runs.c.status == literal_column("'running'")
+
+
+def is_busy(session_id: Column[Any]) -> ColumnElement[bool]:
+    """Return the condition that a session has an active run, or one that waits for an approval."""
+    active = exists().where(runs.c.session_id == session_id, IS_ACTIVE)
+    waiting = exists().where(approvals.c.session_id == session_id, IS_WAITING)
+    return active | waiting
+
+
+RELATED = (messages, runs, calls, approvals, artifacts)  # of a session; the rest goes with its messages
+
+
+class RuleStatements:
+    """The SQL of one rule."""
+
+    def __init__(self, rule: RetentionRule, compiler: Compiler) -> None:
+        table, age = rule.table, rule.time
+        owner, id = table.c.owner, table.c.id
+        old = age < CUTOFF
+        place = tuple_(age, id) > tuple_(bindparam("after"), bindparam("after_id"))
+        found = select(age, id).where(owner == bindparam("owner"), old, place, rule.is_expired)
+        found = found.order_by(age, id).limit(bindparam("limit")).offset(literal_column("0"))
+        self.next_owner = compiler.compile(select(func.min(owner)).where(owner > bindparam("after")))
+        self.find = compiler.compile(found)
+        self.count = compiler.compile(select(func.count()).select_from(table).where(old, rule.is_expired))
+        self.delete = compiler.compile(delete(table).where(id == bindparam("id"), old, rule.is_expired))
+
+
+class RetentionStatements:
+    """The SQL of `Retention`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        rules = retention_rules()
+        self.rules = {name: RuleStatements(rule, compiler) for name, rule in rules.items()}
+        this = sessions.c.id == bindparam("id")
+        session = rules["sessions"]
+        hidden = update(sessions).where(this, session.time < CUTOFF, session.is_expired)
+        nobodys = sessions.c.owner == literal_column(f"'{DELETED_OWNER}'")
+        limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
+        zero: ColumnElement[int] = literal_column("0")
+        self.hide = compiler.compile(hidden.values(owner=literal_column(f"'{DELETED_OWNER}'")))
+        self.list_hidden = compiler.compile(select(sessions.c.id).where(nobodys))
+        self.delete_session = compiler.compile(delete(sessions).where(this, nobodys))
+        self.related = [
+            (
+                compiler.compile(
+                    select(table.c.id)
+                    .where(table.c.session_id == bindparam("session_id"))
+                    .limit(limit)
+                    .offset(zero)
+                ),
+                compiler.compile(
+                    delete(table).where(
+                        table.c.session_id == bindparam("session_id"), table.c.id == bindparam("id")
+                    )
+                ),
+            )
+            for table in RELATED
+        ]
+
+
+class Retention:
+    """Counts and deletes expired rows."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+
+    @cached_property
+    def _sql(self) -> RetentionStatements:
+        return self._database.statements(RetentionStatements)
+
+    async def count(self, periods: RetentionPeriods) -> Mapping[str, int]:
+        """Return how many rows of each table would be deleted, without what is deleted with its session."""
+
+        def query(connection: DatabaseConnection) -> Mapping[str, int]:
+            counts: dict[str, int] = {}
+            for name, params in self._expired(periods):
+                row = connection.fetch_one(self._sql.rules[name].count, params)
+                counts[name] = row[0] if row else 0
+            return counts
+
+        return await self._database.read(query)
+
+    async def purge(self, periods: RetentionPeriods) -> Mapping[str, int]:
+        """Delete expired rows; return how many of each table. StoreError, Unavailable."""
+        await self._delete_hidden_sessions()  # that an earlier process did not finish
+        counts: dict[str, int] = {}
+        for name, params in self._expired(periods):
+            counts[name] = await self._purge_table(name, params)
+        return counts
+
+    def _expired(self, periods: RetentionPeriods) -> Iterator[tuple[str, Mapping[str, float]]]:
+        now = self._clock()
+        for name in self._sql.rules:
+            period = periods.get(name)
+            if period is not None:
+                yield name, {"now": now, "cutoff": now - period}
+
+    async def _purge_table(self, name: str, params: Mapping[str, float]) -> int:
+        statements, count = self._sql.rules[name], 0
+        owner = DELETED_OWNER
+        while (following := await self._next_owner(statements, owner)) is not None:
+            owner = following
+            place: dict[str, Any] = {"after": -1e300, "after_id": ""}
+            while found := await self._find(statements, {**params, **place, "owner": owner}):
+                ids = [id for _, id in found]
+                count += await self._delete(name, ids, params=params)
+                place = {"after": found[-1][0], "after_id": found[-1][1]}
+        return count
+
+    async def _next_owner(self, statements: RuleStatements, owner: str) -> str | None:
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(statements.next_owner, {"after": owner})
+        )
+        return row[0] if row else None
+
+    async def _find(self, statements: RuleStatements, params: Mapping[str, Any]) -> Sequence[Any]:
+        bounded = {**params, "limit": FOUND_ROWS}
+        return await self._database.read(lambda connection: connection.fetch_all(statements.find, bounded))
+
+    async def _delete(self, name: str, ids: Sequence[str], *, params: Mapping[str, float]) -> int:
+        sql = self._sql.hide if name == "sessions" else self._sql.rules[name].delete
+        deleted, done = 0, 0
+        while done < len(ids):
+            rows = [{**params, "id": id} for id in ids[done:]]
+            handled, changed = await self._submit(delete_rows_job(sql, rows))
+            done, deleted = done + handled, deleted + changed
+            if name == "sessions":
+                await self._delete_hidden_sessions()
+        return deleted
+
+    async def _delete_hidden_sessions(self) -> None:
+        """Delete the sessions that belong to nobody, with all that is theirs, in small transactions.
+
+        Usage records stay.
+        """
+        hidden = await self._database.read(lambda connection: connection.fetch_all(self._sql.list_hidden, {}))
+        for (id,) in hidden:
+            while not await self._submit(self._delete_session_job(id)):
+                pass
+
+    def _delete_session_job(self, id: str) -> DatabaseJob[bool]:
+        """Return a job that deletes a part of a session, and returns whether that was all of it."""
+
+        def job(connection: DatabaseConnection) -> bool:
+            deadline = time.monotonic() + MAX_BATCH_SECONDS
+            for find, remove in self._sql.related:
+                while rows := connection.fetch_all(find, {"session_id": id}):
+                    connection.execute_many(remove, [{"session_id": id, "id": row[0]} for row in rows])
+                    if time.monotonic() > deadline:
+                        return False
+            connection.execute(self._sql.delete_session, {"id": id})
+            return True
+
+        return job
+
+    async def _submit(self, job: DatabaseJob[Any]) -> Any:
+        """Run a job behind those of runs, and leave them a pause after it."""
+        result = await self._database.submit(job, is_long=True)
+        await asyncio.sleep(PAUSE_SECONDS)
+        return result
+
+
+def delete_rows_job(sql: str, rows: Sequence[Mapping[str, Any]]) -> DatabaseJob[tuple[int, int]]:
+    """Return a job that runs the statement for rows until its time is up, at least for one.
+
+    It returns for how many it ran, and how many rows were deleted.
+    """
+
+    def job(connection: DatabaseConnection) -> tuple[int, int]:
+        deadline = time.monotonic() + MAX_BATCH_SECONDS
+        handled = changed = 0
+        for params in rows:
+            changed += connection.execute(sql, params)
+            handled += 1
+            if time.monotonic() > deadline:
+                break
+        return handled, changed
+
+    return job

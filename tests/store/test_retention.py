@@ -1,0 +1,341 @@
+"""Retention: what is old goes, what a run needs stays, and other writes do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.config import Config, parse_config
+from dragoman.errors import ConfigError
+from dragoman.identity import Identity
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.artifact import Artifact
+from dragoman.operations.ledger import CallCompletion, CallRecord
+from dragoman.operations.outcome import CallStatus
+from dragoman.server.app.background_jobs import RetentionPurge
+from dragoman.server.metrics import Metrics
+from dragoman.store.connection import DatabaseConnection
+from dragoman.store.store import DATABASE_FILE, Store
+from dragoman.usage_record import UsageRecord
+from tests.store.conftest import Clock
+from tests.store.samples import FINISHED, assistant, converse, run, session, user
+
+ANN = Identity("ann")
+CALLS = {"calls": 100.0}
+APPROVALS = {"approvals": 100.0}
+ARTIFACTS = {"artifacts": 100.0}
+SESSIONS = {"sessions": 100.0}
+USAGE = {"usage": 100.0}
+"""Periods of 100 s; the clock says 1,000, so that what is older than 900 is old."""
+
+
+async def add_call(
+    store: Store, id: str, *, status: CallStatus | None = "done", ended_at: float = 20.0, **fields: Any
+) -> None:
+    values = {"owner": "ann", "started_at": 10.0, **fields}
+    record = CallRecord(
+        id=id, operation="a.b", effect="read", input={}, input_hash="h", idempotency_key=id, **values
+    )
+    await store.calls.record_start(record)
+    if status == "pending":
+        await store.calls.record_end(id, CallCompletion(status=status))
+    elif status is not None:
+        await store.calls.record_end(id, CallCompletion(status=status, ended_at=ended_at))
+
+
+async def add_approval(store: Store, id: str, **fields: Any) -> None:
+    values: dict[str, Any] = {"created_at": 10.0, "expires_at": 20.0, "owner": "ann", **fields}
+    await store.approvals.create(
+        ApprovalRequest(id=id, operation="a.b", input={}, input_hash=id, items=(), **values)
+    )
+
+
+async def add_artifact(store: Store, id: str, **fields: Any) -> None:
+    values: dict[str, Any] = {"created_at": 10.0, "owner": "ann", **fields}
+    await store.artifacts.save(Artifact(id=id, media_type="text/plain", size=1, **values), b"x")
+
+
+async def begin_run(store: Store, session_id: str, id: str) -> None:
+    """A session with a run that is active."""
+    await store.runs.create(
+        run(id, session_id=session_id), session=session(session_id), assistant=assistant()
+    )
+
+
+def stored_ids(folder: Path, table: str) -> set[str]:
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
+        return {id for (id,) in raw.execute(f"SELECT id FROM {table}")}
+
+
+async def purge(store: Store, periods: Mapping[str, float | None]) -> Mapping[str, int]:
+    """Purge, after a check that `count` says the same."""
+    counts = await store.retention.count(periods)
+    deleted = await store.retention.purge(periods)
+    assert deleted == counts
+    assert not any((await store.retention.count(periods)).values())
+    return deleted
+
+
+async def test_old_calls_go_and_those_that_are_open_or_that_a_run_needs_stay(
+    store: Store, folder: Path
+) -> None:
+    await begin_run(store, "active", "r1")
+    await store.sessions.create(session("waiting"))
+    await add_approval(store, "p", session_id="waiting", call_id="asked", expires_at=2_000.0)
+    for owner in ("ann", "bob", "zoë"):
+        await add_call(store, f"old {owner}", owner=owner)
+    for status in ("failed", "aborted", "denied", "uncertain"):
+        await add_call(store, f"old {status}", status=status)
+    await add_call(store, "old of a session that is done", session_id="done")
+    await add_call(store, "fresh", started_at=950.0, ended_at=960.0)
+    await add_call(store, "long", ended_at=950.0)
+    await add_call(store, "running", status=None)
+    await add_call(store, "pending", status="pending")
+    await add_call(store, "below", parent_id="pending")
+    await add_call(store, "asked", status="failed")
+    await add_call(store, "of the active run", session_id="active", run_id="r1")
+    await add_call(store, "of the waiting run", session_id="waiting")
+    assert await purge(store, CALLS) == {"calls": 8}
+    assert stored_ids(folder, "calls") == {
+        "fresh",
+        "long",
+        "running",
+        "pending",
+        "below",
+        "asked",
+        "of the active run",
+        "of the waiting run",
+    }
+
+
+async def test_spent_approvals_go_and_those_that_may_still_be_answered_or_used_stay(
+    store: Store, folder: Path
+) -> None:
+    await add_approval(store, "expired")
+    await add_approval(store, "pending", expires_at=2_000.0)
+    await add_approval(store, "denied", expires_at=2_000.0)
+    await add_approval(store, "approved", expires_at=2_000.0)
+    await add_approval(store, "just expired", expires_at=950.0)
+    await add_call(store, "waits", status="pending")
+    await add_approval(store, "of a call that waits", call_id="waits")
+    clock = store.approvals._clock
+    assert isinstance(clock, Clock)
+    clock.now = 30.0
+    await store.approvals.answer("denied", approved=False, by=ANN)
+    await store.approvals.answer("approved", approved=True, by=ANN)
+    clock.now = 1_000.0
+    await add_approval(store, "denied late", expires_at=2_000.0)
+    await store.approvals.answer("denied late", approved=False, by=ANN)
+    assert await purge(store, APPROVALS) == {"approvals": 2}
+    assert stored_ids(folder, "approvals") == {
+        "pending",
+        "approved",
+        "just expired",
+        "of a call that waits",
+        "denied late",
+    }
+
+
+async def test_artifacts_go_once_they_and_their_session_are_old(store: Store, folder: Path) -> None:
+    await begin_run(store, "active", "r1")
+    await store.sessions.create(session("quiet", at=10.0))
+    await store.sessions.create(session("in use", at=950.0))
+    await store.sessions.create(session("waiting", at=10.0))
+    await add_approval(store, "p", session_id="waiting", expires_at=2_000.0)
+    for name in ("active", "quiet", "in use", "waiting", "deleted"):
+        await add_artifact(store, name, session_id=name)
+    await add_artifact(store, "of nobody's session")
+    await add_artifact(store, "fresh", created_at=950.0)
+    assert await purge(store, ARTIFACTS) == {"artifacts": 3}
+    assert stored_ids(folder, "artifacts") == {"active", "in use", "waiting", "fresh"}
+
+
+async def test_an_old_session_goes_with_all_that_is_its_own_but_its_usage(store: Store, folder: Path) -> None:
+    questions = [f"question {number}" for number in range(70)]
+    await converse(store, *questions, session_id="old")
+    await converse(store, "hello", session_id="other")
+    await store.sessions.update("other", title="x")
+    await store.history.search("question", owner="ann")
+    for name in ("old", "other"):
+        await add_call(store, f"call of {name}", session_id=name)
+        await add_approval(store, f"approval of {name}", session_id=name)
+        await add_artifact(store, f"artifact of {name}", session_id=name)
+        await store.usage.add(
+            UsageRecord(
+                id=f"usage of {name}", owner="ann", status="finished", started_at=1.0, session_id=name
+            )
+        )
+    await begin_run(store, "active", "r1")
+    await store.sessions.create(session("waiting"))
+    await add_approval(store, "p", session_id="waiting", expires_at=2_000.0)
+    assert await purge(store, SESSIONS) == {"sessions": 1}
+    assert stored_ids(folder, "sessions") == {"other", "active", "waiting"}
+    assert stored_ids(folder, "usage") == {"usage of old", "usage of other"}
+    for table in ("call", "approval", "artifact"):
+        assert f"{table} of old" not in stored_ids(folder, f"{table}s")
+        assert f"{table} of other" in stored_ids(folder, f"{table}s")
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
+        for table in ("messages", "parts", "passages", "runs", "indexed_messages", "indexed_sessions"):
+            assert not raw.execute(f"SELECT 1 FROM {table} WHERE session_id = 'old'").fetchall()
+    assert (await store.history.search("question", owner="ann")).passages == ()
+
+
+async def test_a_session_whose_deletion_was_cut_off_is_nobodys_and_goes_with_the_next_round(
+    store: Store, folder: Path
+) -> None:
+    await converse(store, *map(str, range(30)), session_id="old")
+    job = store.retention._delete_session_job("old")
+
+    def cut_off(connection: DatabaseConnection) -> None:
+        connection.execute(store.retention._sql.hide, {"id": "old", "cutoff": 900.0, "now": 1_000.0})
+
+    await store.write(cut_off)
+    assert await store.sessions.list("ann") == []
+    assert await store.sessions.get_own("old", owner="ann") is None
+    assert await store.retention.purge({}) == {}
+    assert stored_ids(folder, "sessions") == stored_ids(folder, "messages") == set()
+    assert await store.write(job) is True
+
+
+async def test_a_session_that_goes_on_while_it_is_about_to_be_deleted_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await converse(store, "hello", session_id="old")
+    find = store.retention._find
+
+    async def find_and_go_on(*arguments: Any) -> Any:
+        found = await find(*arguments)
+        if found:
+            await store.runs.create(
+                run("r-new", session_id="old", message_id="a-new", at=999.0),
+                user=user("u-new", "more"),
+                assistant=assistant("a-new"),
+            )
+            await store.runs.finish("r-new", FINISHED)
+        return found
+
+    monkeypatch.setattr(store.retention, "_find", find_and_go_on)
+    assert await store.retention.purge(SESSIONS) == {"sessions": 0}
+    assert len(await store.messages.list("old")) == 4
+
+
+async def test_old_usage_goes_but_that_of_an_active_run(store: Store, folder: Path) -> None:
+    await begin_run(store, "active", "r1")
+    for id, fields in {
+        "old": {"started_at": 10.0, "run_id": "r0"},
+        "fresh": {"started_at": 950.0},
+        "active": {"started_at": 10.0, "run_id": "r1"},
+    }.items():
+        await store.usage.add(UsageRecord(id=id, owner="ann", status="finished", **fields))  # type: ignore[arg-type]
+    assert await purge(store, USAGE) == {"usage": 1}
+    assert stored_ids(folder, "usage") == {"fresh", "active"}
+
+
+async def test_nothing_goes_for_ever(store: Store, folder: Path) -> None:
+    await converse(store, "hello")
+    await add_call(store, "c")
+    assert await store.retention.purge(dict.fromkeys(("calls", "sessions", "usage"))) == {}
+    assert stored_ids(folder, "calls") == {"c"}
+
+
+async def test_rows_go_in_small_transactions_behind_those_of_runs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.store.retention.MAX_BATCH_SECONDS", 0.0)
+    for number in range(40):
+        await add_call(store, f"c{number}")
+    submitted: list[bool] = []
+    begun = asyncio.Event()
+    submit = store.database.submit
+
+    def count(job: Any, *, is_long: bool = False) -> Any:
+        submitted.append(is_long)
+        begun.set()
+        return submit(job, is_long=is_long)
+
+    monkeypatch.setattr(store.database, "submit", count)
+    purging = asyncio.create_task(store.retention.purge(CALLS))
+    await begun.wait()
+    await converse(store, "one", "two")  # is committed in between
+    assert not purging.done()
+    assert await purging == {"calls": 40}
+    assert submitted.count(True) == 40  # one row in each, as the time is up at once
+
+
+async def test_a_hub_counts_and_logs_what_it_deleted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="dragoman")
+    metrics = Metrics()
+    await add_call(store, "c1")
+    await add_call(store, "c2")
+    await add_approval(store, "p")
+    job = RetentionPurge(store.retention, {**CALLS, **APPROVALS}, count=metrics.rows_deleted)
+    await job.purge()
+    await job.purge()
+    lines = [record.getMessage() for record in caplog.records if "retention" in record.getMessage()]
+    assert lines == ["retention: deleted 2 calls, 1 approvals"]
+    counted = {reading.name: reading.rows for reading in metrics.read()}
+    assert counted["dragoman_retention_deleted_rows_total"] == {("calls",): 2.0, ("approvals",): 1.0}
+
+
+DAY = 86_400.0
+DEFAULTS = {
+    "calls": 90 * DAY,
+    "approvals": 30 * DAY,
+    "artifacts": 30 * DAY,
+    "sessions": None,
+    "usage": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("raw", "changed"),
+    [
+        ({}, {}),
+        ({"retention": {"sessions": "90d", "calls": "12h"}}, {"sessions": 90 * DAY, "calls": DAY / 2}),
+        ({"retention": {"calls": "off", "approvals": None}}, {"calls": None, "approvals": None}),
+        ({"retention": {"usage": "1000d", "artifacts": 60}}, {"usage": 1000 * DAY, "artifacts": 60}),
+        ({"limits": {"keep_days": 7}}, {"approvals": 7 * DAY, "artifacts": 7 * DAY}),
+        (
+            {"limits": {"keep_days": 7}, "retention": {"artifacts": "2d"}},
+            {"approvals": 7 * DAY, "artifacts": 2 * DAY},
+        ),
+    ],
+)
+def test_periods_are_configured_as_durations(raw: dict[str, Any], changed: dict[str, Any]) -> None:
+    assert parse_config(raw).retention_periods == {**DEFAULTS, **changed}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "calls",
+            "soon",
+            "retention.calls: 'soon' is not a valid duration; write it like 90d or 12h, or `off`",
+        ),
+        ("sessions", "90 days", "'90 days' is not a valid duration"),
+        ("sessions", 0, "retention.sessions"),
+        ("sessions", -1, "retention.sessions"),
+        ("calls", "0d", "'0d' is not a valid duration"),
+        ("calls", True, "retention.calls"),
+        ("usage", "30d", "retention.usage: expected at least 31d, since budgets of a month count usage"),
+        ("messages", "1d", "messages"),
+    ],
+)
+def test_a_period_that_cannot_be_is_refused_with_its_field(field: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse_config({"retention": {field: value}})
+    assert message in str(refusal.value)
+
+
+def test_periods_have_the_names_of_tables_with_rules() -> None:
+    from dragoman.store.retention import retention_rules  # beside the configuration, which knows no tables
+
+    assert set(Config().retention_periods) == set(retention_rules())
