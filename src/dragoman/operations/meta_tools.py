@@ -175,6 +175,7 @@ class MetaTools:
             input.get("q", ""),
             namespace=input.get("namespace"),
             allow=lambda operation: self._calls.is_visible(operation, context),
+            owner=context.identity.owner,
         )
         return answer.to_json()
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from dragoman.operations.operation import Operation
-from dragoman.operations.search.bit_slices import add_multiple, add_slices, pack_slices
+from dragoman.operations.search.bit_slices import add_multiple, add_slices, pack_slices, to_mask
 from dragoman.operations.search.tokenizer import unique_terms
 
 K1 = 2.0
@@ -121,13 +121,25 @@ class PostingList:
             if bits & slot_bit:
                 self.slices[index] = bits ^ slot_bit
 
+    def count_except(self, hidden: int) -> int:
+        """Return how many slots are in it, without those of a mask."""
+        if not hidden:
+            return self.count
+        present = to_mask(self.rare)
+        for bits in self.slices:
+            present |= bits
+        return self.count - (present & hidden).bit_count()
+
     def contains(self, slot: int) -> bool:
         """Return whether the slot is in it."""
         return slot in self.rare or any(bits >> slot & 1 for bits in self.slices)
 
 
 class InvertedIndex:
-    """Which slots have which terms. Its state does not depend on the order of changes."""
+    """Which slots have which terms. Its state does not depend on the order of changes.
+
+    `hidden` is a mask of slots that do not count: rarities are those of an index without them.
+    """
 
     def __init__(self) -> None:
         self._postings: dict[str, PostingList] = {}
@@ -152,19 +164,20 @@ class InvertedIndex:
             if not posting.count:
                 del self._postings[term]
 
-    def inverse_document_frequency(self, term: str) -> float:
+    def inverse_document_frequency(self, term: str, *, hidden: int = 0) -> float:
         """Return the rarity of a term."""
-        frequency = posting.count if (posting := self._postings.get(term)) else 0
-        return math.log(1 + (len(self._terms) - frequency + 0.5) / (frequency + 0.5))
+        frequency = posting.count_except(hidden) if (posting := self._postings.get(term)) else 0
+        count = len(self._terms) - hidden.bit_count()
+        return math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
 
-    def coverage(self, slot: int, query: Set[str]) -> float:
+    def coverage(self, slot: int, query: Set[str], *, hidden: int = 0) -> float:
         """Return the share of the query's terms that an operation has, weighted by rarity: 0 to 1."""
-        rarities = {term: self.inverse_document_frequency(term) for term in query}
+        rarities = {term: self.inverse_document_frequency(term, hidden=hidden) for term in query}
         postings = ((rarity, self._postings.get(term)) for term, rarity in rarities.items())
         matched = sum(rarity for rarity, posting in postings if posting and posting.contains(slot))
         return matched / (sum(rarities.values()) or 1.0)
 
-    def score(self, query: Mapping[str, float]) -> list[int]:
+    def score(self, query: Mapping[str, float], *, hidden: int = 0) -> list[int]:
         """Return the BM25 scores of all slots for a query's weighted terms, as bit slices of integers."""
         total: list[int] = []
         rare: dict[int, int] = {}
@@ -172,7 +185,8 @@ class InvertedIndex:
             posting = self._postings.get(term)
             if posting is None:
                 continue
-            gain = max(1, round(QUERY_SCALE * weight * self.inverse_document_frequency(term)))
+            rarity = self.inverse_document_frequency(term, hidden=hidden)
+            gain = max(1, round(QUERY_SCALE * weight * rarity))
             add_multiple(total, posting.slices, factor=gain)
             for slot, impact in posting.rare.items():
                 rare[slot] = rare.get(slot, 0) + gain * impact

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from enum import IntEnum
 
 from dragoman.operations.operation import Operation
@@ -39,8 +40,8 @@ class NameIndex:
             if not bucket:
                 del self._by_prefix[pair[0][:PREFIX_LENGTH]]
 
-    def match(self, q: str) -> dict[str, NameMatch]:
-        """Return the ids that `q` equals or is a prefix of.
+    def match(self, q: str, *, allow: Callable[[str], bool] | None = None) -> dict[str, NameMatch]:
+        """Return the ids that `q` equals or is a prefix of, and that `allow` accepts.
 
         A prefix of more than MAX_PREFIX_MATCHES names is not selective; then only equal names match.
         """
@@ -51,6 +52,8 @@ class NameIndex:
             name, id = bucket[index]
             if not name.startswith(normalised):
                 break
+            if allow is not None and not allow(id):
+                continue
             matches[id] = min(
                 matches.get(id, NameMatch.PREFIX), match_quality(q, id, exact=name == normalised)
             )

@@ -14,7 +14,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.operations.search.bit_slices import at_least_mask, mask_slots, read_numbers, to_mask, top_mask
 from dragoman.operations.search.bm25_index import InvertedIndex
-from dragoman.operations.search.name_index import NameIndex
+from dragoman.operations.search.name_index import NameIndex, NameMatch
 from dragoman.operations.search.semantic_index import SemanticIndex
 from dragoman.operations.search.summary import signature, summarise
 from dragoman.operations.search.tokenizer import request_terms, synonyms, terms
@@ -30,6 +30,7 @@ SYNONYM_WEIGHT = 0.3
 REQUEST_WORD_WEIGHT = 0.1
 MIN_COVERAGE = 0.5  # share of the query's terms, by rarity: less is a partial match
 OperationFilter: TypeAlias = Callable[[Operation], bool]
+SlotFilter: TypeAlias = Callable[[int], bool]
 
 NO_MATCH_HINT = (
     "Nothing fits. Try other words (verb + object + service), or pass one of the namespaces with an empty q."
@@ -81,6 +82,7 @@ class OperationSearch:
         self._free_slots: list[int] = []
         self._used_mask = 0  # mask of used slots
         self._namespaces: dict[str, set[int]] = {}
+        self._private_masks: dict[str | None, int] = {}  # slots of private operations by owner
         self._index = InvertedIndex()
         self._names = NameIndex()
         self._semantic_index = semantic_index
@@ -100,6 +102,8 @@ class OperationSearch:
         self._used_mask |= 1 << slot
         self._slots[id] = slot
         self._namespaces.setdefault(operation.namespace, set()).add(slot)
+        if operation.private:
+            self._private_masks[operation.owner] = self._private_masks.get(operation.owner, 0) | 1 << slot
         self._index.add(slot, operation)
         self._names.add(operation)
         if self._semantic_index:
@@ -111,6 +115,7 @@ class OperationSearch:
         if slot is None:
             return
         self._free_slots.append(slot)
+        self._remove_private(slot)
         self._used_mask ^= 1 << slot
         slots = self._namespaces[operation.namespace]
         slots.discard(slot)
@@ -123,61 +128,91 @@ class OperationSearch:
         self._operations[slot] = None
 
     def search(
-        self, q: str = "", *, namespace: str | None = None, allow: OperationFilter | None = None
+        self,
+        q: str = "",
+        *,
+        namespace: str | None = None,
+        allow: OperationFilter | None = None,
+        owner: str | None = None,
     ) -> OperationSearchResult:
         """Return the operations that match `q` best and that `allow` accepts.
 
         Without `q`, list the namespace. The best MAX_RANKED accepted ones are examined; `more` and the
-        counts are about these. Rejected operations do not affect the result. `allow` is called on matches
-        in order, until there are enough, and on all operations only if nothing matches.
+        counts are about these. `allow` is called on matches in order, until there are enough, and on all
+        operations only if nothing matches.
+
+        For an `owner` the result is that of a hub without other owners' private operations. Operations that
+        `allow` rejects are left out, and count only for how rare a word is.
         """
         text = q[:MAX_QUERY_LENGTH].strip()
         if not text:
             return self._list_namespace(namespace, allow)
-        query = query_weights(text)
-        best = list(islice(self._rank(text, query, namespace=namespace, allow=allow), MAX_RANKED))
+        query, hidden = query_weights(text), self._hidden_from(owner)
+        ranked = self._rank(text, query, namespace=namespace, allow=allow, hidden=hidden)
+        best = list(islice(ranked, MAX_RANKED))
         if not best:
             is_unknown = namespace is not None and not any(self._allowed_operations(namespace, allow))
             return OperationSearchResult(
                 (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if is_unknown else NO_MATCH_HINT
             )
         hits = make_hits(best[:MAX_HITS])
-        is_strong = best[0].id in self._names.match(text) or self._coverage(best[0], query) >= MIN_COVERAGE
+        is_named = best[0].id in self._match_names(text, hidden)
+        is_strong = is_named or self._coverage(best[0], query, hidden=hidden) >= MIN_COVERAGE
         return OperationSearchResult(
             hits, len(best) - len(hits), count_by_namespace(best), None if is_strong else PARTIAL_MATCH_HINT
         )
 
     def rank(
-        self, q: str, limit: int, *, namespace: str | None = None, allow: OperationFilter | None = None
+        self,
+        q: str,
+        limit: int,
+        *,
+        namespace: str | None = None,
+        allow: OperationFilter | None = None,
+        owner: str | None = None,
     ) -> Sequence[Operation]:
         """Return the best matches in order.
 
         First ids and names that equal `q`, then names that start with it, then the rest by score; ties by
-        id.
+        id. Otherwise as search().
         """
-        text = q[:MAX_QUERY_LENGTH].strip()
-        return list(islice(self._rank(text, query_weights(text), namespace=namespace, allow=allow), limit))
+        text, hidden = q[:MAX_QUERY_LENGTH].strip(), self._hidden_from(owner)
+        ranked = self._rank(text, query_weights(text), namespace=namespace, allow=allow, hidden=hidden)
+        return list(islice(ranked, limit))
 
     def _rank(
-        self, text: str, query: Mapping[str, float], *, namespace: str | None, allow: OperationFilter | None
+        self,
+        text: str,
+        query: Mapping[str, float],
+        *,
+        namespace: str | None,
+        allow: OperationFilter | None,
+        hidden: int,
     ) -> Iterator[Operation]:
+        verdicts: dict[int, bool] = {}
+
+        def accepts(slot: int) -> bool:
+            if slot not in verdicts:
+                verdicts[slot] = allow is None or allow(self._operation_at(slot))
+            return verdicts[slot]
+
         slots = None if namespace is None else self._namespaces.get(namespace, set())
-        scores = self._index.score(query)
-        name_matches = {self._slots[id]: match for id, match in self._names.match(text).items()}
+        scores = self._index.score(query, hidden=hidden)
+        name_matches = {self._slots[id]: match for id, match in self._match_names(text, hidden).items()}
         if slots is not None:
             name_matches = {slot: match for slot, match in name_matches.items() if slot in slots}
         points = read_numbers(scores, name_matches)
         first = sorted(name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._ids[slot]))
-        visible = self._used_mask if slots is None else to_mask(slots)
-        rest = self._rank_slots(text, scores, visible=visible)
-        for slot in chain(first, (slot for slot in rest if slot not in name_matches)):
-            operation = self._operation_at(slot)
-            if allow is None or allow(operation):
-                yield operation
+        visible = (self._used_mask if slots is None else to_mask(slots)) & ~hidden
+        rest = self._rank_slots(text, scores, visible=visible, accepts=accepts)
+        ranked = chain(first, (slot for slot in rest if slot not in name_matches))
+        yield from map(self._operation_at, filter(accepts, ranked))
 
-    def _rank_slots(self, text: str, scores: Sequence[int], *, visible: int) -> Iterator[int]:
+    def _rank_slots(
+        self, text: str, scores: Sequence[int], *, visible: int, accepts: SlotFilter
+    ) -> Iterator[int]:
         """Return the visible matching slots, best first, ties by id; computed lazily."""
-        matching = matching_slots(scores, visible)
+        matching = matching_slots(scores, visible, accepts)
         if self._semantic_index and self._semantic_index.ready:
             yield from self._order_ties(
                 self._semantic_index.rank(text, scores, candidates=visible, matches=matching)
@@ -190,6 +225,27 @@ class OperationSearch:
             yield from [slot for _, _, slot in ordered]
             matching &= ~to_mask(points)
             count *= 4
+
+    def _match_names(self, text: str, hidden: int) -> Mapping[str, NameMatch]:
+        """Return the ids of visible operations that the text equals or is a prefix of."""
+        if not hidden:
+            return self._names.match(text)
+        return self._names.match(text, allow=lambda found: not hidden >> self._slots[found] & 1)
+
+    def _hidden_from(self, owner: str | None) -> int:
+        """Return the mask of other owners' private operations."""
+        hidden = 0
+        if owner is not None:
+            for other, mask in self._private_masks.items():
+                hidden |= mask if other != owner else 0
+        return hidden
+
+    def _remove_private(self, slot: int) -> None:
+        for owner, mask in list(self._private_masks.items()):
+            if mask >> slot & 1:
+                self._private_masks[owner] = mask ^ (1 << slot)
+                if not self._private_masks[owner]:
+                    del self._private_masks[owner]
 
     def _order_ties(self, ranked: Iterable[tuple[float, int]]) -> Iterator[int]:
         """Return the slots in their order, ties by id."""
@@ -233,21 +289,31 @@ class OperationSearch:
         more = len(operations) - len(hits)
         return OperationSearchResult(hits, more, {namespace: len(operations)}, MORE_HINT if more else None)
 
-    def _coverage(self, operation: Operation, query: Mapping[str, float]) -> float:
+    def _coverage(self, operation: Operation, query: Mapping[str, float], *, hidden: int) -> float:
         query_terms = {term for term, weight in query.items() if weight == 1.0}
-        return self._index.coverage(self._slots[operation.id], query_terms)
+        return self._index.coverage(self._slots[operation.id], query_terms, hidden=hidden)
 
 
-def matching_slots(scores: Sequence[int], candidates: int) -> int:
-    """Return the candidates whose score is near the best."""
+def matching_slots(scores: Sequence[int], candidates: int, accepts: SlotFilter) -> int:
+    """Return the candidates whose score is near the best accepted one's."""
     scored = 0
     for bits in scores:
         scored |= bits
     scored &= candidates
-    best = max(
-        read_numbers(scores, islice(mask_slots(top_mask(scores, scored, count=1)), 1)).values(), default=0
-    )
-    return at_least_mask(scores, scored, floor=max(1, round(MIN_RELATIVE_SCORE * best)))
+    rest, count = scored, 1
+    while rest:
+        top = top_mask(scores, rest, count=count)
+        slots: Iterable[int] = mask_slots(top)
+        if count > 1:  # else all have the same score
+            points = read_numbers(scores, slots)
+            slots = sorted(points, key=points.__getitem__, reverse=True)
+        best = read_numbers(scores, islice(filter(accepts, slots), 1))
+        if best:
+            floor = max(1, round(MIN_RELATIVE_SCORE * max(best.values())))
+            return at_least_mask(scores, scored, floor=floor)
+        rest &= ~top
+        count *= 4
+    return 0
 
 
 def query_weights(q: str) -> dict[str, float]:
