@@ -22,7 +22,7 @@ COUNTS = {
     "events": 1,
     "hooks": 3,
     "messages": 1,
-    "multimodal": 2,
+    "multimodal": 3,
     "parity": 1,
     "policy": 1,
     "providers-library": 2,

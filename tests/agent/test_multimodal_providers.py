@@ -100,8 +100,8 @@ def test_images_of_a_tool_reach_each_family() -> None:
 
 OTHERS: list[tuple[ContentPiece, str]] = [
     (image(URL), f"file (image/png): {URL}"),
-    (file(PDF, filename="p.pdf"), "[a file of the type application/pdf]"),
-    (file(b"ID3\xff\0", filename="a.mp3"), "[a file of the type audio/mpeg]"),
+    (file(PDF, filename="p.pdf"), "[a file of the type application/pdf, 12 bytes]"),
+    (file(b"ID3\xff\0", filename="a.mp3"), "[a file of the type audio/mpeg, 5 bytes]"),
 ]
 
 
@@ -123,3 +123,19 @@ def test_what_an_mcp_server_embeds_reaches_the_model() -> None:
         {"type": "document", "source": source, "title": "one.pdf"},
         {"type": "text", "text": "file:///notes.txt:\nhello"},
     ]
+
+
+@pytest.mark.parametrize("module", [openai_request, anthropic_request, ollama_request])
+def test_an_image_of_a_tool_that_is_too_large_for_models_is_a_text(module: Any) -> None:
+    huge = {"type": "image", "data": "A" * 6_666_672, "mimeType": "image/png"}
+    for output in ({"content": [huge]}, {"chart": huge}, [{"success": True, "result": {"content": [huge]}}]):
+        body = str(sent(module, *drawn(output)))
+        assert "[a file of the type image/png, 5.0 MB] is too large for models" in body
+        assert "AAAA" not in body
+
+
+@pytest.mark.parametrize("media_type", ["image/bmp", "audio/flac", "application/octet-stream"])
+def test_a_file_of_a_tool_that_openai_servers_refuse_is_a_text(media_type: str) -> None:
+    block = {"type": "resource", "resource": {"uri": "a://b", "mimeType": media_type, "blob": "AAAA"}}
+    tool = sent(openai_request, *drawn({"content": [block]}))[2]
+    assert tool["content"] == f"[b of the type {media_type}, 3 bytes]"

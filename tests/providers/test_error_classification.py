@@ -25,6 +25,7 @@ from dragoman.providers.error_classification import (
     classify_error,
     is_transient_error,
     read_error,
+    rejects_files,
     suggested_retry_delay,
 )
 
@@ -160,3 +161,32 @@ def test_the_message_of_an_error_is_told_without_keys() -> None:
 
     assert error.message == "Incorrect API key provided: ***"
     assert error.upstream_status == 401
+
+
+FILE_REFUSALS = [
+    "Invalid content type. image_url is only supported by certain models.",
+    "Failed to deserialize the JSON body: messages[0]: unknown variant `image_url`, expected `text`",
+    "'messages.0.content' must be a string",
+    "llama is not a multimodal model",
+    "At most 0 image(s) may be provided in one prompt.",
+    "image input is not supported - hint: you may need to provide the mmproj",
+    "Image input is not enabled for this model",
+    "No endpoints found that support image input",
+    "this model is missing data required for image input",
+    "Unknown part type: image_url",
+    "Your request contains images but this model can't process images.",
+    "Invalid value: 'input_audio'. Supported values are: 'text' and 'image_url'.",
+    "The model does not support audio input",
+]
+OTHER_REFUSALS = [
+    "The server had an error",
+    "model 'x' not found",
+    "temperature is not supported with this model",
+    "This model's maximum context length is 8192 tokens",
+    "there is no tool read_image",
+]
+
+
+@pytest.mark.parametrize("message", [*FILE_REFUSALS, *OTHER_REFUSALS])
+def test_a_model_that_reads_no_files_is_known_by_its_refusal(message: str) -> None:
+    assert rejects_files(ProviderError(message, category="bad_request")) == (message in FILE_REFUSALS)

@@ -204,7 +204,7 @@ def test_each_model_call_is_an_assistant_message_followed_by_its_results_in_call
             ),
             answered(
                 [
-                    words("[a file of the type audio/wav]"),
+                    words("[a file of the type audio/wav, 1 byte]"),
                     words("[a file of the type text/csv at https://example.org/a.csv]"),
                 ]
             ),

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.ids import new_id
 from dragoman.messages import FilePart, Message, ProviderMetadata, TextPart
+from dragoman.wire.files import MAX_IMAGE_BYTES, detect_media_type
 from dragoman.wire.sources import media_type_from_url as media_type_of
 from dragoman.wire.tool_outputs import write_multimodal_output
 
@@ -23,20 +24,12 @@ Detail: TypeAlias = Literal["auto", "low", "high"]
 AttachmentSource: TypeAlias = str | Path | bytes
 ContentPiece: TypeAlias = str | TextPart | FilePart
 
-MAX_IMAGE_BYTES = 5_000_000  # bytes; the limit of the strictest provider
 MAX_FILE_BYTES = 20_000_000
 PDF = "application/pdf"
 TEXT_PLAIN = "text/plain"
 OCTET_STREAM = "application/octet-stream"
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _DETAILS = ("auto", "low", "high")
-_MAGIC_BYTES = (
-    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
-    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
-    (re.compile(rb"GIF8[79]a"), "image/gif"),
-    (re.compile(rb"RIFF....WEBP", re.DOTALL), "image/webp"),
-    (re.compile(rb"%PDF-"), PDF),
-)
 _HTTP_URL = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?!\\)")
 _PDF_URL = re.compile(r"[^?#]*\.pdf(?:[?#].*)?", re.IGNORECASE)
@@ -66,7 +59,7 @@ def image(
             raise BadRequest(f"{source!r:.200} is not an image", field="media_type", hint=_FILE_HINT)
         return FilePart(kind, source, provider_metadata=metadata)
     claimed_type, data, name = _load_source(source, largest=largest)
-    actual = _type_by_content(data)
+    actual = detect_media_type(data)
     if actual not in IMAGE_TYPES:
         hint = _FILE_HINT if actual == PDF else "use PNG, JPEG, GIF or WebP"
         raise BadRequest(
@@ -96,7 +89,7 @@ def file(
         return FilePart(media_type or _type_by_name(name) or OCTET_STREAM, source, name or None)
     claimed_type, data, source_name = _load_source(source, largest=largest)
     name = filename or source_name or ""
-    actual, claimed = _type_by_content(data), media_type or claimed_type
+    actual, claimed = detect_media_type(data), media_type or claimed_type
     if PDF in (claimed, _type_by_name(name)) and actual != PDF:
         raise BadRequest(f"{_source_label(source)} is not a PDF", field="media_type")
     kind = actual or claimed or _guess_type(name, data)
@@ -189,11 +182,6 @@ def _source_label(source: AttachmentSource) -> str:
     if isinstance(source, bytes):
         return f"the data ({len(source)} bytes)"
     return "the data: URL" if str(source)[:5].lower() == "data:" else repr(str(source)[:200])
-
-
-def _type_by_content(data: bytes) -> str | None:
-    """Return the type by the first bytes."""
-    return next((kind for magic, kind in _MAGIC_BYTES if magic.match(data)), None)
 
 
 def _type_by_name(name: str) -> str | None:

@@ -323,7 +323,7 @@ class StructuredAnswer:
 
     def missing_json(self, text: str) -> str | None:
         """Return the value as JSON unless the text is that already: for readers of the message alone."""
-        value_json = encode_result(self.value).decode()
+        value_json = encode_result(self.value, files=False).decode()
         try:
             return None if msgspec.json.decode(text) == msgspec.json.decode(value_json) else value_json
         except (msgspec.DecodeError, RecursionError):

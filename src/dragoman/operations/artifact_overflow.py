@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,12 +12,12 @@ from dragoman.ids import new_id
 from dragoman.operations.artifact import Artifact, ArtifactStore
 from dragoman.operations.concurrency import LargeValueWorker
 from dragoman.operations.ledger import CallRecord
+from dragoman.wire.tool_outputs import separate_files
 
 log = logging.getLogger(__name__)
 
 HEAD_SHARE = 0.6  # of the limit, for the beginning of what is cut
 TAIL_SHARE = 0.15
-MEDIA_TYPES = ("image", "audio")
 READER_OPERATIONS = (
     "artifacts.read",
     "artifacts.search",
@@ -43,21 +42,23 @@ class ArtifactOverflow:
         if isinstance(result, str) and len(result) * 4 <= self._limit:
             return result
         body = await worker.run(encode_result, result)
-        if (
-            record.operation in READER_OPERATIONS
-            or len(body) <= self._limit
-            or (may_contain_media(body) and self._fits_model(body))
-        ):
+        if record.operation in READER_OPERATIONS or len(body) <= self._limit:
             return msgspec.json.decode(body) if isinstance(result, msgspec.Raw) else result
+        media_type = "text/plain" if isinstance(result, str) else "application/json"
+        if not may_contain_files(body):
+            return await self._store(body, record, media_type=media_type, now=now)
+        whole, text, files = await worker.run(split_files, body)
+        if len(text) <= self._limit:
+            return whole
+        stored = await self._store(text, record, media_type=media_type, now=now)
+        return {**stored, "files": files} if files else stored
+
+    async def _store(self, body: bytes, record: CallRecord, *, media_type: str, now: float) -> dict[str, Any]:
+        """Return the head and the tail of a result, which becomes an artifact unless it is too large."""
         if len(body) > self._max_size:
             hint = f"The rest is lost: only results up to {self._max_size} bytes are stored. Request less."
             return {"size": len(body), **self._head_and_tail(body), "hint": hint}
-        media_type = "text/plain" if isinstance(result, str) else "application/json"
         return await self._save_artifact(body, record, media_type=media_type, now=now)
-
-    def _fits_model(self, body: bytes) -> bool:
-        """Return whether a model reads few bytes of it, as of a picture."""
-        return size_for_model(msgspec.json.decode(body), len(body)) <= self._limit
 
     async def _save_artifact(
         self, body: bytes, record: CallRecord, *, media_type: str, now: float
@@ -102,31 +103,13 @@ def encode_result(result: Any) -> bytes:
     return result.encode(errors="replace") if isinstance(result, str) else msgspec.json.encode(result)
 
 
-def may_contain_media(body: bytes) -> bool:
-    """Return whether the JSON may be a result with images or audio in it."""
-    return body.startswith(b"{") and b'"content":[' in body
+def may_contain_files(body: bytes) -> bool:
+    """Return whether the JSON may have content blocks of files in it."""
+    return b'"mimeType":' in body
 
 
-def size_for_model(result: Any, size: int) -> int:
-    """Return the size of a result in bytes of text; images and audio count nothing."""
-    blocks = result.get("content") if isinstance(result, Mapping) else None
-    if not isinstance(blocks, list):
-        return size
-    text_blocks = [without_media(block) for block in blocks]
-    return len(msgspec.json.encode({**result, "content": text_blocks}))
-
-
-def without_media(block: Any) -> Any:
-    """Return a content block without the bytes of images, audio and files."""
-    if not isinstance(block, Mapping):
-        return block
-    if block.get("type") in MEDIA_TYPES:
-        return {**block, "data": ""}
-    if str(block.get("uri", "")).startswith("data:"):
-        return {**block, "uri": ""}
-    resource = block.get("resource")
-    return (
-        {**block, "resource": {**resource, "blob": ""}}
-        if isinstance(resource, Mapping) and "blob" in resource
-        else block
-    )
+def split_files(body: bytes) -> tuple[Any, bytes, list[Any]]:
+    """Return a result, its JSON without the bytes of its files, and the content blocks of these."""
+    whole = msgspec.json.decode(body)
+    shown, files = separate_files(whole)
+    return whole, msgspec.json.encode(shown), files

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from dragoman.errors import CallError
+from dragoman.operations.result_files import is_drawable
 
 
 class LazyThreadPool:
@@ -71,7 +72,7 @@ def estimate_size(value: Any, depth: int = MAX_MEASURED_DEPTH) -> int:
     if isinstance(value, str | bytes):
         return len(value)
     if not isinstance(value, dict | list | tuple) or not value:
-        return SCALAR_SIZE
+        return LARGE_SIZE if is_drawable(value) else SCALAR_SIZE
     if not depth:
         return SCALAR_SIZE * len(value)
     if isinstance(value, dict):

@@ -14,6 +14,13 @@ import pydantic
 from dragoman.errors import CallError, DragomanError, InvalidInput
 from dragoman.json_text import replace_surrogates
 from dragoman.operations.approval import SuspendedCall
+from dragoman.operations.result_files import (
+    file_block,
+    is_drawable,
+    may_contain_files,
+    render_png,
+    with_file_blocks,
+)
 from dragoman.operations.sanitize import sanitize_text
 
 MAX_MESSAGE_LENGTH = 2_000
@@ -107,7 +114,8 @@ def to_jsonable(value: Any) -> Any:
     """Return the value as JSON types.
 
     Dicts, lists, strings, numbers. Raises CallError if that is impossible. Supports dataclasses, msgspec
-    structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths.
+    structs, pydantic models, dates, UUIDs, enums, sets, decimals and paths. Bytes of images, sounds and PDFs,
+    and objects that render themselves as PNG, become content blocks, other bytes base64.
     """
     if type(value) in SCALAR_TYPES and not is_non_finite(value):
         return value
@@ -125,15 +133,24 @@ def to_jsonable_or_raw(value: Any) -> Any:
     return msgspec.json.decode(encoded) if len(encoded) <= MAX_DECODED_BYTES else msgspec.Raw(encoded)
 
 
-def encode_result(value: Any) -> bytes:
-    """Encode a result as JSON, lone surrogates as U+FFFD. Raises CallError if it has no JSON form."""
+def encode_result(value: Any, *, files: bool = True) -> bytes:
+    """Encode a result as JSON, lone surrogates as U+FFFD. Raises CallError if it has no JSON form.
+
+    Without `files` all bytes are base64.
+    """
     try:
+        if files and is_drawable(value):
+            value = render_png(value)
         try:
             encoded = _encoder.encode(value)
         except UnicodeEncodeError:
-            encoded = _encoder.encode(replace_surrogates(_to_builtins(value)))
+            plain = with_file_blocks(value, _encode_other) if files else _to_builtins(value)
+            value = replace_surrogates(plain)
+            encoded = _encoder.encode(value)
         if b"null" in encoded and _may_have_non_finite(value):
             _reject_non_finite(_to_builtins(value))
+        if files and may_contain_files(encoded):
+            return _encoder.encode(with_file_blocks(value, _encode_other))
         return encoded
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise CallError(
@@ -176,11 +193,17 @@ def _to_builtins(value: Any) -> Any:
 
 def _encode_other(value: Any) -> Any:
     if isinstance(value, pydantic.BaseModel):
-        return value.model_dump(mode="json", by_alias=True)
+        try:
+            return value.model_dump(mode="json", by_alias=True)
+        except UnicodeDecodeError:  # it takes bytes for text
+            return value.model_dump(by_alias=True)
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, BaseException):
         return describe_exception(value)
+    if is_drawable(value):
+        rendered = render_png(value)
+        return None if rendered is None else file_block(rendered)
     raise TypeError(f"objects of type {type(value).__name__} have no JSON form")
 
 

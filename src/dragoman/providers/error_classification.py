@@ -54,6 +54,17 @@ _BUILTIN_ERRORS: tuple[tuple[tuple[type[BaseException], ...], ProviderCategory],
     ((TimeoutError,), "timeout"),
     ((ConnectionError, socket.gaierror, asyncio.IncompleteReadError), "network"),
 )
+_FILES_REJECTED = re.compile(
+    r"\b(image|audio|file|vision|pdf|document)s?([_ ](url|input|content|data|part)s?)?\b[^.]{0,60}"
+    r"(\b(not|never|cannot|only)|n't)\b[^.]{0,30}\b(support|enabl|accept|allow|process|handl|read|available)"
+    r"|(\b(not|no|cannot)|n't)\b[^.]{0,60}\b(support|accept|allow|process|handle|read|endpoints)\w*\b[^.]{0,30}"
+    r"\b(image|audio|file|vision|pdf|multimodal|input_audio)"
+    r"|unknown variant\W+(image|image_url|input_audio|file)\b"
+    r"|not a multimodal model|missing data required for image|at most 0 (image|audio)"
+    r"|unknown part type|content\W{0,3} must be a string"
+    r"|invalid (content type|value)\W+(image_url|file|input_audio)",
+    re.IGNORECASE,
+)
 _CLASS_NAMES: tuple[tuple[str, ProviderCategory], ...] = (
     (r"^(AbortError|.*Cancel(l?ed)?(Error)?)$", "cancelled"),
     (r"Timeout", "timeout"),
@@ -205,3 +216,8 @@ def _body(error: BaseException) -> Any:
 
 def _message_of(error: BaseException) -> str:
     return safe_line(str(error)) or type(error).__name__
+
+
+def rejects_files(error: ProviderError) -> bool:
+    """Return whether a provider refuses a request since its model reads no images, audio or files."""
+    return error.category != "auth" and _FILES_REJECTED.search(error.message) is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
+from msgspec.structs import replace
+
 from dragoman import identity
 from dragoman.errors import ProviderError
 from dragoman.events import Event
@@ -13,6 +15,7 @@ from dragoman.http.transport import Response, Sender
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, ProviderAdapter
 from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse, read_answer
+from dragoman.providers.error_classification import rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
@@ -20,6 +23,7 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, w
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.tool_outputs import without_tool_files
 
 MAX_ERROR_BYTES = 1024 * 1024
 BETA_HEADER = "anthropic-beta"
@@ -56,6 +60,7 @@ class RemoteProvider:
         self._transport = transport
         self._policy = policy
         self._fixed_headers = {name.lower(): value for name, value in server.headers.items()}
+        self._text_only_models: set[str] = set()
         self._headers_by_key: dict[ProviderKey, Mapping[str, str]] = {}
 
     def __repr__(self) -> str:
@@ -232,8 +237,13 @@ class RemoteProvider:
                 raise error
 
     async def _send_request(self, request: ModelRequest, key: ProviderKey) -> Response:
-        """Send a request, retrying without fields that the server rejects; return the accepted response."""
+        """Send a request, retrying without fields that the server rejects; return the accepted response.
+
+        A model that reads no images or files gets texts about those in results of tools, from then on.
+        """
         drop: set[str] = set()
+        if request.model in self._text_only_models:
+            request = replace(request, messages=without_tool_files(request.messages))
         while True:
             response = await self._transport.send(
                 "POST",
@@ -244,6 +254,11 @@ class RemoteProvider:
             if response.status in (200, 201):
                 return response
             error, body = await self._read_error(response)
+            messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
+            if messages is not request.messages:
+                self._text_only_models.add(request.model)
+                request = replace(request, messages=messages)
+                continue
             field = self._adapter.rejected_field(request, status=response.status, body=body)
             if field is None or field in drop or len(drop) >= MAX_DROPPED_FIELDS:
                 raise error

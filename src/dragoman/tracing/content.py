@@ -14,6 +14,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.redaction import redact
+from dragoman.wire.tool_outputs import without_files
 
 
 def instructions(text: str) -> list[dict[str, Any]]:
@@ -110,5 +111,5 @@ def _has_result(part: Part) -> bool:
 
 
 def _result(part: Any) -> dict[str, Any]:
-    response = part.error_text if part.state == "output-error" else part.output
+    response = part.error_text if part.state == "output-error" else without_files(part.output)
     return {"type": "tool_call_response", "id": part.tool_call_id, "response": response}

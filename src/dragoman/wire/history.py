@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.messages import Part, StepStartPart, ToolPart
 from dragoman.wire.json_codec import encode_json
+from dragoman.wire.tool_outputs import without_files
 
 NOT_RUN = "not run: interrupted"
 NOT_APPROVED = "not run: nobody has approved it"
@@ -37,11 +38,11 @@ def local_tool_calls(parts: Sequence[Part]) -> list[ToolPart]:
 
 
 def tool_result_text(part: ToolPart) -> str:
-    """The text that the model reads as the result of a call."""
+    """The text that the model reads as the result of a call; files are named, not included."""
     match part.state:
         case "output-available":
             output = None if part.output is msgspec.UNSET else part.output
-            return output if isinstance(output, str) else encode_json(output)
+            return output if isinstance(output, str) else encode_json(without_files(output))
         case "output-error":
             return part.error_text or "the call failed"
         case "output-denied":

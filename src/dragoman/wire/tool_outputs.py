@@ -2,36 +2,88 @@
 
 An output with files is `{"content": [...]}` with MCP's content blocks: `{"type": "text", "text"}`, `{"type":
 "image"|"audio", "data": base64, "mimeType"}`, `{"type": "resource_link", "uri", "mimeType"}`, `{"type":
-"resource", "resource": {"uri", "mimeType", "blob": base64 or "text"}}`.
+"resource", "resource": {"uri", "mimeType", "blob": base64 or "text"}}`. Such blocks may also be anywhere else
+in an output, as in the entries of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from dragoman.messages import FilePart, TextPart, ToolPart
+from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
+from dragoman.wire.files import (
+    MAX_IMAGE_BYTES,
+    base64_data,
+    base64_size,
+    base_media_type,
+    file_note,
+    size_text,
+)
+from dragoman.wire.json_codec import encode_json
+
+FILE_TYPES = ("image", "audio", "resource", "resource_link")
+MAX_CONTAINERS = 50_000  # objects and lists of an output that are searched for files
 
 
 def read_multimodal_output(part: ToolPart) -> Sequence[TextPart | FilePart] | None:
     """Return the output's texts and files in order; None if the output contains no file.
 
-    The files in the results of a batch (`hub_call`) follow the entries as JSON, without their bytes.
+    Files that are anywhere else than in `content` follow the output as JSON, without their bytes. An image
+    that is too large for models is a text about it.
     """
-    if part.state == "output-available" and isinstance(part.output, list):
-        shown, blocks = separate_files(part.output)
-        files = [found for found in map(_part_from_block, blocks) if found is not None]
-        return [TextPart(msgspec.json.encode(shown).decode()), *files] if files else None
-    content = part.output.get("content") if isinstance(part.output, Mapping) else None
-    if part.state != "output-available" or not isinstance(content, list):
+    if part.state != "output-available" or not isinstance(part.output, Mapping | list):
+        return None
+    parts = _read_content(part.output)
+    if parts is not None:
+        return list(map(_within_limit, parts))
+    shown, blocks = separate_files(part.output)
+    files = [_within_limit(found) for found in map(_part_from_block, blocks) if found is not None]
+    return [TextPart(encode_json(shown)), *files] if files else None
+
+
+def _read_content(output: Any) -> Sequence[TextPart | FilePart] | None:
+    """Return the parts of an output in MCP's format; None unless it is texts and at least one file."""
+    content = output.get("content") if isinstance(output, Mapping) else None
+    if not isinstance(content, list):
         return None
     parsed_parts = [_part_from_block(block) for block in content if isinstance(block, Mapping)]
     parts = [parsed for parsed in parsed_parts if parsed is not None]
-    if len(parts) != len(content) or not any(isinstance(parsed, FilePart) for parsed in parts):
-        return None
-    return parts
+    has_file = any(isinstance(parsed, FilePart) for parsed in parts)
+    return parts if has_file and len(parts) == len(content) else None
+
+
+def without_files(output: Any) -> Any:
+    """Return an output with a text in place of each file: its type, and its size or URL."""
+    if not _has_file(output):
+        return output
+    parts = _read_content(output)
+    if parts is None:
+        return _without_files(output, Files(file_text))
+    return "\n".join(part.text if isinstance(part, TextPart) else file_note(part) for part in parts)
+
+
+def without_tool_files(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with texts in place of files in outputs of tools; the same list if it has none."""
+    found = [index for index, message in enumerate(messages) if any(map(_has_file_output, message.parts))]
+    if not found:
+        return messages
+    written = list(messages)
+    for index in found:
+        parts = [
+            replace(part, output=without_files(part.output))
+            if isinstance(part, ToolPart) and _has_file_output(part)
+            else part
+            for part in messages[index].parts
+        ]
+        written[index] = replace(messages[index], parts=tuple(parts))
+    return written
+
+
+def _has_file_output(part: Part) -> bool:
+    return isinstance(part, ToolPart) and part.state == "output-available" and _has_file(part.output)
 
 
 def write_multimodal_output(parts: Sequence[TextPart | FilePart]) -> dict[str, Any]:
@@ -42,42 +94,79 @@ def write_multimodal_output(parts: Sequence[TextPart | FilePart]) -> dict[str, A
 def separate_files(output: Any) -> tuple[Any, list[Mapping[str, Any]]]:
     """Return an output without the bytes of its files, and the content blocks that hold them.
 
-    `output` is a result with files, or the entries of a batch, each with such a `result`. A block is replaced
-    by its type, its media type and its number among the files, `attached`.
+    A block is replaced by its type, its media type and its number among the files, `attached`.
     """
-    files: list[Mapping[str, Any]] = []
-    if isinstance(output, list):
-        entries = [
-            {**entry, "result": _without_files(entry["result"], files)}
-            if isinstance(entry, Mapping) and "result" in entry
-            else entry
-            for entry in output
-        ]
-        return (entries if files else output), files
-    return _without_files(output, files), files
+    if not _has_file(output):
+        return output, []
+    files = Files(_numbered_block)
+    return _without_files(output, files), files.blocks
 
 
-def _without_files(result: Any, files: list[Mapping[str, Any]]) -> Any:
-    """Return a result without its files, which are added to `files`."""
-    content = result.get("content") if isinstance(result, Mapping) else None
-    if not isinstance(content, list):
-        return result
-    found = [isinstance(_file_from_block(block), FilePart) for block in content]
-    if not any(found):
-        return result
-    blocks = []
-    for block, is_file in zip(content, found, strict=True):
-        if is_file:
-            files.append(block)
-            media_type = block.get("mimeType") or block.get("resource", {}).get("mimeType")
-            blocks.append({"type": block["type"], "mimeType": media_type, "attached": len(files)})
-        else:
-            blocks.append(block)
-    return {**result, "content": blocks}
+class Files:
+    """The files that are taken out of an output, and what is put in their place."""
+
+    def __init__(self, replacement: Callable[[Mapping[str, Any], int], Any]) -> None:
+        self.blocks: list[Mapping[str, Any]] = []
+        self._replacement = replacement
+
+    def take(self, block: Mapping[str, Any]) -> Any:
+        """Keep a block; return what stands for it."""
+        self.blocks.append(block)
+        return self._replacement(block, len(self.blocks))
 
 
-def _file_from_block(block: Any) -> TextPart | FilePart | None:
-    return _part_from_block(block) if isinstance(block, Mapping) else None
+def _numbered_block(block: Mapping[str, Any], number: int) -> dict[str, Any]:
+    media_type = block.get("mimeType") or block.get("resource", {}).get("mimeType")
+    return {"type": block["type"], "mimeType": media_type, "attached": number}
+
+
+def file_text(block: Mapping[str, Any], _: int = 0) -> str:
+    """Return the text that stands for a file where only text is wanted."""
+    part = _part_from_block(block)
+    return file_note(part) if isinstance(part, FilePart) else ""
+
+
+def _has_file(output: Any) -> bool:
+    """Return whether there is a file in an output, among its first MAX_CONTAINERS objects and lists."""
+    pending = [output]
+    for _ in range(MAX_CONTAINERS):
+        if not pending:
+            return False
+        item = pending.pop()
+        if isinstance(item, dict):
+            if _is_file(item):
+                return True
+            pending += [value for value in item.values() if isinstance(value, dict | list)]
+        elif isinstance(item, list):
+            pending += [value for value in item if isinstance(value, dict | list)]
+    return False
+
+
+def _without_files(value: Any, files: Files) -> Any:
+    """Return a value without its files, which `files` takes."""
+    if isinstance(value, list):
+        return [_without_files(item, files) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _is_file(value):
+        return files.take(value)
+    return {name: _without_files(item, files) for name, item in value.items()}
+
+
+def _is_file(value: Mapping[str, Any]) -> bool:
+    """Return whether an object in an output is the content block of a file."""
+    return value.get("type") in FILE_TYPES and isinstance(_part_from_block(value), FilePart)
+
+
+def _within_limit(part: TextPart | FilePart) -> TextPart | FilePart:
+    """Return a part, or the text about an image that providers refuse for its size."""
+    if isinstance(part, FilePart) and base_media_type(part).startswith("image/"):
+        data = base64_data(part)
+        if data is not None and base64_size(data) > MAX_IMAGE_BYTES:
+            return TextPart(
+                f"{file_note(part)} is too large for models: at most {size_text(MAX_IMAGE_BYTES)}"
+            )
+    return part
 
 
 def _part_from_block(block: Mapping[str, Any]) -> TextPart | FilePart | None:

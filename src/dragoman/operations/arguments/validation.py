@@ -249,9 +249,22 @@ def strip_titles(schema: Any) -> Any:
     return stripped
 
 
+def _with_file_results(schema: Any) -> Any:
+    """Return the schema with bytes as results have them: a content block, or base64 text."""
+    if isinstance(schema, list):
+        return [_with_file_results(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "string" and schema.get("format") == "binary":
+        rest = {key: value for key, value in schema.items() if key not in ("type", "format")}
+        return {"description": "A content block of an image, sound or PDF; base64 of other bytes.", **rest}
+    return {key: _with_file_results(value) for key, value in schema.items()}
+
+
 def result_schema(hint: Any) -> dict[str, Any] | None:
     """Return the JSON Schema of a type as a result; None if it has none."""
     try:
-        return dict(strip_titles(pydantic.TypeAdapter(hint).json_schema(mode="serialization")))
+        schema = strip_titles(pydantic.TypeAdapter(hint).json_schema(mode="serialization"))
+        return dict(_with_file_results(schema))
     except (pydantic.errors.PydanticUserError, TypeError):
         return None

@@ -29,6 +29,7 @@ from dragoman.messages import (
 )
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.metadata import FAMILY, cache_control_field, own_metadata
+from dragoman.wire.files import file_note
 from dragoman.wire.history import split_steps, tool_result_text
 from dragoman.wire.tool_outputs import read_multimodal_output
 
@@ -236,9 +237,7 @@ def _result_blocks(part: TextPart | FilePart) -> list[dict[str, Any]]:
     """Convert a text or file of a result; a file that Anthropic does not accept becomes a note."""
     if isinstance(part, TextPart):
         return _text_blocks(part)
-    location = "" if part.url.startswith("data:") else f" at {part.url}"
-    note = {"type": "text", "text": f"[a file of the type {part.media_type}{location}]"}
-    return [write_file(part) or note]
+    return [write_file(part) or {"type": "text", "text": file_note(part)}]
 
 
 # ---- Files: images and documents, by data or URL

@@ -10,6 +10,7 @@ from dragoman.messages import Message, Part, Role, StepStartPart, TextPart, Tool
 from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.openai.messages import write_content
+from dragoman.wire.tool_outputs import without_files
 
 PromptLine = tuple[Role, str]
 
@@ -121,7 +122,7 @@ def _assistant_lines(message: Message, *, last: bool) -> Iterator[PromptLine]:
 def _result_text(part: ToolPart) -> str:
     """The result of a call as text."""
     output = (
-        "\n".join(_value_lines(part.output))
+        "\n".join(_value_lines(without_files(part.output)))
         if part.state == "output-available"
         else f"error: {tool_result_text(part)}"
     )

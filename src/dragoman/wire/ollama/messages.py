@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
-from dragoman.wire.files import base64_data, base_media_type, file_reference, inline_text
+from dragoman.wire.files import base64_data, base_media_type, file_note, file_reference, inline_text
 from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.tool_outputs import read_multimodal_output
 
@@ -91,7 +91,7 @@ def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False
         if isinstance(part, TextPart):
             texts += [part.text] if part.text else []
         elif isinstance(part, FilePart):
-            text = inline_text(part) or (_file_note(part) if from_tool else None)
+            text = inline_text(part) or (_note(part) if from_tool else None)
             if text is None:
                 images.append(_image_data(part, field))
             else:
@@ -99,13 +99,11 @@ def _write_content(parts: Sequence[Part], *, field: str, from_tool: bool = False
     return {"content": "\n".join(texts), **({"images": images} if images else {})}
 
 
-def _file_note(part: FilePart) -> str | None:
-    """The note for a file that cannot be sent as an image."""
+def _note(part: FilePart) -> str | None:
+    """The text about a file that cannot be sent as an image."""
     if base64_data(part) is not None and base_media_type(part).startswith("image/"):
         return None
-    if part.url.startswith("data:"):
-        return f"[{part.filename or 'a file'} of the type {base_media_type(part)}]"
-    return file_reference(part)
+    return file_note(part) if part.url[:5].lower() == "data:" else file_reference(part)
 
 
 def _image_data(part: FilePart, field: str) -> str:

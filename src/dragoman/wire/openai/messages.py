@@ -19,7 +19,14 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.wire.files import _DATA_URL, base64_data, base_media_type, file_reference, inline_text
+from dragoman.wire.files import (
+    _DATA_URL,
+    base64_data,
+    base_media_type,
+    file_note,
+    file_reference,
+    inline_text,
+)
 from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.openai.quirks import Quirks, safe_call_id, safe_tool_name
@@ -119,14 +126,20 @@ class _StepWriter:
 
 
 def _tool_content(part: ToolPart, files: list[dict[str, Any]]) -> str:
-    """The text of a call's result; its files are appended to `files` and referred to by number."""
+    """The text of a call's result; its files are appended to `files` and referred to by number.
+
+    A file that the server would refuse is a text about it, since the call cannot be taken back.
+    """
     output_parts = read_multimodal_output(part)
     if output_parts is None:
         return tool_result_text(part)
     texts: list[str] = []
-    for content_part in map(write_part, output_parts):
+    for output_part in output_parts:
+        content_part = write_part(output_part)
         if content_part["type"] == "text":
             texts.append(content_part["text"])
+        elif isinstance(output_part, FilePart) and not _is_accepted(output_part):
+            texts.append(file_note(output_part))
         else:
             number = len(files) // 2 + 1
             texts.append(f"[file {number} in the user message after the results]")
@@ -137,8 +150,17 @@ def _tool_content(part: ToolPart, files: list[dict[str, Any]]) -> str:
     return "\n".join(texts)
 
 
+def _is_accepted(part: FilePart) -> bool:
+    """Whether servers that read files read this one."""
+    file_type = base_media_type(part)
+    return (
+        file_type in _ACCEPTED_TYPES or file_type in _AUDIO_FORMATS or _DATA_URL.fullmatch(part.url) is None
+    )
+
+
 # ---- Content: texts and files
 
+_ACCEPTED_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp", "application/pdf")
 _AUDIO_FORMATS = {
     "audio/wav": "wav",
     "audio/x-wav": "wav",
