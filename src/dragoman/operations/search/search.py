@@ -212,7 +212,7 @@ class OperationSearch:
         self, text: str, scores: Sequence[int], *, visible: int, accepts: SlotFilter
     ) -> Iterator[int]:
         """Return the visible matching slots, best first, ties by id; computed lazily."""
-        matching = matching_slots(scores, visible, accepts)
+        matching = matching_slots(scores, visible, accepts=accepts)
         if self._semantic_index and self._semantic_index.ready:
             yield from self._order_ties(
                 self._semantic_index.rank(text, scores, candidates=visible, matches=matching)
@@ -294,7 +294,7 @@ class OperationSearch:
         return self._index.coverage(self._slots[operation.id], query_terms, hidden=hidden)
 
 
-def matching_slots(scores: Sequence[int], candidates: int, accepts: SlotFilter) -> int:
+def matching_slots(scores: Sequence[int], candidates: int, *, accepts: SlotFilter) -> int:
     """Return the candidates whose score is near the best accepted one's."""
     scored = 0
     for bits in scores:
