@@ -102,7 +102,7 @@ async def served(app: ASGIApp, settings: SpokeSettings, *, port: int = 0) -> Asy
     config = uvicorn.Config(
         app,
         ws="websockets-sansio",
-        ws_max_size=2 * settings.frame,
+        ws_max_size=2 * settings.message,
         ws_per_message_deflate=False,
         ws_ping_interval=None,
         log_level="warning",

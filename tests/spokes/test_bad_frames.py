@@ -78,6 +78,33 @@ async def test_parts_over_the_size_of_a_message_fail_the_call_that_they_answer()
         assert (await calling).result == 7
 
 
+@pytest.mark.parametrize("size", [20_001, 30_000, 39_900])
+async def test_one_frame_over_the_size_of_a_message_fails_the_call_that_it_answers(size: int) -> None:
+    settings = SpokeSettings(frame=10_000, message=20_000)
+    async with house(settings=settings) as hub, raw(hub) as spoke:
+        await spoke.join()
+        beside = asyncio.create_task(hub.call("raw.work"))
+        neighbour = await spoke.hear("call")
+        for form in (
+            '"type": "result", "id": "ID", "result": "{}"',
+            '"result": "{}", "id": "ID", "type": "result"',
+        ):
+            calling = asyncio.create_task(hub.call("raw.work"))
+            call = await spoke.hear("call")
+            text = "{" + form.replace("ID", call["id"])
+            await spoke.socket.send(text.replace("{}", "x" * (size - len(text) + 1)) + "}", text=True)
+            error = (await calling).error
+            assert error is not None
+            assert (error.code, "and the hub takes 20000" in error.message) == ("frame_too_long", True)
+        await spoke.say(
+            "subcall", id="s1", parent=neighbour["id"], operation="x.y", input={"a": "x" * 25_000}
+        )
+        answer = await spoke.hear("error")
+        assert (answer["id"], "the hub takes 20000" in answer["error"]["message"]) == ("s1", True)
+        await spoke.say("result", id=neighbour["id"], result="x" * 15_000)
+        assert (await beside).result == "x" * 15_000
+
+
 async def test_frames_that_name_no_call_are_passed_over() -> None:
     async with house() as hub, raw(hub) as spoke:
         await spoke.join()

@@ -31,11 +31,14 @@ from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.connection_limits import ConnectionLimits, ConnectionTable
 from dragoman.server.http_protocol import LimitedHttpProtocol
+from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.store.private_files import set_private_umask
 
 BACKLOG = 2048
 MAX_UNSENT = 131_072  # bytes
-WEBSOCKET_FRAME = 2_000_000  # bytes; spokes split larger messages
+WEBSOCKET_MESSAGE = (
+    2 * SpokeSettings().message
+)  # bytes; below, an answer of a spoke that is too large fails alone
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
 
@@ -168,7 +171,7 @@ def build_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
         ws="websockets-sansio",
         ws_per_message_deflate=False,
         ws_ping_interval=None,  # the spoke protocol has its own heartbeat
-        ws_max_size=WEBSOCKET_FRAME,
+        ws_max_size=WEBSOCKET_MESSAGE,
         lifespan="off",
         log_config=None,
         access_log=logging.getLogger().isEnabledFor(logging.DEBUG),

@@ -20,6 +20,7 @@ from dragoman.server.connection_limits import NEVER, ConnectionTable
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
 LINGER_SECONDS = 1.0  # for a refused client to read why
 LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
+FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
 
 Phase: TypeAlias = Literal["idle", "head", "body", "answer", "closing"]
@@ -91,11 +92,20 @@ class CorkedTransport:
 
 
 class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, which stays in the table of connections until it closes."""
+    """uvicorn's WebSocket, which stays in the table of connections until it closes.
+
+    Its first message, which may come before a key is known, is limited to FIRST_MESSAGE bytes.
+    """
 
     def __init__(self, *, http: LimitedHttpProtocol, **options: Any) -> None:
         super().__init__(**options)
         self._http = http
+        self.conn.max_message_size = min(FIRST_MESSAGE, self.config.ws_max_size)
+
+    def send_receive_event_to_app(self) -> None:
+        """See uvicorn."""
+        super().send_receive_event_to_app()
+        self.conn.max_message_size = self.config.ws_max_size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from dragoman.errors import CallError, CallUncertain, Unavailable, WireError
+from dragoman.errors import CallError, CallUncertain, TooLarge, Unavailable, WireError
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
@@ -131,7 +131,11 @@ class HubConnection:
     async def _send_changes(self) -> None:
         await self._job_runner.connect(self._outbox, self.welcome.waiting)
         while True:
-            await self._outbox.send(await self._changes.get())
+            change = await self._changes.get()
+            try:
+                await self._outbox.send(change)
+            except TooLarge as error:  # as for a call: the connection and its other operations go on
+                log.error("operations cannot be registered: %s", error.message)
 
     async def _read(self) -> None:
         try:

@@ -91,6 +91,11 @@ def identify(value: Any, text: str) -> tuple[str | None, str | None]:
     return (types or [None])[0], (ids or [None])[0]
 
 
+def both_ends(text: str) -> str:
+    """Return the ends of a text that is too long to be read, in which its type and id are looked for."""
+    return f"{text[:SEARCH_CHARS]} … {text[-SEARCH_CHARS:]}"
+
+
 def usable_registration(id: str, value: dict[str, Any]) -> PartialRegister:
     """Return the operations that can be read, and why the others cannot."""
     usable: list[OperationOffer] = []

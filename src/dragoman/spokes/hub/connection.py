@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from dragoman.errors import DragomanError, FrameTooLong, WireError
-from dragoman.spokes.hub.bad_frames import BadFrameLog, FramePacer, SubcallError, replacement
+from dragoman.spokes.hub.bad_frames import (
+    BadFrameLog,
+    FramePacer,
+    SubcallError,
+    both_ends,
+    replacement,
+)
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.hub.subcalls import Subcalls
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
@@ -122,6 +128,10 @@ class SpokeConnection:
         text = ""
         try:
             text = await self.socket.receive()
+            if len(text) > self._settings.message:
+                raise FrameTooLong(
+                    f"a message has {len(text)} characters, and the hub takes {self._settings.message}"
+                )
             frame = decode_from_spoke(text)
             if isinstance(frame, PartFrame):
                 whole = self._joiner.add(frame)
@@ -130,7 +140,8 @@ class SpokeConnection:
                 text, frame = whole, decode_from_spoke(whole)
             await self._handle_frame(frame, on_frame)
         except WireError as error:
-            text = self._joiner.start if isinstance(error, FrameTooLong) else text
+            if isinstance(error, FrameTooLong):
+                text = self._joiner.start if len(text) <= self._settings.message else both_ends(text)
             await self._handle_bad_frame(text, error, on_frame=on_frame)
 
     async def _handle_bad_frame(self, text: str, error: WireError, *, on_frame: OnFrame) -> None:

@@ -1,0 +1,61 @@
+"""Sizes of WebSocket messages: the first one is small, since no key may be known yet, later ones are not."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from starlette.types import Receive, Scope, Send
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed
+
+from dragoman.cli import hosting
+from dragoman.server.connection_limits import ConnectionLimits
+from dragoman.server.http_protocol import FIRST_MESSAGE
+
+LATER_MESSAGE = 2 * FIRST_MESSAGE
+
+
+async def count_characters(_: Scope, receive: Receive, send: Send) -> None:
+    """Answer each message with its length."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (message := await receive())["type"] == "websocket.receive":
+        await send({"type": "websocket.send", "text": str(len(message["text"]))})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "answers"),
+    [
+        ([10, FIRST_MESSAGE + 1, LATER_MESSAGE], 3),
+        ([FIRST_MESSAGE], 1),
+        ([FIRST_MESSAGE + 1], 0),
+        ([10, LATER_MESSAGE + 1], 1),
+    ],
+)
+async def test_the_first_message_is_limited_more_than_later_ones(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], answers: int
+) -> None:
+    monkeypatch.setattr(hosting, "WEBSOCKET_MESSAGE", LATER_MESSAGE)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = hosting.build_server(count_characters, ConnectionLimits())
+    await server.startup(sockets=[listener])
+    try:
+        async with (
+            asyncio.timeout(60),
+            connect(f"ws://127.0.0.1:{listener.getsockname()[1]}", proxy=None, compression=None) as client,
+        ):
+            lengths, code = [], 0
+            try:
+                for size in sizes:
+                    await client.send("x" * size)
+                    lengths.append(int(await client.recv()))
+            except ConnectionClosed as closed:
+                code = closed.rcvd.code if closed.rcvd else 1006
+            assert (lengths, code) == (sizes[:answers], 0 if answers == len(sizes) else 1009)
+    finally:
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
