@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[ZYGOTE].close()
+    if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
+        sys.modules["tests.postgres_server"].close_shared_server()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from dragoman.store.store import Store
-
-BACKENDS = ["sqlite"]
+from tests.store.places import BACKENDS, Place, empty_place
 
 
 class Clock:
@@ -33,12 +32,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture(params=BACKENDS)
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where the backend's store is, still empty."""
-    return tmp_path / str(request.param)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Where the store is, still empty, on each backend."""
+    with empty_place(request.param, tmp_path / "data") as found:
+        yield found
 
 
 @pytest.fixture
-async def store(folder: Path, clock: Clock) -> AsyncIterator[Store]:
-    async with await Store.open(folder, clock=clock) as opened:
+async def store(place: Place, clock: Clock) -> AsyncIterator[Store]:
+    async with await place.open(clock=clock) as opened:
         yield opened

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,6 +12,7 @@ from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
+from tests.store.places import Place
 from tests.store.samples import session
 
 
@@ -30,22 +30,22 @@ def asking(id: str = "a", *, session_id: str | None = None, input_hash: str = "h
     )
 
 
-async def test_an_answer_outlives_a_restart(folder: Path, clock: Clock) -> None:
-    async with await Store.open(folder, clock=clock) as store:
+async def test_an_answer_outlives_a_restart(place: Place, clock: Clock) -> None:
+    async with await place.open(clock=clock) as store:
         await store.approvals.create(asking())
         answered = await store.approvals.answer("a", approved=True, by=LOCAL)
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         assert await store.approvals.get("a") == answered
         used = await store.approvals.use("a", owner="local", operation="mail.send", input_hash="h")
         assert used.status == "used"
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         assert await store.approvals.get("a") == used
 
 
-async def test_two_stores_beside_each_other_give_one_answer_and_one_use(folder: Path, clock: Clock) -> None:
+async def test_two_stores_beside_each_other_give_one_answer_and_one_use(place: Place, clock: Clock) -> None:
     async with (
-        await Store.open(folder, clock=clock) as hub,
-        await Store.open(folder, clock=clock, exclusive=False) as command,
+        await place.open(clock=clock) as hub,
+        await place.open(clock=clock, exclusive=False) as command,
     ):
         await hub.approvals.create(asking())
         stores = [hub, command] * 10
@@ -72,16 +72,16 @@ async def test_a_session_takes_its_approvals_with_it(store: Store) -> None:
 
 @pytest.mark.parametrize("answer", ["approved", "denied", "expired"])
 async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_once(
-    folder: Path, clock: Clock, answer: str
+    place: Place, clock: Clock, answer: str
 ) -> None:
     call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         await store.approvals.create(replace(asking(), state=b"half done"))
         if answer == "expired":
             clock.now = 3_000.0
         else:
             await store.approvals.answer("a", approved=answer == "approved", by=LOCAL, reason="so")
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         stored = await store.approvals.get("a")
         assert (stored.status, stored.state) == (answer, b"half done")
         used = await store.approvals.use("a", **call)
@@ -91,9 +91,9 @@ async def test_the_state_of_a_call_that_waits_is_kept_until_it_goes_on_and_used_
         assert (await store.approvals.get("a")).state is None
 
 
-async def test_a_question_and_whose_it_is_are_kept(folder: Path, clock: Clock) -> None:
+async def test_a_question_and_whose_it_is_are_kept(place: Place, clock: Clock) -> None:
     item = ApprovalItem("user.question", {}, "h", question=Question("Where?", ("Bonn",)), agent="clerk")
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         await store.approvals.create(replace(asking(), items=(item,)))
         answered = await store.approvals.answer("a", approved=True, by=LOCAL, reason="Bonn")
         assert (answered.question, answered.answer) == (item.question, "Bonn")
@@ -101,12 +101,12 @@ async def test_a_question_and_whose_it_is_are_kept(folder: Path, clock: Clock) -
 
 
 async def test_two_calls_cannot_both_go_on_from_a_state_that_nobody_approved(
-    folder: Path, clock: Clock
+    place: Place, clock: Clock
 ) -> None:
     call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
     async with (
-        await Store.open(folder, clock=clock) as hub,
-        await Store.open(folder, clock=clock, exclusive=False) as command,
+        await place.open(clock=clock) as hub,
+        await place.open(clock=clock, exclusive=False) as command,
     ):
         await hub.approvals.create(replace(asking(), state=b"half done"))
         await hub.approvals.answer("a", approved=False, by=LOCAL)
@@ -116,9 +116,9 @@ async def test_two_calls_cannot_both_go_on_from_a_state_that_nobody_approved(
 
 
 async def test_what_was_answered_or_has_expired_since_then_is_found_and_what_was_used_is_not(
-    folder: Path, clock: Clock
+    place: Place, clock: Clock
 ) -> None:
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         call = {"owner": "local", "operation": "mail.send", "input_hash": "h"}
         for id in ("yes", "no", "used", "open", "outside"):
             run = None if id == "outside" else f"run_{id}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +18,7 @@ from dragoman.store.budgets import (
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
+from tests.store.places import Place
 
 DAY = "day:2026-11-22"
 NOON = 1_795_348_800.0  # 2026-11-22T12:00Z
@@ -37,8 +37,8 @@ async def test_of_500_at_once_exactly_100_pass_where_there_is_room_for_100(store
     assert await store.budgets.get_balance("key:k", DAY) == (0, 100)
 
 
-async def test_of_500_at_once_through_several_processes_exactly_100_pass(folder: Path) -> None:
-    stores = [await Store.open(folder, exclusive=False) for _ in range(5)]
+async def test_of_500_at_once_through_several_processes_exactly_100_pass(place: Place) -> None:
+    stores = [await place.open(exclusive=False) for _ in range(5)]
     reservations = [store.budgets.reserve([KEY, OWNER], 1) for store in stores for _ in range(100)]
     answers = await asyncio.gather(*reservations)
     assert answers.count(None) == 100
@@ -96,25 +96,25 @@ async def test_settling_where_nobody_has_reserved_leaves_it_to_the_usage_records
     assert await store.budgets.get_balance("key:k", DAY) == (0, 0)
 
 
-async def test_what_a_crash_left_reserved_is_free_again_and_what_was_spent_stays(folder: Path) -> None:
-    async with await Store.open(folder) as store:
+async def test_what_a_crash_left_reserved_is_free_again_and_what_was_spent_stays(place: Place) -> None:
+    async with await place.open() as store:
         await store.budgets.reserve([KEY], 60)
         await store.write(store.budgets.settle_job([KEY], reserved=20, spent=15))
-    async with await Store.open(folder, exclusive=False) as beside:
+    async with await place.open(exclusive=False) as beside:
         assert await beside.budgets.get_balance("key:k", DAY) == (15, 40)
-    async with await Store.open(folder) as store:
+    async with await place.open() as store:
         assert await store.budgets.get_balance("key:k", DAY) == (15, 0)
         await store.write(store.budgets.settle_job([KEY], reserved=40, spent=1))  # a spool's, from before
         assert await store.budgets.get_balance("key:k", DAY) == (16, 0)
 
 
-async def test_days_long_past_are_forgotten_and_months_are_not(folder: Path, clock: Clock) -> None:
+async def test_days_long_past_are_forgotten_and_months_are_not(place: Place, clock: Clock) -> None:
     clock.now = NOON
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         await store.budgets.reserve([KEY, OWNER], 1)
         await store.write(store.budgets.settle_job([KEY, OWNER], reserved=1, spent=1))
     clock.now += 100 * 86_400
-    async with await Store.open(folder, clock=clock) as store:
+    async with await place.open(clock=clock) as store:
         assert await store.budgets.get_balance("key:k", DAY) == (0, 0)
         assert await store.budgets.get_balance("owner:ann", "month:2026-11") == (1, 0)
 

@@ -313,3 +313,15 @@ async def test_a_command_does_not_migrate_a_database_that_a_hub_is_using(tmp_pat
             raw.execute("UPDATE alembic_version SET version_num = '0000'")
         with pytest.raises(StoreError, match=rf"in use by process {os.getpid()}"):
             await Store.open(tmp_path, exclusive=False)
+
+
+async def test_a_full_disk_is_said_and_got_over(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path) as store:
+        await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1", {}))
+        with pytest.raises(StoreError, match=rf"{DATABASE_FILE}.*full") as refused:
+            await store.sessions.create(session(title="x" * 100_000))
+        assert refused.value.transient
+        assert refused.value.hint == "free some space on the disk"
+        await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1000000", {}))
+        await store.sessions.create(session(title="x" * 100_000))
+        assert await store.sessions.get("s") == session(title="x" * 100_000)

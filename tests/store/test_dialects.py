@@ -5,7 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 from sqlalchemy import ClauseElement, Table, make_url
@@ -23,6 +23,7 @@ class Compiler:
 
     def __init__(self, url: str) -> None:
         self._dialect = make_url(url).get_dialect()()
+        self.name: Literal["sqlite", "postgresql"] = "sqlite" if "sqlite" in url else "postgresql"
         self.statements: list[str] = []
         self.values: list[object] = []
 

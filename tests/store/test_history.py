@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +21,8 @@ from dragoman.messages import (
     encode_part,
 )
 from dragoman.operations.message_search import MemoryMessageSearch, MessageSearchResult, SnippetPiece
-from dragoman.store.store import DATABASE_FILE, Store
+from dragoman.store.store import Store
+from tests.store.places import Place
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 
 GARBAGE = [
@@ -69,12 +67,6 @@ def marked(found: MessageSearchResult) -> list[str]:
         "".join(f"[{piece.text}]" if piece.hit else piece.text for piece in passage.snippet)
         for passage in found.passages
     ]
-
-
-async def check_index(folder: Path) -> None:
-    """The index holds what the passages say, no more and no less."""
-    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
-        raw.execute("INSERT INTO passage_index (passage_index, rank) VALUES ('integrity-check', 1)")
 
 
 async def test_words_are_found_with_what_stands_around_them(store: Store) -> None:
@@ -224,7 +216,7 @@ async def test_whatever_is_asked_is_only_words(store: Store, query: str) -> None
     assert [(each.session_id, each.message_id) for each in found.passages] == expected
 
 
-async def test_the_index_follows_what_is_written_changed_and_deleted(store: Store, folder: Path) -> None:
+async def test_the_index_follows_what_is_written_changed_and_deleted(store: Store, place: Place) -> None:
     await store.runs.create(run(), session=session(), user=user("u", "zero"), assistant=assistant())
 
     async def put(*changed: tuple[int, Part], count: int | None = None) -> None:
@@ -239,7 +231,7 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
     assert [await look(store, word) for word in ("two", "three", "deux")] == [[], [], [("s", "a")]]
     await put(count=1)
     assert [await look(store, word) for word in ("deux", "grown")] == [[], [("s", "a")]]
-    await check_index(folder)
+    place.check_index()
     await store.runs.finish("r", FINISHED)
     again = run("r2", message_id="b")
     await store.runs.create(again, drop_from="a", assistant=assistant("b", "other"))
@@ -251,15 +243,15 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
     await store.runs.finish("r2", FINISHED)
     await store.sessions.delete("s")
     assert await look(store, "zero") == []
-    await check_index(folder)
+    place.check_index()
 
 
-async def test_what_is_written_twice_is_indexed_once(store: Store, folder: Path) -> None:
+async def test_what_is_written_twice_is_indexed_once(store: Store, place: Place) -> None:
     await store.runs.create(run(), session=session(), assistant=assistant())
     for _ in range(3):
         await store.write(store.messages.write_parts_job("s", "a", changed=[(0, text("again"))]))
     assert await look(store, "again") == [("s", "a")]
-    await check_index(folder)
+    place.check_index()
 
 
 async def test_a_snippet_is_short_and_on_one_line_whatever_the_text(store: Store) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -17,6 +15,7 @@ from dragoman.operations.message_search import IndexingProgress
 from dragoman.store import message_index
 from dragoman.store.full_text import CREATE_SQLITE_INDEX
 from dragoman.store.store import DATABASE_FILE, Store
+from tests.store.places import Place
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 
 INDEXED = "SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM indexed_messages)"
@@ -29,10 +28,9 @@ async def look(store: Store, query: str, *, owner: str = "ann") -> list[str]:
     return sorted(f"{passage.session_id}/{passage.message_id}" for passage in found)
 
 
-def indexed(folder: Path) -> tuple[int, int]:
+def indexed(place: Place) -> tuple[int, int]:
     """How many passages there are, and of how many messages."""
-    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
-        every, heard = raw.execute(INDEXED).fetchone()
+    [(every, heard)] = place.query(INDEXED)
     return every, heard
 
 
@@ -41,22 +39,22 @@ def hurry(store: Store) -> None:
     store.history.indexing_seconds = 0
 
 
-async def test_who_does_not_search_keeps_no_index(store: Store, folder: Path) -> None:
+async def test_who_does_not_search_keeps_no_index(store: Store, place: Place) -> None:
     await converse(store, "why?", "how?")
     await store.flush()
-    assert indexed(folder) == (0, 0)
-    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
-        names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master")}
-    assert not {name for name in names if name.startswith(("passage_index", "passages_"))}
+    assert indexed(place) == (0, 0)
+    if place.backend == "sqlite":
+        names = {name for (name,) in place.query("SELECT name FROM sqlite_master")}
+        assert not {name for name in names if name.startswith(("passage_index", "passages_"))}
 
 
-async def test_a_search_indexes_what_its_owner_said_and_no_more(store: Store, folder: Path) -> None:
+async def test_a_search_indexes_what_its_owner_said_and_no_more(store: Store, place: Place) -> None:
     for owner in ("ann", "bob"):
         begun = run(owner, session_id=owner)
         await store.runs.create(begun, session=session(owner, owner=owner), assistant=assistant("a", "x"))
         await store.runs.finish(owner, FINISHED)
     assert await look(store, "x") == ["ann/a"]
-    assert indexed(folder) == (1, 1)
+    assert indexed(place) == (1, 1)
 
 
 async def test_what_a_run_has_said_so_far_is_found_and_what_it_says_then(store: Store) -> None:
@@ -136,7 +134,7 @@ async def test_many_who_search_at_once_all_find_what_is_theirs(store: Store) -> 
 
 
 async def test_whatever_is_written_beside_it_the_index_is_right_in_the_end(
-    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_index, "MAX_BATCH_SECONDS", 0)
     hurry(store)
@@ -157,8 +155,7 @@ async def test_whatever_is_written_beside_it_the_index_is_right_in_the_end(
     for word in (f"w{number}" for number in range(12)):
         expected = sorted(id for id, message in stored.items() if word in words(message))
         assert await look(store, word) == expected, word
-    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
-        raw.execute("INSERT INTO passage_index (passage_index, rank) VALUES ('integrity-check', 1)")
+    place.check_index()
 
 
 async def turn(store: Store, at: str, number: int, *, random: Random) -> None:
@@ -180,7 +177,7 @@ def words(message: Message) -> Sequence[str]:
 
 
 async def test_a_sqlite_without_full_text_search_keeps_all_else_and_says_what_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.store.database.COMPILED", {})  # what other stores made is kept
     monkeypatch.setattr(
@@ -188,7 +185,7 @@ async def test_a_sqlite_without_full_text_search_keeps_all_else_and_says_what_is
         "CREATE_SQLITE_INDEX",
         [sql.replace("fts5(", "fts_none(") for sql in CREATE_SQLITE_INDEX],
     )
-    async with await Store.open(folder) as store:
+    async with await Store.open(tmp_path) as store:
         await converse(store, "why?")
         for _ in range(2):
             with pytest.raises(StoreError, match="no such module") as refused:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
+import re
 from pathlib import Path
 
 import pytest
@@ -11,24 +10,26 @@ import pytest
 from dragoman.errors import BadRequest, ConfigError, NotFound, StoreError
 from dragoman.store.encryption import MasterKey, read_key_file
 from dragoman.store.secrets import Secret
-from dragoman.store.store import DATABASE_FILE, Store
+from dragoman.store.store import Store
 from tests.store.conftest import Clock
+from tests.store.places import Place
 
 VALUE = "sk-live-0123456789-ä"
 MASTER, OTHER = MasterKey.generate(), MasterKey.generate()
 
 
-async def opened(folder: Path, clock: Clock, *, master: MasterKey | None = MASTER) -> Store:
-    return await Store.open(folder, clock=clock, master_key=master)
+async def opened(place: Place, clock: Clock, *, master: MasterKey | None = MASTER) -> Store:
+    return await place.open(clock=clock, master_key=master)
 
 
-def change(folder: Path, sql: str) -> None:
-    with closing(sqlite3.connect(folder / DATABASE_FILE, isolation_level=None)) as raw:
-        raw.execute(sql)
+def change(place: Place, sql: str) -> None:
+    if place.backend == "postgres":
+        sql = re.sub(r"zeroblob\((.+)\)", r"decode(repeat('00', \1), 'hex')", sql)
+    place.query(sql)
 
 
-async def test_a_secret_is_read_again_and_replaced(folder: Path, clock: Clock) -> None:
-    async with await opened(folder, clock) as store:
+async def test_a_secret_is_read_again_and_replaced(place: Place, clock: Clock) -> None:
+    async with await opened(place, clock) as store:
         await store.secrets.put("openai", VALUE)
         assert await store.secrets.get("openai") == VALUE
         clock.now += 5
@@ -42,11 +43,11 @@ async def test_a_secret_is_read_again_and_replaced(folder: Path, clock: Clock) -
             await store.secrets.get("openai")
 
 
-async def test_a_value_is_neither_in_the_files_nor_in_what_is_shown(folder: Path, clock: Clock) -> None:
-    async with await opened(folder, clock) as store:
+async def test_a_value_is_neither_in_the_files_nor_in_what_is_shown(place: Place, clock: Clock) -> None:
+    async with await opened(place, clock) as store:
         await store.secrets.put("openai", VALUE)
         assert VALUE not in repr(await store.secrets.list())
-        content = b"".join(path.read_bytes() for path in folder.iterdir())  # noqa: ASYNC240 - it is a test
+        content = b"".join(path.read_bytes() for path in place.folder.iterdir())
     assert VALUE.encode() not in content
     assert MASTER.to_text().encode() not in content
 
@@ -57,14 +58,14 @@ def test_the_same_value_is_sealed_differently_each_time() -> None:
     assert first.ciphertext != second.ciphertext
 
 
-async def test_another_master_key_is_told_what_to_do(folder: Path, clock: Clock) -> None:
-    async with await opened(folder, clock) as store:
+async def test_another_master_key_is_told_what_to_do(place: Place, clock: Clock) -> None:
+    async with await opened(place, clock) as store:
         await store.secrets.put("openai", VALUE)
-    async with await opened(folder, clock, master=OTHER) as store:
+    async with await opened(place, clock, master=OTHER) as store:
         with pytest.raises(ConfigError, match=f"{MASTER.fingerprint}.*{OTHER.fingerprint}") as refused:
             await store.secrets.get("openai")
         assert "DRAGOMAN_MASTER_KEY" in str(refused.value.hint)
-    async with await opened(folder, clock, master=None) as store:
+    async with await opened(place, clock, master=None) as store:
         assert len(await store.secrets.list()) == 1
         with pytest.raises(ConfigError, match="none is set"):
             await store.secrets.get("openai")
@@ -80,11 +81,11 @@ async def test_another_master_key_is_told_what_to_do(folder: Path, clock: Clock)
         "UPDATE secrets SET (nonce, ciphertext) = (SELECT nonce, ciphertext FROM secrets WHERE name = 'b')",
     ],
 )
-async def test_a_row_that_was_changed_or_exchanged_is_noticed(folder: Path, clock: Clock, harm: str) -> None:
-    async with await opened(folder, clock) as store:
+async def test_a_row_that_was_changed_or_exchanged_is_noticed(place: Place, clock: Clock, harm: str) -> None:
+    async with await opened(place, clock) as store:
         await store.secrets.put("a", VALUE)
         await store.secrets.put("b", "worse")
-        change(folder, f"{harm} WHERE name = 'a'")
+        change(place, f"{harm} WHERE name = 'a'")
         with pytest.raises(StoreError, match="'a' is damaged"):
             await store.secrets.get("a")
         with pytest.raises(StoreError, match="'a' is damaged"):
@@ -92,20 +93,20 @@ async def test_a_row_that_was_changed_or_exchanged_is_noticed(folder: Path, cloc
         assert await store.secrets.get("b") == "worse"
 
 
-async def test_rotation_seals_everything_anew(folder: Path, clock: Clock) -> None:
-    async with await opened(folder, clock) as store:
+async def test_rotation_seals_everything_anew(place: Place, clock: Clock) -> None:
+    async with await opened(place, clock) as store:
         await store.secrets.put("a", VALUE)
         await store.secrets.put("b", "worse")
         assert await store.secrets.rotate(OTHER) == 2
         assert await store.secrets.get("a") == VALUE
         assert {secret.key_id for secret in await store.secrets.list()} == {OTHER.fingerprint}
-    async with await opened(folder, clock, master=OTHER) as store:
+    async with await opened(place, clock, master=OTHER) as store:
         assert [await store.secrets.get(name) for name in "ab"] == [VALUE, "worse"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "../a", "a" * 101, "ä", "a\n"])
-async def test_a_name_that_cannot_be_typed_is_refused(folder: Path, clock: Clock, name: str) -> None:
-    async with await opened(folder, clock) as store:
+async def test_a_name_that_cannot_be_typed_is_refused(place: Place, clock: Clock, name: str) -> None:
+    async with await opened(place, clock) as store:
         with pytest.raises(BadRequest):
             await store.secrets.put(name, VALUE)
 

@@ -420,6 +420,7 @@ class Config(ConfigSection, frozen=True):
     web: WebConfig = WebConfig()
     search: SearchConfig = SearchConfig()
     spokes: SpokesConfig = SpokesConfig()
+    database: str | None = None
     synchronous: Literal["normal", "full"] = "normal"
     master_key_env: Name = "DRAGOMAN_MASTER_KEY"
     master_key_file: Name | None = None

@@ -1,7 +1,7 @@
 """Database connections and backends as Protocols, and the mapping of rows to structs.
 
 The rest of the store is written against these: jobs see a connection that runs compiled SQL, and neither
-they nor the writer know which backend it is. SQLite is `sqlite.py`.
+they nor the writer know which backend it is. SQLite is `sqlite.py`, Postgres is `postgres/`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,15 @@ class DatabaseConnection(Protocol):
     def execute(self, sql: str, params: Params) -> int:
         """Run a statement; return how many rows it changed."""
 
+    def execute_batched(self, sql: str, params: Params) -> None:
+        """Run a statement whose number of rows is not needed.
+
+        It may be sent later, together with others of the same SQL, but before the commit and before any
+        statement that returns something. Statements that share an id stay in order.
+        """
+
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
-        """Run the statement once for each set of parameters."""
+        """Run the statement once for each set of parameters, as `execute_batched` does."""
 
     def fetch_one(self, sql: str, params: Params) -> Row | None:
         """Return the first row, or None."""
@@ -34,11 +41,25 @@ class DatabaseConnection(Protocol):
         """Return all rows."""
 
 
+class RetryTransaction(Exception):
+    """The transaction was rolled back for a reason outside of it: run it again. `__cause__` says why.
+
+    Raised by connections: after a deadlock, a serialization failure, a lost connection.
+    """
+
+
+class CommitUncertain(Exception):
+    """The connection was lost during the commit, and nobody can say whether it took place; see `__cause__`.
+
+    Work that failed like this must not run again by itself.
+    """
+
+
 class BackendConnection(DatabaseConnection, Protocol):
     """A connection that the writer or a reader owns, with control over its transactions."""
 
     def begin(self) -> None:
-        """Begin a transaction; a writing connection takes the write lock immediately."""
+        """Begin a transaction; a writing connection takes the write lock immediately, where there is one."""
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -59,6 +80,10 @@ OutageScope: TypeAlias = Literal["writing", "all"]
 
 class Compiler(Protocol):
     """Compiles statements to SQL of one dialect."""
+
+    @property
+    def name(self) -> Literal["sqlite", "postgresql"]:
+        """The dialect, where statements alone cannot express what differs."""
 
     def insert(self, table: Table) -> Insert:
         """Return the dialect's own INSERT, which has ON CONFLICT methods like SQLite's."""

@@ -10,16 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ClauseElement
 
 from dragoman.errors import Unavailable
-from dragoman.store.connection import Backend, BackendConnection, Compiler, DatabaseJob
+from dragoman.store.connection import Backend, BackendConnection, Compiler, DatabaseJob, RetryTransaction
 from dragoman.store.outage import Outage, OutageMonitor, try_prepare
-from dragoman.store.sqlite import SQLiteBackend, Synchronous
-from dragoman.store.writer import DatabaseWriter, WriteResult, WriteTask
+from dragoman.store.writer import DatabaseWriter, WriteResult, WriteTask, cause_of
 
 T = TypeVar("T")
 COMPILED: dict[tuple[type[Backend], Callable[[Compiler], Any]], Any] = {}
@@ -72,24 +70,20 @@ class Database:
     @classmethod
     async def open(
         cls,
-        path: Path,
+        backend: Backend,
         *,
-        synchronous: Synchronous = "normal",
-        exclusive: bool = True,
         tolerate_outages: bool = False,
         on_error: Callable[[Exception], None] | None = None,
     ) -> Database:
-        """Open the SQLite database at `path`; create or migrate it if necessary.
+        """Prepare the backend, which creates or migrates the tables if necessary, and open the database.
 
-        `exclusive` is for the hub: it locks the folder against a second hub. A command that reads or writes
-        next to a running hub opens without it. With `synchronous="normal"` acknowledged writes survive any
-        crash of the process, with "full" also a power failure. `on_error` is called for queued jobs that
-        failed; by default they are logged. Raises StoreError when the file cannot be used.
+        `on_error` is called for queued jobs that failed; by default they are logged. Raises StoreError when
+        the database cannot be used.
 
-        A `patient` database opens even so, unless another hub, another program or a newer version has it.
-        While it is down, at the start or later, it refuses at once, and tries to get up: see `is_up`.
+        A database that tolerates outages opens even so, unless another hub, another program or a newer
+        version has it. While it is down, at the start or later, it refuses at once, and tries to get up: see
+        `is_up`.
         """
-        backend = SQLiteBackend(path, synchronous=synchronous, exclusive=exclusive)
         try:
             outage = await asyncio.to_thread(
                 partial(try_prepare, backend) if tolerate_outages else backend.prepare
@@ -249,15 +243,19 @@ class Database:
             self._loop.call_soon_threadsafe(self._resolve_reads, results)
 
     def _run_read(self, query: DatabaseJob[Any]) -> tuple[Any, Exception | None]:
-        try:
-            connection = self._reader_connection()
-            connection.begin()
+        """Return the result of a query or its error. A query whose connection is lost runs once more."""
+        for attempt in ("first", "second"):
             try:
-                return query(connection), None
-            finally:
-                connection.rollback()
-        except Exception as error:  # noqa: BLE001 - raised to the caller
-            return None, self._backend.translate_error(error)
+                connection = self._reader_connection()
+                connection.begin()
+                try:
+                    return query(connection), None
+                finally:
+                    connection.rollback()
+            except Exception as error:  # noqa: BLE001 - raised to the caller
+                if attempt == "second" or not isinstance(error, RetryTransaction):
+                    return None, self._backend.translate_error(cause_of(error))
+        raise AssertionError("the second attempt returns")
 
     def _resolve_reads(self, results: list[tuple[PendingRead, Any, Exception | None]]) -> None:
         for read, result, error in results:

@@ -8,18 +8,21 @@ from typing import Any
 
 from sqlalchemy import (
     ClauseElement,
-    ColumnElement,
     Select,
     bindparam,
+    cast,
     column,
     func,
     literal_column,
     select,
     table,
 )
+from sqlalchemy.dialects.postgresql import TSQUERY, TSVECTOR
+from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from dragoman.store.postgres.words import QueryWord, find_hits, split_words
 from dragoman.store.tables import messages, passages, sessions
 
 # Scopes: the owner and the session of a passage are terms of the index too, so that a search reads only the
@@ -48,6 +51,7 @@ ELLIPSIS = "…"
 SNIPPET_WORDS = 24  # words of a snippet
 MAX_QUERY_WORDS = 32
 MAX_WORD_LENGTH = 100
+MAX_SNIPPET_LENGTH = 160  # characters of a snippet without a hit, twice
 MIN_PREFIX_LENGTH = 3  # characters of a query word that also matches longer words
 
 # Created at the first search: some builds of SQLite have no FTS5, and everything else works without it.
@@ -77,9 +81,16 @@ CREATE_SQLITE_INDEX = (
     """,
 )
 CREATE_POSTGRES_INDEX = (
-    "CREATE INDEX IF NOT EXISTS ix_passages_words ON passages USING gin (to_tsvector('simple', text))"
+    "SELECT pg_advisory_xact_lock(hashtext('dragoman passage_index'), hashtext(current_schema()))",
+    """
+    CREATE TABLE IF NOT EXISTS passage_index (
+        id BIGINT PRIMARY KEY REFERENCES passages (id) ON DELETE CASCADE, words TSVECTOR NOT NULL
+    )
+    """,
+    "CREATE INDEX IF NOT EXISTS ix_passage_index_words ON passage_index USING gin (words)",
 )
 
+PART_KEY = passages.c.session_id, passages.c.message_id, passages.c.position
 RESULT_COLUMNS = (
     passages.c.session_id,
     sessions.c.title,
@@ -90,10 +101,10 @@ RESULT_COLUMNS = (
 
 
 class FullTextSearch(ClauseElement):
-    """The query for passages by words, best first.
+    """The query for passages by words, best first. Its last column is a snippet, on Postgres the id.
 
-    Parameters: `match` (SQLite) or `words` (Postgres), `owner`, `session_id` or None, `until`, `question` and
-    `limit`.
+    Parameters: `match`, `owner`, `session_id` or None, `until`, `question`, `limit` and, on Postgres, the
+    words without a scope to rank by: `exact`, and `similar`, with longer words.
     """
 
     inherit_cache: bool | None = False
@@ -114,43 +125,60 @@ def compile_sqlite_search(_: FullTextSearch, compiler: SQLCompiler, **options: A
 
 
 def compile_postgres_search(_: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
-    """Compile for Postgres."""
-    simple: ColumnElement[str] = literal_column("'simple'")
-    words = func.to_tsquery(simple, bindparam("words"))
-    vector = func.to_tsvector(simple, passages.c.text)
-    marks: ColumnElement[str] = literal_column(
-        f"'StartSel={HIT_START}, StopSel={HIT_END}, MaxWords={SNIPPET_WORDS}, MinWords=8'"
+    """Compile for Postgres: ranked by how often the words occur, for the length of the text."""
+    index = table("passage_index", column("id"), column("words"))
+    match, *terms = (cast(bindparam(name), TSQUERY) for name in ("match", "exact", "similar"))
+    exact, similar = (func.ts_rank(index.c.words, query, literal_column("1")) for query in terms)
+    found = select(*RESULT_COLUMNS, passages.c.id).select_from(
+        index.join(passages, passages.c.id == index.c.id)
     )
-    found = select(*RESULT_COLUMNS, func.ts_headline(simple, passages.c.text, words, marks)).select_from(
-        passages
+    found = found.where(index.c.words.op("@@")(match))
+    return compiler.process(
+        restrict_to_owner(found).order_by((exact + similar).desc(), passages.c.id), **options
     )
-    found = found.where(vector.op("@@")(words))
-    return compiler.process(restrict_to_owner(found).order_by(func.ts_rank(vector, words).desc()), **options)
 
 
 compiles(FullTextSearch, "sqlite")(compile_sqlite_search)
 compiles(FullTextSearch, "postgresql")(compile_postgres_search)
 
 
-class CreateIndexStatement(ClauseElement):
-    """A statement of `CREATE_SQLITE_INDEX`, which on Postgres compiles to `CREATE_POSTGRES_INDEX`."""
+class UpsertPassage(ClauseElement):
+    """The statement that inserts a passage or updates its text.
+
+    Parameters: the passage's columns and, on Postgres, `words`, the `tsvector` of its text.
+    """
 
     inherit_cache: bool | None = False
 
-    def __init__(self, sql: str) -> None:
-        self.sql = sql
+    def __init__(self, upsert: Insert) -> None:
+        self.upsert = upsert
 
 
-def compile_sqlite_create(statement: CreateIndexStatement, _: SQLCompiler, **__: Any) -> str:
-    return statement.sql
+def compile_sqlite_upsert(statement: UpsertPassage, compiler: SQLCompiler, **_: Any) -> str:
+    """Compile for SQLite, whose triggers write the index; a passage that stays the same is not written."""
+    upsert = statement.upsert.on_conflict_do_update(
+        index_elements=PART_KEY,
+        set_={"text": statement.upsert.excluded.text},
+        where=passages.c.text != statement.upsert.excluded.text,
+    )
+    return str(upsert.compile(dialect=compiler.dialect))
 
 
-def compile_postgres_create(_: CreateIndexStatement, __: SQLCompiler, **___: Any) -> str:
-    return CREATE_POSTGRES_INDEX
+def compile_postgres_upsert(statement: UpsertPassage, compiler: SQLCompiler, **options: Any) -> str:
+    """Compile for Postgres: the passage and its entry in the index in one statement."""
+    upsert = statement.upsert.on_conflict_do_update(
+        index_elements=PART_KEY, set_={"text": statement.upsert.excluded.text}
+    )
+    passage = upsert.returning(passages.c.id).compile(dialect=compiler.dialect)
+    words = compiler.process(cast(bindparam("words"), TSVECTOR), **options)
+    return (
+        f"WITH passage AS ({passage}) INSERT INTO passage_index (id, words) SELECT id, {words} FROM passage "  # noqa: S608 - constants
+        "ON CONFLICT (id) DO UPDATE SET words = excluded.words"
+    )
 
 
-compiles(CreateIndexStatement, "sqlite")(compile_sqlite_create)
-compiles(CreateIndexStatement, "postgresql")(compile_postgres_create)
+compiles(UpsertPassage, "sqlite")(compile_sqlite_upsert)
+compiles(UpsertPassage, "postgresql")(compile_postgres_upsert)
 
 
 def select_by_text() -> Select[Any]:
@@ -209,10 +237,46 @@ def _fts5_term(quoted: str, *, exact: bool) -> str:
     return quoted if exact else f"({quoted} OR {quoted} *)"
 
 
-def tsquery(words: Sequence[str], *, match_all: bool) -> str:
-    """Return the Postgres tsquery for the words."""
-    quoted = ["'" + word.replace("\\", "\\\\").replace("'", "''") + "'" for word in words]
-    return (" & " if match_all else " | ").join(f"{word}:*" for word in quoted)
+def query_terms(words: Sequence[str]) -> list[QueryWord]:
+    """Return the words of a query as Postgres' index has them; one may be several words there."""
+    found = [
+        QueryWord(tuple(span.word for span in split_words(word)), len(word) >= MIN_PREFIX_LENGTH)
+        for word in words
+    ]
+    return [term for term in found if term.words]
+
+
+def mark_words(text: str, terms: Sequence[QueryWord]) -> str:
+    """Return an excerpt of a text around its hits, with the hits marked, as SQLite's `snippet` does."""
+    spans = list(split_words(text))
+    hits = list(find_hits(spans, terms))
+    if not hits:
+        return text[: 2 * MAX_SNIPPET_LENGTH]
+    first, last = snippet_window(hits, len(spans))
+    begin = 0 if first == 0 else spans[first].start
+    end = len(text) if last == len(spans) - 1 else spans[last].end
+    pieces, at = [ELLIPSIS] if begin else [], begin
+    for start, stop, _ in hits:
+        if first <= start and stop <= last:
+            pieces += [
+                text[at : spans[start].start],
+                HIT_START,
+                text[spans[start].start : spans[stop].end],
+                HIT_END,
+            ]
+            at = spans[stop].end
+    return "".join([*pieces, text[at:end], ELLIPSIS if end < len(text) else ""])
+
+
+def snippet_window(hits: Sequence[tuple[int, int, int]], count: int) -> tuple[int, int]:
+    """Return the first and last word of the snippet: the place with the most different words of the query."""
+
+    def words_from(start: int) -> int:
+        return len({number for at, _, number in hits if start <= at < start + SNIPPET_WORDS})
+
+    start = max((at for at, _, _ in hits), key=words_from)
+    first = max(0, min(start - SNIPPET_WORDS // 3, count - SNIPPET_WORDS))
+    return first, min(count, first + SNIPPET_WORDS) - 1
 
 
 def like_pattern(query: str) -> str:

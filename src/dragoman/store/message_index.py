@@ -23,8 +23,15 @@ from dragoman.operations.message_search import IndexingProgress
 from dragoman.operations.plain_text import part_text
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.database import Database
-from dragoman.store.full_text import CREATE_SQLITE_INDEX, CreateIndexStatement, search_scope
+from dragoman.store.full_text import (
+    CREATE_POSTGRES_INDEX,
+    CREATE_SQLITE_INDEX,
+    PART_KEY,
+    UpsertPassage,
+    search_scope,
+)
 from dragoman.store.part_tails import PartTailStatements, read_tails, with_tail
+from dragoman.store.postgres.words import text_vector
 from dragoman.store.tables import (
     indexed_messages,
     indexed_sessions,
@@ -119,7 +126,6 @@ def select_parts() -> Select[Any]:
 
 
 MAX_BATCH_SECONDS = 0.004  # of one write transaction, so that other writers do not wait long
-PART_KEY = passages.c.session_id, passages.c.message_id, passages.c.position
 IS_PART = [column == bindparam(column.name) for column in PART_KEY]
 
 
@@ -148,7 +154,8 @@ class PassageStatements:
     """The SQL of `MessageIndex`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
-        self.create = [compiler.compile(CreateIndexStatement(sql)) for sql in CREATE_SQLITE_INDEX]
+        self.has_vectors = compiler.name == "postgresql"
+        self.create = CREATE_POSTGRES_INDEX if self.has_vectors else CREATE_SQLITE_INDEX
         self.list_stale = compiler.compile(select_stale_sessions())
         self.find_stale = compiler.compile(select_stale_session())
         self.count_indexed = compiler.compile(count_indexed_messages())
@@ -274,10 +281,10 @@ class MessageIndex:
             part_after = self._index_message(connection, here, scope=plan.scope, start=part, until=until)
             if part_after is not None:
                 return IndexingPosition(at, part_after)
-            connection.execute(self._sql.mark_message, {**here, "runs": ended})
+            connection.execute_batched(self._sql.mark_message, {**here, "runs": ended})
             if self._clock() >= until and at + 1 < len(plan.messages):
                 return IndexingPosition(at + 1)
-        connection.execute(self._sql.mark_session, {**this, "runs": plan.ended_run_count})
+        connection.execute_batched(self._sql.mark_session, {**this, "runs": plan.ended_run_count})
         return IndexingPosition(len(plan.messages))
 
     def _index_message(
@@ -290,9 +297,11 @@ class MessageIndex:
                 place = {**this, "id": here["message_id"]}
                 tails = read_tails(connection, self._tails_sql.of_part, params=place)
                 if text := indexed_text(body, tails.get((here["message_id"], position))):
-                    connection.execute(self._sql.upsert_passage, {**this, "scope": scope, "text": text})
+                    words = text_vector(text, scope=scope) if self._sql.has_vectors else None
+                    passage = {**this, "scope": scope, "text": text, "words": words}
+                    connection.execute_batched(self._sql.upsert_passage, passage)
                 else:
-                    connection.execute(self._sql.delete_passage, this)
+                    connection.execute_batched(self._sql.delete_passage, this)
                 start = position + 1
                 if self._clock() >= until:
                     return start
@@ -307,12 +316,11 @@ def indexed_text(body: str, tail: str | None) -> str:
         return ""
 
 
-def upsert_passage(compiler: Compiler) -> Insert:
+def upsert_passage(compiler: Compiler) -> UpsertPassage:
     """Return the statement that inserts a passage or updates its text."""
     columns = *PART_KEY, passages.c.scope, passages.c.text
-    put = compiler.insert(passages).values({column: bindparam(column.name) for column in columns})
-    return put.on_conflict_do_update(
-        index_elements=PART_KEY, set_={"text": put.excluded.text}, where=passages.c.text != put.excluded.text
+    return UpsertPassage(
+        compiler.insert(passages).values({column: bindparam(column.name) for column in columns})
     )
 
 

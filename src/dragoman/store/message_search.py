@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,13 +29,17 @@ from dragoman.store.full_text import (
     FullTextSearch,
     fts5_query,
     like_pattern,
+    mark_words,
+    owner_token,
+    query_terms,
     query_words,
     select_by_text,
-    tsquery,
+    session_token,
 )
 from dragoman.store.message_index import MessageIndex
 from dragoman.store.part_tails import PartKey, PartTailStatements, read_tails, with_tail
-from dragoman.store.tables import messages, parts, sessions
+from dragoman.store.postgres.words import QueryWord, scoped_query, text_query
+from dragoman.store.tables import messages, parts, passages, sessions
 
 CONTEXT_PART = "data-context"
 INDEXING_SECONDS = 5.0  # for which a search indexes new messages first
@@ -84,7 +88,9 @@ class HistoryStatements:
         self.message_position = compiler.compile(select(messages.c.position).where(*this))
         self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
         self.bodies = compiler.compile(bodies.order_by(parts.c.position))
+        self.has_vectors = compiler.name == "postgresql"
         self.search_words = compiler.compile(FullTextSearch())
+        self.passage_text = compiler.compile(select(passages.c.text).where(passages.c.id == bindparam("id")))
         self.search_text = compiler.compile(select_by_text())
 
 
@@ -163,14 +169,10 @@ class MessageSearchRepository:
         self, connection: DatabaseConnection, query: str, *, params: dict[str, Any], limit: int
     ) -> MessageSearchResult:
         words = query_words(query)
-        owner, session_id = params["owner"], params["session_id"]
         match_kinds: Sequence[MatchKind] = WORD_MATCHES[: len(words)]
         for matched in match_kinds:
-            match_all = matched == "all"
-            match = fts5_query(words, owner=owner, session_id=session_id, match_all=match_all)
-            word_params = {**params, "match": match, "words": tsquery(words, match_all=match_all)}
-            if rows := connection.fetch_all(self._sql.search_words, word_params):
-                return MessageSearchResult(matched, first_passages(rows, limit))
+            if passages := self._search_words(connection, words, params=params, match_all=matched == "all"):
+                return MessageSearchResult(matched, passages)
         pattern = like_pattern(query)
         if pattern == "%%":
             return MessageSearchResult("text")
@@ -180,6 +182,31 @@ class MessageSearchRepository:
         return MessageSearchResult(
             "text", first_passages([(*row[:-1], mark_match(row[-1], query.strip())) for row in rows], limit)
         )
+
+    def _search_words(
+        self, connection: DatabaseConnection, words: Sequence[str], *, params: dict[str, Any], match_all: bool
+    ) -> tuple[Passage, ...]:
+        """Return the passages with all of these words, or some of them, best first."""
+        limit = params["limit"] // ROWS_PER_MESSAGE
+        owner, session_id = params["owner"], params["session_id"]
+        if not self._sql.has_vectors:
+            match = fts5_query(words, owner=owner, session_id=session_id, match_all=match_all)
+            rows = connection.fetch_all(self._sql.search_words, {**params, "match": match})
+            return first_passages(rows, limit)
+        terms = query_terms(words)
+        if not terms:
+            return ()
+        scope = owner_token(owner) if session_id is None else session_token(session_id)
+        match = scoped_query(text_query(terms, match_all=match_all), scope=scope)
+        exact = text_query([QueryWord(term.words, is_prefix=False) for term in terms], match_all=False)
+        ranking = {"exact": exact, "similar": text_query(terms, match_all=False)}
+        rows = connection.fetch_all(self._sql.search_words, {**params, "match": match, **ranking})
+
+        def marked_text(id: int) -> str:
+            text = connection.fetch_one(self._sql.passage_text, {"id": id})
+            return mark_words(text[0] if text else "", terms)
+
+        return first_passages(rows, limit, snippet_of=marked_text)
 
     def _search_bounds(self, connection: DatabaseConnection, session_id: str) -> SearchBounds:
         """Return the bounds of `truncated_only`, from the last truncation that still exists."""
@@ -201,20 +228,27 @@ def truncation_end(part: Part) -> str:
     return str(data.get("to", "")) if isinstance(data, Mapping) else ""
 
 
-def first_passages(rows: Sequence[Row], limit: int) -> tuple[Passage, ...]:
-    """Return the first passage of each message, in the order of the rows."""
-    best: dict[tuple[str, str], Passage] = {}
-    for session_id, title, message_id, role, created_at, snippet in rows:
-        passage = Passage(
+def first_passages(
+    rows: Sequence[Row], limit: int, *, snippet_of: Callable[[Any], str] = str
+) -> tuple[Passage, ...]:
+    """Return the first passage of each message, in the order of the rows.
+
+    `snippet_of` returns the marked snippet for the last column of a row.
+    """
+    best: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        best.setdefault((row[0], row[2]), row)
+    return tuple(
+        Passage(
             session_id=session_id,
             title=title,
             message_id=message_id,
             role=role,
             created_at=created_at,
-            snippet=split_snippet(snippet),
+            snippet=split_snippet(snippet_of(last)),
         )
-        best.setdefault((session_id, message_id), passage)
-    return tuple(best.values())[:limit]
+        for session_id, title, message_id, role, created_at, last in list(best.values())[:limit]
+    )
 
 
 def split_snippet(snippet: str) -> tuple[SnippetPiece, ...]:

@@ -6,12 +6,16 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Dialect, StaticPool, create_engine
+from sqlalchemy import Connection, Dialect, StaticPool, create_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from dragoman.errors import StoreError
 from dragoman.store.tables import metadata
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -88,22 +92,45 @@ def definitions(dialect: Dialect) -> Sequence[str]:
 
 
 def migrate(raw: sqlite3.Connection) -> None:
-    """Run the migrations between the database's revision and HEAD."""
+    """Run the migrations between the database's revision and HEAD. Raises StoreError for a newer one."""
+    found = current_revision(raw)
+    if found is not None and not is_known_revision(found):
+        raise newer_schema(database_path(raw), found)
+    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
+    with engine.connect() as connection:
+        run_migrations(connection)
+        connection.commit()
+
+
+def run_migrations(connection: Connection) -> None:
+    """Run the migrations up to HEAD in the connection's transaction."""
     from alembic import command  # late: 0.2 s that only a migration should cost
+
+    config = migration_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+
+
+def is_known_revision(revision: str) -> bool:
+    """Whether a revision is one that this version can migrate from."""
+    from alembic.script import ScriptDirectory  # late: as above
+
+    scripts = ScriptDirectory.from_config(migration_config())
+    return revision in {script.revision for script in scripts.walk_revisions()}
+
+
+def migration_config() -> Config:
+    """Return Alembic's configuration."""
     from alembic.config import Config  # late: as above
-    from alembic.util import CommandError  # late: as above
 
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    engine = create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool)
-    with engine.connect() as connection:
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, HEAD)
-        except CommandError as error:
-            raise StoreError(
-                f"{database_path(raw)!r} is of revision {current_revision(raw)!r}, "
-                f"and this version knows up to {HEAD!r}",
-                hint="a newer dragoman wrote it: upgrade this one, or restore an older copy",
-            ) from error
-        connection.commit()
+    return config
+
+
+def newer_schema(name: str, revision: str) -> StoreError:
+    """Return the error of a database that a newer version has migrated."""
+    return StoreError(
+        f"{name!r} is of revision {revision!r}, and this version knows up to {HEAD!r}",
+        hint="a newer dragoman wrote it: upgrade this one, or restore an older copy",
+    )

@@ -106,6 +106,9 @@ class SQLiteConnection:
     def execute(self, sql: str, params: Params) -> int:
         return self._raw.execute(sql, params).rowcount
 
+    def execute_batched(self, sql: str, params: Params) -> None:
+        self._raw.execute(sql, params)
+
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
         self._raw.executemany(sql, rows)
 
@@ -139,6 +142,8 @@ class SQLiteConnection:
 
 class SQLiteBackend:
     """A database file in WAL mode."""
+
+    name: Literal["sqlite"] = "sqlite"
 
     def __init__(self, path: Path, *, synchronous: Synchronous = "normal", exclusive: bool = True) -> None:
         self._path = path

@@ -9,13 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dragoman.errors import StoreError, Unavailable
+import msgspec
+
+from dragoman.errors import ConfigError, StoreError, Unavailable
 from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
-from dragoman.store.connection import DatabaseJob
+from dragoman.store.connection import Backend, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.keys import ApiKeyRepository
@@ -27,13 +29,30 @@ from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
-from dragoman.store.sqlite import Synchronous
+from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.usage import UsageRepository
 
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
 FOLDER_KEY_FILE = "hub.key"
 ANSWERS_FOLDER = "answers.spool"
+
+
+class DatabaseSettings(msgspec.Struct, frozen=True):
+    """Where the data is: at the `url` of a Postgres database or, for None, in SQLite in the data folder.
+
+    With `synchronous="normal"` writes that SQLite has acknowledged survive any crash of the process, with
+    "full" also a power failure; a Postgres server has a setting of its own.
+    """
+
+    url: str | None = None
+    synchronous: Synchronous = "normal"
+
+    def __repr__(self) -> str:
+        return f"DatabaseSettings({'SQLite' if self.url is None else 'Postgres'})"  # a URL has a password
+
+
+DEFAULT_DATABASE = DatabaseSettings()
 
 
 class Store:
@@ -73,20 +92,20 @@ class Store:
         cls,
         folder: Path,
         *,
-        synchronous: Synchronous = "normal",
+        database: DatabaseSettings = DEFAULT_DATABASE,
         exclusive: bool = True,
         tolerate_outages: bool = False,
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
     ) -> Store:
-        """Open the store in a data folder, created if necessary; see `Database.open`."""
-        database = await Database.open(
-            folder / DATABASE_FILE,
-            synchronous=synchronous,
-            exclusive=exclusive,
-            tolerate_outages=tolerate_outages,
-        )
-        store = cls(database, folder, clock=clock, master_key=master_key, recovered=not exclusive)
+        """Open the store of a data folder, which is created if necessary.
+
+        `exclusive` is for the hub: it locks the folder and the database against a second hub. A command that
+        reads or writes next to a running hub opens without it. See `Database.open` for `tolerate_outages`.
+        """
+        backend = choose_backend(folder, database, exclusive=exclusive)
+        opened = await Database.open(backend, tolerate_outages=tolerate_outages)
+        store = cls(opened, folder, clock=clock, master_key=master_key, recovered=not exclusive)
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
@@ -121,3 +140,20 @@ class Store:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def choose_backend(folder: Path, database: DatabaseSettings, *, exclusive: bool = True) -> Backend:
+    """Return the backend of a data folder: SQLite in it, or Postgres at a URL. Raises ConfigError."""
+    if database.url is None:
+        return SQLiteBackend(folder / DATABASE_FILE, synchronous=database.synchronous, exclusive=exclusive)
+    try:
+        # late: psycopg is an extra, and SQLite needs none of it
+        from dragoman.store.postgres.backend import PostgresBackend  # late: as above
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise ConfigError(
+            "a Postgres database needs the package psycopg, which is not installed",
+            hint="pip install 'dragoman[postgres]'",
+        ) from None
+    return PostgresBackend(database.url, folder=folder, exclusive=exclusive)

@@ -1,9 +1,12 @@
 """The tables, as SQLAlchemy Core, for SQLite and Postgres.
 
 Times are unix seconds. JSON is stored as text. An unknown value is NULL, never a made-up zero.
+Text is ordered by its bytes, and integers have 64 bits, as in SQLite.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -19,7 +22,29 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import text
+from sqlalchemy.sql.compiler import TypeCompiler
+
+
+class BinaryText(Text):
+    """Text that is compared byte by byte, whatever the language of the database."""
+
+
+def compile_text(_: BinaryText, __: TypeCompiler, **___: Any) -> str:
+    return "TEXT"
+
+
+def compile_postgres_text(_: BinaryText, __: TypeCompiler, **___: Any) -> str:
+    return 'TEXT COLLATE "C"'
+
+
+compiles(BinaryText)(compile_text)
+compiles(BinaryText, "postgresql")(compile_postgres_text)
+
+# The revisions use these too: a change here would change what old ones have created.
+TEXT = BinaryText()
+INTEGER = Integer().with_variant(BigInteger(), "postgresql")
 
 metadata = MetaData(
     naming_convention={
@@ -33,12 +58,12 @@ metadata = MetaData(
 sessions = Table(
     "sessions",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("title", Text),
-    Column("agent", Text),
-    Column("model", Text),
-    Column("max_steps", Integer),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("title", TEXT),
+    Column("agent", TEXT),
+    Column("model", TEXT),
+    Column("max_steps", INTEGER),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index(None, "owner", "updated_at", "id"),
@@ -47,11 +72,11 @@ sessions = Table(
 messages = Table(
     "messages",
     metadata,
-    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
-    Column("id", Text, primary_key=True),
-    Column("position", Integer, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("metadata", Text),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("id", TEXT, primary_key=True),
+    Column("position", INTEGER, nullable=False),
+    Column("role", TEXT, nullable=False),
+    Column("metadata", TEXT),
     Column("created_at", Double, nullable=False),
     Index(None, "session_id", "position", unique=True),
 )
@@ -59,10 +84,10 @@ messages = Table(
 parts = Table(
     "parts",
     metadata,
-    Column("session_id", Text, primary_key=True),
-    Column("message_id", Text, primary_key=True),
-    Column("position", Integer, primary_key=True, autoincrement=False),
-    Column("body", Text, nullable=False),
+    Column("session_id", TEXT, primary_key=True),
+    Column("message_id", TEXT, primary_key=True),
+    Column("position", INTEGER, primary_key=True, autoincrement=False),
+    Column("body", TEXT, nullable=False),
     ForeignKeyConstraint(
         ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
     ),
@@ -73,11 +98,11 @@ parts = Table(
 part_tails = Table(
     "part_tails",
     metadata,
-    Column("session_id", Text, primary_key=True),
-    Column("message_id", Text, primary_key=True),
-    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("session_id", TEXT, primary_key=True),
+    Column("message_id", TEXT, primary_key=True),
+    Column("position", INTEGER, primary_key=True, autoincrement=False),
     Column("start", BigInteger, primary_key=True, autoincrement=False),
-    Column("text", Text, nullable=False),
+    Column("text", TEXT, nullable=False),
     ForeignKeyConstraint(
         ["session_id", "message_id", "position"],
         ["parts.session_id", "parts.message_id", "parts.position"],
@@ -90,11 +115,11 @@ passages = Table(
     "passages",
     metadata,
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, nullable=False),
-    Column("session_id", Text, nullable=False),
-    Column("message_id", Text, nullable=False),
-    Column("position", Integer, nullable=False),
-    Column("scope", Text, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("session_id", TEXT, nullable=False),
+    Column("message_id", TEXT, nullable=False),
+    Column("position", INTEGER, nullable=False),
+    Column("scope", TEXT, nullable=False),
+    Column("text", TEXT, nullable=False),
     ForeignKeyConstraint(
         ["session_id", "message_id", "position"],
         ["parts.session_id", "parts.message_id", "parts.position"],
@@ -107,17 +132,17 @@ passages = Table(
 indexed_sessions = Table(
     "indexed_sessions",
     metadata,
-    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
-    Column("runs", Integer, nullable=False),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("runs", INTEGER, nullable=False),
     sqlite_with_rowid=False,
 )
 
 indexed_messages = Table(
     "indexed_messages",
     metadata,
-    Column("session_id", Text, primary_key=True),
-    Column("message_id", Text, primary_key=True),
-    Column("runs", Integer, nullable=False),
+    Column("session_id", TEXT, primary_key=True),
+    Column("message_id", TEXT, primary_key=True),
+    Column("runs", INTEGER, nullable=False),
     ForeignKeyConstraint(
         ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
     ),
@@ -127,19 +152,19 @@ indexed_messages = Table(
 runs = Table(
     "runs",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("session_id", Text, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
-    Column("message_id", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("finish_reason", Text),
-    Column("error", Text),
-    Column("agent", Text),
-    Column("model", Text),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("message_id", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("status", TEXT, nullable=False),
+    Column("finish_reason", TEXT),
+    Column("error", TEXT),
+    Column("agent", TEXT),
+    Column("model", TEXT),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
-    Column("steps", Integer, nullable=False),
-    Column("usage", Text),
+    Column("steps", INTEGER, nullable=False),
+    Column("usage", TEXT),
     Column("cost", Double),
     Index(None, "session_id", "started_at"),
 )
@@ -153,27 +178,27 @@ Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING,
 calls = Table(
     "calls",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("parent_id", Text),
-    Column("run_id", Text),
-    Column("session_id", Text),
-    Column("tool_call_id", Text),
-    Column("operation", Text, nullable=False),
-    Column("effect", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("input", Text),
-    Column("input_hash", Text, nullable=False),
-    Column("idempotency_key", Text),
-    Column("status", Text, nullable=False),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("parent_id", TEXT),
+    Column("run_id", TEXT),
+    Column("session_id", TEXT),
+    Column("tool_call_id", TEXT),
+    Column("operation", TEXT, nullable=False),
+    Column("effect", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("input", TEXT),
+    Column("input_hash", TEXT, nullable=False),
+    Column("idempotency_key", TEXT),
+    Column("status", TEXT, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("ended_at", Double),
-    Column("result", Text),
-    Column("error", Text),
-    Column("agent", Text),
-    Column("step", Integer),
+    Column("result", TEXT),
+    Column("error", TEXT),
+    Column("agent", TEXT),
+    Column("step", INTEGER),
     Column("cost", Double),
-    Column("attempts", Integer),
-    Column("notes", Text),
+    Column("attempts", INTEGER),
+    Column("notes", TEXT),
     Index(None, "run_id"),
     Index(None, "session_id"),
     Index(None, "parent_id"),
@@ -187,25 +212,25 @@ Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=
 approvals = Table(
     "approvals",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("operation", Text, nullable=False),
-    Column("input", Text),
-    Column("input_hash", Text, nullable=False),
-    Column("items", Text, nullable=False),
-    Column("answerers", Text, nullable=False),
-    Column("status", Text, nullable=False),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("operation", TEXT, nullable=False),
+    Column("input", TEXT),
+    Column("input_hash", TEXT, nullable=False),
+    Column("items", TEXT, nullable=False),
+    Column("answerers", TEXT, nullable=False),
+    Column("status", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
-    Column("call_id", Text),
-    Column("run_id", Text),
-    Column("session_id", Text),
-    Column("tool_call_id", Text),
-    Column("agent", Text),
-    Column("key_id", Text),
+    Column("call_id", TEXT),
+    Column("run_id", TEXT),
+    Column("session_id", TEXT),
+    Column("tool_call_id", TEXT),
+    Column("agent", TEXT),
+    Column("key_id", TEXT),
     Column("answered_at", Double),
-    Column("answered_by", Text),
-    Column("reason", Text),
+    Column("answered_by", TEXT),
+    Column("reason", TEXT),
     Column("state", LargeBinary),
     Index(None, "owner", "created_at"),
     Index(None, "status", "created_at"),
@@ -217,15 +242,15 @@ approvals = Table(
 artifacts = Table(
     "artifacts",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("media_type", Text, nullable=False),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("media_type", TEXT, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("created_at", Double, nullable=False),
-    Column("operation", Text),
-    Column("call_id", Text),
-    Column("run_id", Text),
-    Column("session_id", Text),
+    Column("operation", TEXT),
+    Column("call_id", TEXT),
+    Column("run_id", TEXT),
+    Column("session_id", TEXT),
     Column("body", LargeBinary, nullable=False),
     Index(None, "owner", "created_at"),
     Index(None, "session_id"),
@@ -235,8 +260,8 @@ artifacts = Table(
 mcp_servers = Table(
     "mcp_servers",
     metadata,
-    Column("name", Text, primary_key=True, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("name", TEXT, primary_key=True, nullable=False),
+    Column("body", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
 )
 
@@ -244,54 +269,54 @@ mcp_servers = Table(
 spoke_namespaces = Table(
     "spoke_namespaces",
     metadata,
-    Column("namespace", Text, primary_key=True, nullable=False),
-    Column("owner", Text, nullable=False),
+    Column("namespace", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
 )
 
 definitions = Table(
     "definitions",
     metadata,
-    Column("server", Text, primary_key=True, nullable=False),
-    Column("name", Text, primary_key=True, nullable=False),
-    Column("hash", Text, nullable=False),
-    Column("body", Text, nullable=False),
+    Column("server", TEXT, primary_key=True, nullable=False),
+    Column("name", TEXT, primary_key=True, nullable=False),
+    Column("hash", TEXT, nullable=False),
+    Column("body", TEXT, nullable=False),
     Column("approved_at", Double, nullable=False),
-    Column("approved_by", Text),
+    Column("approved_by", TEXT),
 )
 
 usage = Table(
     "usage",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("run_id", Text),
-    Column("session_id", Text),
-    Column("owner", Text, nullable=False),
-    Column("key_id", Text),
-    Column("step", Integer),
-    Column("provider", Text),
-    Column("model_asked", Text),
-    Column("model_served", Text),
-    Column("input_tokens", Integer),
-    Column("output_tokens", Integer),
-    Column("total_tokens", Integer),
-    Column("reasoning_tokens", Integer),
-    Column("cached_input_tokens", Integer),
-    Column("cache_write_tokens", Integer),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("run_id", TEXT),
+    Column("session_id", TEXT),
+    Column("owner", TEXT, nullable=False),
+    Column("key_id", TEXT),
+    Column("step", INTEGER),
+    Column("provider", TEXT),
+    Column("model_asked", TEXT),
+    Column("model_served", TEXT),
+    Column("input_tokens", INTEGER),
+    Column("output_tokens", INTEGER),
+    Column("total_tokens", INTEGER),
+    Column("reasoning_tokens", INTEGER),
+    Column("cached_input_tokens", INTEGER),
+    Column("cache_write_tokens", INTEGER),
     Column("estimated", Boolean, nullable=False),
     Column("cost", Double),
-    Column("status", Text, nullable=False),
+    Column("status", TEXT, nullable=False),
     Column("started_at", Double, nullable=False),
     Column("duration", Double),
-    Column("finish_reason", Text),
-    Column("request_id", Text),
-    Column("door", Text),
-    Column("key_name", Text),
+    Column("finish_reason", TEXT),
+    Column("request_id", TEXT),
+    Column("door", TEXT),
+    Column("key_name", TEXT),
     Column("first_byte", Double),
-    Column("upstream_status", Integer),
-    Column("error", Text),
-    Column("price_model", Text),
-    Column("call_id", Text),
+    Column("upstream_status", INTEGER),
+    Column("error", TEXT),
+    Column("price_model", TEXT),
+    Column("call_id", TEXT),
     Index(None, "owner", "started_at"),
     Index(None, "key_id", "started_at"),
     Index(None, "started_at", "id"),
@@ -304,17 +329,17 @@ Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL, postgresql_whe
 keys = Table(
     "keys",
     metadata,
-    Column("id", Text, primary_key=True, nullable=False),
-    Column("hash", Text, nullable=False, unique=True),
-    Column("prefix", Text, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("name", Text),
-    Column("scopes", Text, nullable=False),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("hash", TEXT, nullable=False, unique=True),
+    Column("prefix", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("name", TEXT),
+    Column("scopes", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("revoked_at", Double),
     Column("last_used_at", Double),
-    Column("models", Text),
-    Column("limits", Text),
+    Column("models", TEXT),
+    Column("limits", TEXT),
     Column("expires_at", Double),
 )
 
@@ -322,18 +347,18 @@ keys = Table(
 former_secrets = Table(
     "former_secrets",
     metadata,
-    Column("hash", Text, primary_key=True, nullable=False),
-    Column("key_id", Text, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("hash", TEXT, primary_key=True, nullable=False),
+    Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
     Column("valid_until", Double, nullable=False),
 )
 
 secrets = Table(
     "secrets",
     metadata,
-    Column("name", Text, primary_key=True, nullable=False),
+    Column("name", TEXT, primary_key=True, nullable=False),
     Column("nonce", LargeBinary, nullable=False),
     Column("ciphertext", LargeBinary, nullable=False),
-    Column("key_id", Text, nullable=False),
+    Column("key_id", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
 )
@@ -342,8 +367,8 @@ secrets = Table(
 budgets = Table(
     "budgets",
     metadata,
-    Column("scope", Text, primary_key=True, nullable=False),
-    Column("window", Text, primary_key=True, nullable=False),
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("window", TEXT, primary_key=True, nullable=False),
     Column("spent", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
 )

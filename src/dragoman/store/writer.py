@@ -14,9 +14,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple
 
-from dragoman.store.connection import BackendConnection, DatabaseJob
+from dragoman.store.connection import BackendConnection, CommitUncertain, DatabaseJob, RetryTransaction
 
 MAX_GROUP = 256
+MAX_ATTEMPTS = 5  # transactions of a job that the database rolls back for a reason outside of the job
 
 
 class WriteTask(NamedTuple):
@@ -112,6 +113,9 @@ class DatabaseWriter:
         try:
             settled = [WriteResult(task, task.job(connection), None) for task in tasks]
             connection.commit()
+        except CommitUncertain as error:
+            self._rollback()
+            return fail_all(tasks, cause_of(error))
         except Exception:  # noqa: BLE001 - found and reported below
             self._rollback()
             return self._commit_singly(tasks)
@@ -128,14 +132,22 @@ class DatabaseWriter:
         return settled
 
     def _commit_one(self, task: WriteTask, connection: BackendConnection) -> WriteResult:
-        """Run a task in the transaction that was begun for it."""
-        try:
-            result = task.job(connection)
-            connection.commit()
-        except Exception as error:  # noqa: BLE001 - reported to the caller
-            self._rollback()
-            return WriteResult(task, None, error)
-        return WriteResult(task, result, None)
+        """Run a task in the transaction that was begun for it; again, where its connection asks for that."""
+        current: BackendConnection | Exception = connection
+        attempts = 0
+        while not isinstance(current, Exception):
+            attempts += 1
+            try:
+                result = task.job(current)
+                current.commit()
+            except Exception as error:  # noqa: BLE001 - reported to the caller
+                self._rollback()
+                if not isinstance(error, RetryTransaction) or attempts == MAX_ATTEMPTS:
+                    return WriteResult(task, None, cause_of(error))
+                current = self._begin()
+            else:
+                return WriteResult(task, result, None)
+        return WriteResult(task, None, current)
 
     def _begin(self) -> BackendConnection | Exception:
         """Return a connection in a transaction, or why there is none."""
@@ -171,6 +183,12 @@ class DatabaseWriter:
         except RuntimeError:
             return False
         return True
+
+
+def cause_of(error: Exception) -> Exception:
+    """Return what a driver raised, without the exception that tells the writer what to do about it."""
+    wrapped = isinstance(error, RetryTransaction | CommitUncertain)
+    return error.__cause__ if wrapped and isinstance(error.__cause__, Exception) else error
 
 
 def fail_all(tasks: Sequence[WriteTask], error: Exception) -> list[WriteResult]:

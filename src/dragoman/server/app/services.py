@@ -31,7 +31,7 @@ from dragoman.server.app.operations import build_policy, build_registry, build_s
 from dragoman.server.app.providers import secret_names
 from dragoman.server.version import version
 from dragoman.store.encryption import MasterKey
-from dragoman.store.store import Store
+from dragoman.store.store import DatabaseSettings, Store
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
 
@@ -70,7 +70,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         stack.push_async_callback(tracing.close)
         store = await Store.open(
             environment.data,
-            synchronous=config.synchronous,
+            database=DatabaseSettings(config.database, config.synchronous),
             tolerate_outages=True,
             master_key=read_master_key(config, environment.environ),
         )

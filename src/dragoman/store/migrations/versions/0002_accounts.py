@@ -8,20 +8,22 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.types import TypeEngine
 
+from dragoman.store.tables import INTEGER, TEXT
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-KEYS: dict[str, TypeEngine[Any]] = {"models": sa.Text(), "limits": sa.Text(), "expires_at": sa.Double()}
+KEYS: dict[str, TypeEngine[Any]] = {"models": TEXT, "limits": TEXT, "expires_at": sa.Double()}
 USAGE: dict[str, TypeEngine[Any]] = {
-    "request_id": sa.Text(),
-    "door": sa.Text(),
-    "key_name": sa.Text(),
+    "request_id": TEXT,
+    "door": TEXT,
+    "key_name": TEXT,
     "first_byte": sa.Double(),
-    "upstream_status": sa.Integer(),
-    "error": sa.Text(),
-    "price_model": sa.Text(),
+    "upstream_status": INTEGER,
+    "error": TEXT,
+    "price_model": TEXT,
 }
 
 
@@ -51,8 +53,8 @@ def downgrade() -> None:
 def create_former_secrets() -> None:
     op.create_table(
         "former_secrets",
-        sa.Column("hash", sa.Text(), nullable=False),
-        sa.Column("key_id", sa.Text(), nullable=False),
+        sa.Column("hash", TEXT, nullable=False),
+        sa.Column("key_id", TEXT, nullable=False),
         sa.Column("valid_until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("hash", name="pk_former_secrets"),
         sa.ForeignKeyConstraint(
@@ -64,10 +66,10 @@ def create_former_secrets() -> None:
 def create_secrets() -> None:
     op.create_table(
         "secrets",
-        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("name", TEXT, nullable=False),
         sa.Column("nonce", sa.LargeBinary(), nullable=False),
         sa.Column("ciphertext", sa.LargeBinary(), nullable=False),
-        sa.Column("key_id", sa.Text(), nullable=False),
+        sa.Column("key_id", TEXT, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_secrets"),
@@ -77,8 +79,8 @@ def create_secrets() -> None:
 def create_budgets() -> None:
     op.create_table(
         "budgets",
-        sa.Column("scope", sa.Text(), nullable=False),
-        sa.Column("window", sa.Text(), nullable=False),
+        sa.Column("scope", TEXT, nullable=False),
+        sa.Column("window", TEXT, nullable=False),
         sa.Column("spent", sa.BigInteger(), nullable=False),
         sa.Column("reserved", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("scope", "window", name="pk_budgets"),

@@ -8,17 +8,19 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.types import TypeEngine
 
+from dragoman.store.tables import INTEGER, TEXT
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
 
 CALLS: dict[str, TypeEngine[Any]] = {
-    "agent": sa.Text(),
-    "step": sa.Integer(),
+    "agent": TEXT,
+    "step": INTEGER,
     "cost": sa.Double(),
-    "attempts": sa.Integer(),
-    "notes": sa.Text(),
+    "attempts": INTEGER,
+    "notes": TEXT,
 }
 INDEXES = {
     "calls": (("parent_id",), ("owner", "started_at")),
@@ -54,23 +56,23 @@ def downgrade() -> None:
 def create_approvals() -> None:
     op.create_table(
         "approvals",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("operation", sa.Text(), nullable=False),
-        sa.Column("input", sa.Text()),
-        sa.Column("input_hash", sa.Text(), nullable=False),
-        sa.Column("items", sa.Text(), nullable=False),
-        sa.Column("answerers", sa.Text(), nullable=False),
-        sa.Column("status", sa.Text(), nullable=False),
+        sa.Column("id", TEXT, nullable=False),
+        sa.Column("owner", TEXT, nullable=False),
+        sa.Column("operation", TEXT, nullable=False),
+        sa.Column("input", TEXT),
+        sa.Column("input_hash", TEXT, nullable=False),
+        sa.Column("items", TEXT, nullable=False),
+        sa.Column("answerers", TEXT, nullable=False),
+        sa.Column("status", TEXT, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
         *(
-            sa.Column(name, sa.Text())
+            sa.Column(name, TEXT)
             for name in ("call_id", "run_id", "session_id", "tool_call_id", "agent", "key_id")
         ),
         sa.Column("answered_at", sa.Double()),
-        sa.Column("answered_by", sa.Text()),
-        sa.Column("reason", sa.Text()),
+        sa.Column("answered_by", TEXT),
+        sa.Column("reason", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_approvals"),
     )
 
@@ -78,12 +80,12 @@ def create_approvals() -> None:
 def create_artifacts() -> None:
     op.create_table(
         "artifacts",
-        sa.Column("id", sa.Text(), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("media_type", sa.Text(), nullable=False),
+        sa.Column("id", TEXT, nullable=False),
+        sa.Column("owner", TEXT, nullable=False),
+        sa.Column("media_type", TEXT, nullable=False),
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
-        *(sa.Column(name, sa.Text()) for name in ("operation", "call_id", "run_id", "session_id")),
+        *(sa.Column(name, TEXT) for name in ("operation", "call_id", "run_id", "session_id")),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_artifacts"),
     )
@@ -92,18 +94,18 @@ def create_artifacts() -> None:
 def create_mcp() -> None:
     op.create_table(
         "mcp_servers",
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("body", TEXT, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("name", name="pk_mcp_servers"),
     )
     op.create_table(
         "definitions",
-        sa.Column("server", sa.Text(), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("hash", sa.Text(), nullable=False),
-        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("server", TEXT, nullable=False),
+        sa.Column("name", TEXT, nullable=False),
+        sa.Column("hash", TEXT, nullable=False),
+        sa.Column("body", TEXT, nullable=False),
         sa.Column("approved_at", sa.Double(), nullable=False),
-        sa.Column("approved_by", sa.Text()),
+        sa.Column("approved_by", TEXT),
         sa.PrimaryKeyConstraint("server", "name", name="pk_definitions"),
     )

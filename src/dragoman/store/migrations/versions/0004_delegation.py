@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from dragoman.store.tables import TEXT
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
@@ -13,7 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("approvals", sa.Column("state", sa.LargeBinary()))
-    op.add_column("usage", sa.Column("call_id", sa.Text()))
+    op.add_column("usage", sa.Column("call_id", TEXT))
     inside = sa.text("call_id IS NOT NULL")
     op.create_index("ix_usage_call_id", "usage", ["call_id"], sqlite_where=inside, postgresql_where=inside)
 

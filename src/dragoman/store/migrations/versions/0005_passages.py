@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from dragoman.store.tables import INTEGER, TEXT
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -17,11 +19,11 @@ def upgrade() -> None:
     op.create_table(
         "passages",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("session_id", sa.Text(), nullable=False),
-        sa.Column("message_id", sa.Text(), nullable=False),
-        sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("scope", sa.Text(), nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("session_id", TEXT, nullable=False),
+        sa.Column("message_id", TEXT, nullable=False),
+        sa.Column("position", INTEGER, nullable=False),
+        sa.Column("scope", TEXT, nullable=False),
+        sa.Column("text", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_passages"),
         sa.ForeignKeyConstraint(
             PLACE,
@@ -38,8 +40,8 @@ def marks() -> None:
     """What there are passages of."""
     op.create_table(
         "indexed_sessions",
-        sa.Column("session_id", sa.Text(), nullable=False),
-        sa.Column("runs", sa.Integer(), nullable=False),
+        sa.Column("session_id", TEXT, nullable=False),
+        sa.Column("runs", INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("session_id", name="pk_indexed_sessions"),
         sa.ForeignKeyConstraint(
             ["session_id"],
@@ -51,9 +53,9 @@ def marks() -> None:
     )
     op.create_table(
         "indexed_messages",
-        sa.Column("session_id", sa.Text(), nullable=False),
-        sa.Column("message_id", sa.Text(), nullable=False),
-        sa.Column("runs", sa.Integer(), nullable=False),
+        sa.Column("session_id", TEXT, nullable=False),
+        sa.Column("message_id", TEXT, nullable=False),
+        sa.Column("runs", INTEGER, nullable=False),
         sa.PrimaryKeyConstraint("session_id", "message_id", name="pk_indexed_messages"),
         sa.ForeignKeyConstraint(
             ["session_id", "message_id"],

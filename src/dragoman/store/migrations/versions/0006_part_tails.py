@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from dragoman.store.tables import INTEGER, TEXT
+
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
@@ -20,11 +22,11 @@ PLACE = ("session_id", "message_id", "position")
 def upgrade() -> None:
     op.create_table(
         "part_tails",
-        sa.Column("session_id", sa.Text(), nullable=False),
-        sa.Column("message_id", sa.Text(), nullable=False),
-        sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("session_id", TEXT, nullable=False),
+        sa.Column("message_id", TEXT, nullable=False),
+        sa.Column("position", INTEGER, autoincrement=False, nullable=False),
         sa.Column("start", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("text", sa.Text(), nullable=False),
+        sa.Column("text", TEXT, nullable=False),
         sa.PrimaryKeyConstraint(*PLACE, "start", name="pk_part_tails"),
         sa.ForeignKeyConstraint(
             PLACE,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from dragoman.store.tables import TEXT
+
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -14,8 +16,8 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "spoke_namespaces",
-        sa.Column("namespace", sa.Text(), nullable=False),
-        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("namespace", TEXT, nullable=False),
+        sa.Column("owner", TEXT, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("namespace", name="pk_spoke_namespaces"),
     )

@@ -1,0 +1,181 @@
+"""A real Postgres for the tests: one server a test process, and a schema of its own for each test.
+
+The server listens on a socket in a temporary folder, keeps nothing (no fsync), and is stopped by its pid.
+Under root it runs as another user, since Postgres refuses root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+
+DEBIAN = Path("/usr/lib/postgresql")
+USER = "dragoman"
+SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "autovacuum": "off",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "log_min_messages": "fatal",
+    "max_wal_senders": "0",
+    "wal_level": "minimal",
+}
+READY_SECONDS = 60.0
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program of Postgres: on PATH, or the newest of Debian."""
+    found = sorted(DEBIAN.glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
+    program = str(found[-1]) if found else shutil.which(name)
+    if program is None:
+        raise AssertionError(f"these tests need Postgres, and there is no {name}: apt-get install postgresql")
+    return program
+
+
+class PostgresServer:
+    """A server with one database. `close` stops it."""
+
+    def __init__(self) -> None:
+        self._names = count()
+        self._used_schemas: list[str] = []
+        self._operator: psycopg.Connection[tuple[Any, ...]] | None = None
+        self.folder = Path(tempfile.mkdtemp(prefix="dragoman-postgres-"))
+        self._data = self.folder / "data"
+        self._user = unprivileged_user()
+        self._data.mkdir(mode=0o700)
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+            shutil.chown(self._data, self._user)
+        initdb = ["initdb", "--no-sync", "--auth=trust", f"--username={USER}", "--encoding=UTF8"]
+        self._run(*initdb, "--locale=C.UTF-8", f"--pgdata={self._data}")
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, and wait until it takes connections."""
+        settings = [f"-c{name}={value}" for name, value in SETTINGS.items()]
+        command = [find_program("postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                psycopg.connect(self.url(), autocommit=True).close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < deadline, (self.folder / "log").read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT cuts all connections, SIGQUIT is a crash."""
+        if self._operator is not None:
+            self._operator.close()
+        self._process.send_signal(how)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Stop the server, and remove its folder."""
+        if self._process.poll() is None:
+            self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, schema: str | None = None, **options: str) -> str:
+        """Return the URL of the database, with its tables in a schema."""
+        if schema is not None:
+            options["options"] = f"-csearch_path={schema}"
+        more = "".join(f"&{name}={quote(value, safe='')}" for name, value in options.items())
+        return f"postgresql:///postgres?host={quote(str(self.folder), safe='')}&user={USER}{more}"
+
+    @contextmanager
+    def schema(self, *, new: bool = False) -> Iterator[str]:
+        """The name of a schema without rows, whose tables may have been used before; or of a new, empty one.
+
+        Creating tables takes longer than most tests.
+        """
+        if self._used_schemas and not new:
+            name = self._used_schemas.pop()
+        else:
+            name = f"test_{next(self._names)}"
+            self.execute(f"CREATE SCHEMA {name}")
+        yield name
+        if new:
+            self.execute(f"SET client_min_messages = warning; DROP SCHEMA {name} CASCADE")
+            return
+        tables = self.execute(f"SELECT relname FROM pg_class WHERE relkind = 'r' AND {in_schema(name)}")
+        emptied = [table for (table,) in tables if table != "alembic_version"]
+        self.execute(";".join(f"DELETE FROM {name}.{table}" for table in emptied))
+        self._used_schemas.append(name)
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run SQL as the server's operator; return the rows of a single statement."""
+        if self._operator is None or self._operator.closed:
+            self._operator = psycopg.connect(self.url(), autocommit=True)
+        cursor = self._operator.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+    def cut_connections(self) -> int:
+        """Let the server close all connections but its operator's; return how many there were."""
+        sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()"
+        return len(self.execute(f"{sql} AND backend_type = 'client backend'"))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [find_program(program), *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            **self._as_user(),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _as_user(self) -> dict[str, Any]:
+        place: dict[str, Any] = {"cwd": self.folder, "stdin": subprocess.DEVNULL}
+        if self._user is None:
+            return place
+        group = pwd.getpwnam(self._user).pw_gid
+        return {**place, "user": self._user, "group": group, "extra_groups": []}
+
+
+def in_schema(name: str) -> str:
+    """Return the condition of a relation in a schema."""
+    return f"relnamespace = '{name}'::regnamespace"
+
+
+def unprivileged_user() -> str | None:
+    """Return the user that runs the server; None for the user of the tests."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+_shared: list[PostgresServer] = []
+
+
+def shared_server() -> PostgresServer:
+    """Return the server of this test process, started by the first test that needs it."""
+    if not _shared:
+        _shared.append(PostgresServer())
+    return _shared[0]
+
+
+def close_shared_server() -> None:
+    """Stop the server of this test process, if it has one."""
+    while _shared:
+        _shared.pop().close()

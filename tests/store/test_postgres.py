@@ -1,0 +1,312 @@
+"""Postgres: lost connections, outages, the hub's lock, what is refused at the start, what is never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import psycopg
+import pytest
+
+from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavailable
+from dragoman.store.connection import DatabaseConnection
+from dragoman.store.postgres import backend as postgres
+from dragoman.store.postgres.backend import PostgresBackend
+from dragoman.store.store import DatabaseSettings, Store
+from tests.postgres_server import shared_server
+from tests.store.places import Place, empty_place
+from tests.store.samples import session
+
+DEADLINE = 120.0
+PASSWORD = "s3cret-p%40ss"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    with empty_place("postgres", tmp_path / "data") as found:
+        yield found
+
+
+@pytest.fixture
+def new_place(tmp_path: Path) -> Iterator[Place]:
+    with empty_place("postgres", tmp_path / "data", new=True) as found:
+        yield found
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock of another hub is waited for a moment only."""
+    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.0)
+
+
+def fail_with(state: str) -> str:
+    """SQL that fails with a state of the server's."""
+    return f"DO $$ BEGIN RAISE EXCEPTION 'something is wrong' USING ERRCODE = '{state}'; END $$"
+
+
+async def test_what_is_written_and_read_after_all_connections_were_cut_is_as_if_nothing_had_been(
+    place: Place,
+) -> None:
+    async with await place.open(tolerate_outages=True) as store:
+        await store.sessions.create(session("a"))
+        assert await store.sessions.get("a") == session("a")
+        assert shared_server().cut_connections() >= 3
+        await store.sessions.create(session("b"))
+        assert await store.sessions.get("b") == session("b")
+        assert store.database.is_up
+
+
+async def test_a_job_whose_connection_is_cut_in_the_middle_runs_again_and_is_done_once(place: Place) -> None:
+    attempts: list[int] = []
+
+    def job(connection: DatabaseConnection) -> str:
+        connection.execute("INSERT INTO mcp_servers VALUES ('x', '', 1)", {})
+        attempts.append(1)
+        if len(attempts) == 1:
+            shared_server().cut_connections()
+        connection.execute("INSERT INTO mcp_servers VALUES ('y', '', 1)", {})
+        return "done"
+
+    def query(connection: DatabaseConnection) -> int:
+        count = len(connection.fetch_all("SELECT * FROM mcp_servers", {}))
+        if len(attempts) == 2:
+            attempts.append(2)
+            shared_server().cut_connections()
+        return count + len(connection.fetch_all("SELECT * FROM mcp_servers", {}))
+
+    async with await place.open(tolerate_outages=True) as store:
+        assert await store.write(job) == "done"
+        assert await store.database.read(query) == 4
+        assert store.database.is_up
+    assert attempts == [1, 1, 2]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_commit_whose_answer_is_lost_is_looked_up_and_done_once(place: Place, moment: str) -> None:
+    """The connection is cut just before the server commits, or after it has and before it says so."""
+    async with await place.open() as store:
+        connection = await store.write(lambda connection: connection)
+        raw = connection._raw  # type: ignore[attr-defined]
+        cut: list[str] = []
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute("INSERT INTO mcp_servers VALUES ('x', '', 1)", {})
+            if cut:
+                return
+            cut.append(moment)
+            if moment == "after":
+                raw.pgconn.exec_(b"COMMIT")
+            shared_server().cut_connections()
+
+        await store.write(job)
+        assert await names(store) == ["x"]
+
+
+async def names(store: Store) -> list[str]:
+    """The names of the MCP servers in the store."""
+    sql = "SELECT name FROM mcp_servers ORDER BY name"
+    rows = await store.database.read(lambda connection: connection.fetch_all(sql, {}))
+    return [name for (name,) in rows]
+
+
+def rising(store: Store) -> asyncio.Event:
+    """Is set when the database is up again."""
+    up = asyncio.Event()
+    store.database.on_recovery(up.set)
+    return up
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+async def test_a_server_that_is_restarted_is_an_outage_that_ends_by_itself(
+    place: Place, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.store.postgres.connection.DOUBT_SECONDS", 0.0)
+    async with await place.open(tolerate_outages=True) as store:
+        await store.sessions.create(session("a"))
+        up = rising(store)
+        await asyncio.to_thread(shared_server().stop, how)
+        try:
+            with pytest.raises(StoreError, match="cannot use the database 'postgresql://dragoman@"):
+                await store.sessions.create(session("b"))
+            for refused in (store.sessions.create(session("c")), store.sessions.get("a")):
+                with pytest.raises(Unavailable, match="the database is down"):
+                    await refused
+        finally:
+            await asyncio.to_thread(shared_server().start)
+        await asyncio.wait_for(up.wait(), DEADLINE)
+        await store.sessions.create(session("d"))
+        assert {found.id for found in await store.sessions.list("ann")} == {"a", "d"}
+
+
+async def test_a_hub_that_starts_before_its_database_waits_for_it(place: Place) -> None:
+    await asyncio.to_thread(shared_server().stop)
+    try:
+        store = await place.open(tolerate_outages=True)
+        up = rising(store)
+        assert not store.database.is_up
+    finally:
+        await asyncio.to_thread(shared_server().start)
+    async with store:
+        await asyncio.wait_for(up.wait(), DEADLINE)
+        await store.sessions.create(session())
+        assert await store.sessions.get("s") == session()
+
+
+@pytest.mark.parametrize(
+    ("state", "scope", "transient"),
+    [
+        ("53100", "writing", True),  # the disk is full
+        ("25006", "writing", False),  # a standby
+        ("53300", "all", True),  # too many connections
+        ("58030", "all", False),  # the disk is broken
+        ("55P03", None, True),  # a lock
+        ("22003", None, False),  # a number out of range
+        ("42P01", None, False),  # no such table
+    ],
+)
+async def test_what_fails_is_told_as_what_it_is(
+    place: Place, state: str, scope: str | None, *, transient: bool
+) -> None:
+    backend = PostgresBackend(str(place.url))
+    with psycopg.connect(str(place.url)) as raw, pytest.raises(psycopg.Error) as raised:
+        raw.execute(fail_with(state))
+    meaning = backend.translate_error(raised.value)
+    assert isinstance(meaning, StoreError)
+    assert (meaning.transient, backend.outage_scope(meaning)) == (transient, scope)
+    assert meaning.message.endswith(": something is wrong")
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+async def test_what_is_rolled_back_for_the_sake_of_others_runs_again(place: Place, state: str) -> None:
+    attempts: list[int] = []
+
+    def job(connection: DatabaseConnection) -> int:
+        attempts.append(len(attempts))
+        connection.execute(f"INSERT INTO mcp_servers VALUES ('{attempts[-1]}', '', 1)", {})
+        if len(attempts) < 3:
+            connection.execute(fail_with(state), {})
+        return attempts[-1]
+
+    async with await place.open() as store:
+        assert await store.write(job) == 2
+        assert await names(store) == ["2"]
+
+
+async def test_a_job_that_is_always_rolled_back_fails_with_the_reason(place: Place) -> None:
+    async with await place.open() as store:
+        with pytest.raises(StoreError, match="something is wrong") as refused:
+            await store.write(lambda connection: connection.execute(fail_with("40P01"), {}))
+        assert refused.value.transient
+
+
+async def test_refused_rows_are_told_without_their_values(place: Place) -> None:
+    async with await place.open() as store:
+        row = "INSERT INTO mcp_servers VALUES ('secret-name', 'secret-body', 1)"
+        await store.write(lambda connection: connection.execute(row, {}))
+        with pytest.raises(Conflict, match="unique constraint") as refused:
+            await store.write(lambda connection: connection.execute(row, {}))
+        orphan = "INSERT INTO indexed_sessions VALUES ('secret-session', 1)"
+        with pytest.raises(NotFound, match="was deleted") as missing:
+            await store.write(lambda connection: connection.execute(orphan, {}))
+    assert "secret" not in f"{refused.value} {missing.value}"
+
+
+async def test_a_zero_character_in_a_text_is_stored_as_a_replacement(place: Place) -> None:
+    async with await place.open() as store:
+        await store.sessions.create(session(title="a\0b"))
+        stored = await store.sessions.get("s")
+        assert stored is not None
+        assert stored.title == "a\ufffdb"
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_two_hubs_do_not_share_a_database_and_a_command_works_beside_one(
+    place: Place, tmp_path: Path
+) -> None:
+    database = DatabaseSettings(place.url)
+    async with await place.open() as hub:
+        with pytest.raises(
+            StoreError, match="is in use by another hub: 'dragoman' at this machine"
+        ) as refused:
+            await Store.open(tmp_path / "other", database=database, tolerate_outages=True)
+        assert "cannot share one database yet" in str(refused.value.hint)
+        with pytest.raises(StoreError, match="is in use by process"):
+            await place.open()
+        async with await place.open(exclusive=False) as command:
+            await command.sessions.create(session())
+        assert await hub.sessions.get("s") == session()
+    await (await Store.open(tmp_path / "other", database=database)).close()
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_hub_whose_lock_was_taken_by_another_writes_nothing_any_more(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await place.open(tolerate_outages=True) as hub:
+        await hub.sessions.create(session("a"))
+        monkeypatch.setattr(PostgresBackend, "_check_lock", lambda _: None)
+        shared_server().cut_connections()
+        monkeypatch.undo()
+        monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.0)
+        other = await Store.open(tmp_path / "other", database=DatabaseSettings(place.url))
+        async with other:
+            with pytest.raises(StoreError, match="is in use by another hub"):
+                await hub.sessions.create(session("b"))
+            assert await other.sessions.get("b") is None
+        await hub.sessions.create(session("c"))
+        assert await hub.sessions.get("c") == session("c")
+
+
+async def test_the_lock_of_a_killed_hub_does_not_outlive_it(place: Place) -> None:
+    store = await place.open()
+    shared_server().cut_connections()  # as the server does with a process that is gone
+    store.database._backend.release()
+    async with await place.open() as again:
+        await again.sessions.create(session())
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"dbname": "nowhere"}, 'database "nowhere" does not exist'),
+        ({"user": "nobody"}, 'role "nobody" does not exist'),
+        ({"options": "-csearch_path=nowhere"}, "its search_path names no schema"),
+    ],
+)
+async def test_a_hub_with_a_wrong_url_does_not_start(
+    tmp_path: Path, change: dict[str, str], expected: str
+) -> None:
+    options = {"host": str(shared_server().folder), "user": "dragoman", "dbname": "postgres", **change}
+    database = DatabaseSettings(f"postgresql://?{urlencode(options)}")
+    with pytest.raises(StoreError, match=expected) as refused:
+        await Store.open(tmp_path, database=database, tolerate_outages=True)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql://ann:{PASSWORD}@127.0.0.1:1/hub",
+        f"postgres://127.0.0.1:1/hub?user=ann&password={PASSWORD}",
+        f"postgresql://ann:{PASSWORD}%zz@127.0.0.1:1/hub",
+        f"postgresql://ann:{PASSWORD}@127.0.0.1:1/hub?nonsense=1",
+        f"mysql://ann:{PASSWORD}@127.0.0.1/hub",
+        f"postgresql://ann:{PASSWORD}@[::1/hub",
+    ],
+)
+async def test_a_password_is_never_shown(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = DatabaseSettings(url)
+    shown = [repr(settings)]
+    with pytest.raises((StoreError, ConfigError)) as refused:
+        await Store.open(tmp_path, database=settings)
+    shown += [str(refused.value), repr(refused.value), str(refused.value.hint)]
+    try:
+        async with await Store.open(tmp_path, database=settings, tolerate_outages=True) as store:
+            shown += [str(store.database.problem), repr(store.database._backend)]
+    except ConfigError as error:
+        shown.append(str(error))
+    assert not [text for text in (*shown, caplog.text) if "s3cret" in text or "p@ss" in text]
