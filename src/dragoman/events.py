@@ -50,6 +50,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
             if count is not None and count > MAX_TOKENS:
                 msgspec.structs.force_setattr(self, name, MAX_TOKENS)
 
+    @property
+    def cached(self) -> int:
+        """The part of the input that was read from the cache or written into it."""
+        return (self.cached_input_tokens or 0) + (self.cache_write_tokens or 0)
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             input_tokens=_sum_known(self.input_tokens, other.input_tokens),

@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from dragoman.events import MAX_TOKENS
+from dragoman.limits import Limits
 from tests.gateway.metered_hub import HI, Site, desk
 from tests.gateway.sdk_clients import Failed, Pair, completion, final, heard, message, snapshot
 from tests.gateway.test_anthropic_sdk import WHOLE as MESSAGE
+from tests.gateway.test_budgets import standing
 from tests.gateway.test_openai_sdk import WHOLE as COMPLETION
 from tests.gateway.upstream import Answer, Stage, document
 from tests.providers.servers import ok
@@ -86,12 +88,43 @@ async def test_a_count_that_cannot_be_is_clamped_and_the_reservation_is_charged(
         choice = b'{"index":0,"message":{"role":"assistant","content":"a"},"finish_reason":"stop"}'
         frame = b'{%s,"object":"chat.completion","choices":[%s],"usage":%s}' % (head, choice, counted)
     async with desk(tmp_path, keys=True, up=Site(ok(frame))) as at:
-        key = await at.key(limits={"usd_per_day": 5})
+        key = await at.key(limits=Limits(usd_total=5.0))
         response = await at.chat(key=key, stream=stream, max_tokens=1000, messages=HI)
         assert response.status_code == 200
         row = await at.row()
         assert row.tokens.output_tokens == MAX_TOKENS
         assert row.cost is None
+        spent, reserved = await standing(at)
+        assert reserved == 0
+        assert 1000 * 2000 < spent <= 1000 * 2000 + 100 * 1000  # 1000 tokens of the answer and a short prompt
+
+
+EMPTY_BODIES = [b"", b"\n", b"{}"]
+EMPTY_STREAMS = [b"null", b"[]", b": ping\n\n", b"data: [DONE]\n\n"]  # not as lines of JSON
+
+
+async def test_an_empty_200_is_the_same_error_at_every_endpoint(tmp_path: Path) -> None:
+    sites = {family: Site(type=family) for family in ("openai", "anthropic", "ollama")}
+    config: dict[str, Any] = {**sites, "model": "openai/m"}
+    async with desk(tmp_path, **config) as at:
+        for family, site in sites.items():
+            streams = [] if family == "ollama" else EMPTY_STREAMS
+            for number, body in enumerate([*EMPTY_BODIES, *streams]):
+                for kind in ("application/json", "text/event-stream", "application/x-ndjson", None):
+                    site.replies(ok(body, *([f"content-type: {kind}"] if kind else [])))
+                    for ask in (at.chat, at.message):
+                        for stream in (False, True):
+                            response = await ask(f"{family}/m", stream=stream)
+                            error = response.json()["error"]
+                            assert response.status_code == 502, (family, body, kind, stream)
+                            assert "the provider's answer is empty" in error["message"]
+                frames = await at.run("Hi", session=f"{family}{number}", model=f"{family}/m")
+                (text,) = [frame["errorText"] for frame in frames if frame["type"] == "error"]
+                assert "the provider's answer is empty" in text
+        rows = await at.rows()
+        assert {(row.status, row.error, row.tokens.total_tokens) for row in rows} == {
+            ("failed", "network", None)
+        }
 
 
 COMPRESSIONS: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress}

@@ -230,7 +230,6 @@ def test_an_error_ends_the_stream_after_the_frames_before_it(bad: Any, category:
     "odd",
     [
         b"event: ping\ndata: \n\n",
-        b"data: [DONE]\n\n",
         b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":7}}\n\n',
         b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":null}\n\n',
         b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"text":"\\ud83d"}}\n\n',
@@ -243,6 +242,20 @@ def test_irregular_frames_are_passed_on_unchanged(odd: bytes) -> None:
     raw = sse(*HELLO[:2]) + odd + sse(*HELLO[2:])
     tap, output = relay(raw)
     assert (output, tap.failure, tap.done) == (frames(raw), None, True)
+
+
+@pytest.mark.parametrize("name", [b"", b"event: data\n", b"event: done\n", b"event: message_stop\n"])
+@pytest.mark.parametrize("data", [b"[DONE]", b" [DONE] ", b'"[DONE]"'])
+@pytest.mark.parametrize("place", [0, 2, len(HELLO) - 1, len(HELLO)])
+def test_done_is_left_out_wherever_it_is(name: bytes, data: bytes, place: int) -> None:
+    before, after = sse(*HELLO[:place]), sse(*HELLO[place:])
+    tap, output = relay(before + name + b"data: " + data + b"\n\n" + after)
+    assert (output, tap.failure, tap.done) == (frames(before + after), None, True)
+
+
+def test_done_alone_is_an_empty_answer_and_nothing_is_passed_on() -> None:
+    tap, output = relay(b"data: [DONE]\n\n")
+    assert (output, failed(tap).message) == ([], "the provider's answer is empty")
 
 
 def test_a_comment_is_passed_on_as_a_keep_alive() -> None:

@@ -41,8 +41,9 @@ def test_a_completion_document_has_usage_model_and_finish_reason() -> None:
         (b"", "network"),
         (b"  ", "network"),
         (b"<html>", "api_error"),
-        (b"null", "api_error"),
-        (b"{}", "api_error"),
+        (b"null", "network"),
+        (b"{}", "network"),
+        (b"[]", "network"),
         (completion(), "api_error"),
         (completion("error"), "api_error"),
         (msgspec.json.encode(OVERLOADED), "overloaded"),
@@ -66,7 +67,7 @@ def test_an_embeddings_document_has_usage() -> None:
     whole = read_embeddings(msgspec.json.encode(document))
     assert (whole.usage, whole.model) == (Usage(input_tokens=5, total_tokens=5), "e")
     with pytest.raises(ProviderError, match="no data"):
-        read_embeddings(b"{}")
+        read_embeddings(b'{"data": []}')
 
 
 def test_a_message_document_has_usage_model_and_finish_reason() -> None:
@@ -98,8 +99,8 @@ def test_the_input_tokens_of_a_message_include_cached_tokens() -> None:
     [
         (b"", "network"),
         (b"<html>", "api_error"),
-        (b"{}", "api_error"),
-        (b"[]", "api_error"),
+        (b"{}", "network"),
+        (b"[]", "network"),
         (msgspec.json.encode({"type": "error", **OVERLOADED}), "overloaded"),
         (message(content=None), "api_error"),
         (message(**OVERLOADED), "overloaded"),

@@ -478,7 +478,7 @@ class ModelCall(Generic[T]):
         if usage is None and not (progress.started or abandoned):
             return NO_USAGE
         usage = usage or NO_USAGE
-        prompt = self.input_tokens if usage.input_tokens is None else usage.input_tokens
+        prompt = max(self.input_tokens, usage.cached) if usage.input_tokens is None else usage.input_tokens
         output = -(-progress.text_length // CHARACTERS_PER_TOKEN)
         return replace(
             usage, input_tokens=prompt, output_tokens=output, total_tokens=prompt + output, estimated=True

@@ -181,6 +181,9 @@ def nesting_error() -> ProviderError:
     return ProviderError("the provider sent JSON that is nested too deeply", category="api_error")
 
 
+EMPTY_VALUES: tuple[Any, ...] = (None, {}, [])  # JSON documents without an answer: as an empty body
+
+
 def incomplete_answer_error(
     problem: str = "ended without a finish reason", *, started: bool = True, saw_done: bool = False
 ) -> ProviderError:

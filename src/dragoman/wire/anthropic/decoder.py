@@ -22,6 +22,7 @@ from dragoman.wire.anthropic.chunk import (
 from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.provider_errors import (
+    EMPTY_VALUES,
     find_error,
     incomplete_answer_error,
     invalid_json_error,
@@ -112,6 +113,8 @@ class AnthropicDecoder:
             raise invalid_json_error(raw, error) from None
         except RecursionError:
             raise nesting_error() from None
+        if value in EMPTY_VALUES:
+            raise incomplete_answer_error(started=False)
         if not isinstance(value, Mapping) or not isinstance(value.get("content"), list):
             raise anthropic_error(find_error(value) or f"the answer has no content: {preview(raw)}")
         try:

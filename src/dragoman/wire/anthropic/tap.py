@@ -116,6 +116,7 @@ class AnthropicTap:
             self.failure = self._frames.failure
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        frames = without_done(frames)
         for index, frame in enumerate(frames):
             event = read_event(frame)
             if event is None:
@@ -209,11 +210,16 @@ def has_wrong_name(frame: bytes, event: AnthropicTapEvent) -> bool:
     )
 
 
+def without_done(frames: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the frames without the `[DONE]` of some gateways, which Anthropic's SDKs cannot read."""
+    if not any(b"[DONE]" in frame for frame in frames):
+        return frames
+    return [frame for frame in frames if frame.strip() not in (b"[DONE]", b'"[DONE]"')]
+
+
 def _is_ignorable(frame: bytes) -> bool:
-    """Whether invalid JSON can be skipped: `[DONE]` of some gateways, or a heartbeat."""
-    if isinstance(frame, NamedFrame):
-        return frame.event == "ping" or frame.strip() in (b"", b"[DONE]")
-    return frame.strip() in (b"", b"[DONE]")
+    """Whether invalid JSON can be skipped: an empty frame, or a heartbeat."""
+    return not frame.strip() or (isinstance(frame, NamedFrame) and frame.event == "ping")
 
 
 def frame_error(frame: bytes) -> Any:

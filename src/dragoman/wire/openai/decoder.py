@@ -16,7 +16,9 @@ from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk,
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
+    EMPTY_VALUES,
     find_error,
+    incomplete_answer_error,
     invalid_json_error,
     nesting_error,
     preview,
@@ -101,6 +103,8 @@ class OpenAIDecoder:
         except ValueError as error:
             raise invalid_json_error(raw, error) from None
         try:
+            if value in EMPTY_VALUES:
+                raise incomplete_answer_error(started=False)
             if not isinstance(value, dict) or not value.get("choices"):
                 raise provider_error(find_error(value) or f"the answer has no choices: {preview(raw)}")
             self._builder.add_chunk(lenient_chunk(value))

@@ -14,6 +14,7 @@ from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.repair import encode_repaired, repair_document
 from dragoman.wire.openai.usage import OpenAIUsage, read_standard_usage, read_usage
 from dragoman.wire.provider_errors import (
+    EMPTY_VALUES,
     find_error,
     incomplete_answer_error,
     invalid_json_error,
@@ -120,6 +121,8 @@ def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
             value = parse_lenient_json(raw)
         except ValueError:
             raise invalid_json_error(raw) if raw.strip() else incomplete_answer_error(started=False) from None
+    if value in EMPTY_VALUES:
+        raise incomplete_answer_error(started=False)
     if isinstance(value, dict) and value.get(required_field) and not value.get("error"):
         return value
     raise provider_error(find_error(value) or f"the answer has no {required_field}")

@@ -5,20 +5,31 @@ Source: wire notes on providers, §4.4. Absent counts stay unknown; an object wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from dragoman.events import Usage
 
+_READ_FIELDS = (
+    "cached_tokens",
+    "prompt_cache_hit_tokens",
+    "cache_read_input_tokens",
+    "cache_read_tokens",
+    "cached_input_tokens",
+    "num_cached_tokens",
+)
+_WRITE_FIELDS = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+
 
 class OpenAIPromptDetails(msgspec.Struct, gc=False):
-    """The cached part of the prompt."""
+    """The cached part of the prompt; the last field is that of other vendors."""
 
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
     cache_creation_tokens: int | None = None
+    cache_creation_input_tokens: Any = None
 
 
 class OpenAICompletionDetails(msgspec.Struct, gc=False):
@@ -36,8 +47,14 @@ class OpenAIUsage(msgspec.Struct, gc=False):
     prompt_tokens_details: OpenAIPromptDetails | None = None
     completion_tokens_details: OpenAICompletionDetails | None = None
     prompt_cache_hit_tokens: Any = None
+    prompt_cache_miss_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
+    cache_read_tokens: Any = None
+    cache_write_tokens: Any = None
+    cache_creation_tokens: Any = None
+    cached_input_tokens: Any = None
+    num_cached_tokens: Any = None
     cached_tokens: Any = None
     reasoning_tokens: Any = None
 
@@ -47,8 +64,14 @@ def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
     total = usage.prompt_tokens + usage.completion_tokens
     vendor_counts = (
         usage.prompt_cache_hit_tokens,
+        usage.prompt_cache_miss_tokens,
         usage.cache_read_input_tokens,
         usage.cache_creation_input_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.cache_creation_tokens,
+        usage.cached_input_tokens,
+        usage.num_cached_tokens,
         usage.cached_tokens,
         usage.reasoning_tokens,
     )
@@ -58,13 +81,19 @@ def read_standard_usage(usage: OpenAIUsage) -> Usage | None:
         return None
     prompt_details = usage.prompt_tokens_details or _NO_PROMPT_DETAILS
     completion_details = usage.completion_tokens_details
+    read = prompt_details.cached_tokens
+    written = _first(prompt_details.cache_write_tokens, prompt_details.cache_creation_tokens)
+    if prompt_details.cache_creation_input_tokens is not None or not (
+        0 <= min(read or 0, written or 0) <= (read or 0) + (written or 0) <= usage.prompt_tokens
+    ):
+        return None
     return Usage(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,
         total_tokens=total,
         reasoning_tokens=completion_details.reasoning_tokens if completion_details is not None else None,
-        cached_input_tokens=prompt_details.cached_tokens,
-        cache_write_tokens=_first(prompt_details.cache_write_tokens, prompt_details.cache_creation_tokens),
+        cached_input_tokens=read,
+        cache_write_tokens=written,
     )
 
 
@@ -80,7 +109,11 @@ def has_counts(value: Any) -> bool:
 
 
 def read_usage(value: Any, *, model: str = "") -> Usage | None:
-    """Convert a usage object; `model` is the answering model, since two families count differently."""
+    """Convert a usage object; `model` is the answering model, since two families count differently.
+
+    The input includes what was read from the cache and written into it, also where a vendor counts that
+    beside `prompt_tokens`.
+    """
     if not isinstance(value, dict):
         return None
     input_tokens = _token_count(value, "prompt_tokens", "input_tokens")
@@ -88,21 +121,18 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
     total = _token_count(value, "total_tokens")
     if not (input_tokens or output_tokens or total):
         return None
-    prompt_details, completion_details = (
-        _details(value, "prompt", "input"),
-        _details(value, "completion", "output"),
-    )
+    completion_details = _details(value, "completion", "output")
     reasoning = _first(
         _token_count(completion_details, "reasoning_tokens"), _token_count(value, "reasoning_tokens")
     )
-    cache_read = _token_count(value, "cache_read_input_tokens")
-    cache_write = _token_count(value, "cache_creation_input_tokens")
-    if input_tokens is not None and output_tokens is not None:
-        gap = (total or 0) - input_tokens - output_tokens
-        cache_tokens = (cache_read or 0) + (cache_write or 0)
-        if cache_tokens and (gap == cache_tokens or input_tokens < cache_tokens):
-            input_tokens += cache_tokens  # as in Anthropic's usage: the prompt excludes cached tokens
-        elif gap > 0 and (gap == reasoning or _omits_reasoning(model)):
+    cache = _read_cache(value)
+    if input_tokens is None and total is not None and output_tokens is not None:
+        input_tokens = max(0, total - output_tokens)
+    if input_tokens is not None:
+        gap = (total or 0) - input_tokens - (output_tokens or 0)
+        input_tokens += cache.outside(input_tokens, gap=gap, reasoning=reasoning or 0)
+        gap = (total or 0) - input_tokens - (output_tokens or 0)
+        if output_tokens is not None and gap > 0 and (gap == reasoning or _omits_reasoning(model)):
             output_tokens += gap
     return Usage(
         input_tokens=input_tokens,
@@ -111,15 +141,58 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
         if input_tokens is None or output_tokens is None
         else max(total or 0, input_tokens + output_tokens),
         reasoning_tokens=reasoning,
-        cached_input_tokens=_first(
-            _token_count(prompt_details, "cached_tokens"),
-            _token_count(value, "prompt_cache_hit_tokens", "cached_tokens"),
-            cache_read,
-        ),
-        cache_write_tokens=_first(
-            _token_count(prompt_details, "cache_write_tokens", "cache_creation_tokens"), cache_write
+        cached_input_tokens=cache.read,
+        cache_write_tokens=cache.written,
+    )
+
+
+class CacheCounts(msgspec.Struct, frozen=True):
+    """The cached tokens of a prompt. `missed` are those of DeepSeek; `separate`: named as Anthropic names
+    counts that `input_tokens` excludes.
+    """
+
+    read: int | None
+    written: int | None
+    missed: int | None
+    separate: bool
+
+    def outside(self, input_tokens: int, *, gap: int, reasoning: int) -> int:
+        """Return how many of them the input does not include; `gap` is by how much the total exceeds it."""
+        read, written = self.read or 0, self.written or 0
+        cached = read + written
+        for count in (cached, read, written):
+            if count and gap in (count, count + reasoning) and input_tokens + count >= cached:
+                return count
+        if self.separate or read > input_tokens:
+            return cached
+        if self.missed is not None and input_tokens < cached + self.missed:
+            return cached + self.missed - input_tokens
+        return written if cached > input_tokens else 0
+
+
+def _read_cache(value: Mapping[str, Any]) -> CacheCounts:
+    places = (_details(value, "prompt", "input"), value)
+    read, written = _largest_count(places, _READ_FIELDS), _largest_count(places, _WRITE_FIELDS)
+    anthropic_names = [
+        name for name in ("cache_read_input_tokens", "cache_creation_input_tokens") if value.get(name)
+    ]
+    input_tokens = _token_count(value, "prompt_tokens", "input_tokens") or 0
+    return CacheCounts(
+        read=read,
+        written=written,
+        missed=_token_count(value, "prompt_cache_miss_tokens"),
+        separate=bool(anthropic_names)
+        and (
+            (read or 0) + (written or 0) > input_tokens
+            or ("prompt_tokens" not in value and "total_tokens" not in value)
         ),
     )
+
+
+def _largest_count(places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int | None:
+    """The largest of the counts under these names: some vendors send zeros beside their own field."""
+    counts = [_token_count(place, name) for place in places for name in names]
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _omits_reasoning(model: str) -> bool:
@@ -155,5 +228,5 @@ def _first(*counts: int | None) -> int | None:
     return next((count for count in counts if count is not None), None)
 
 
-_NO_VENDOR_FIELDS = (None,) * 5
+_NO_VENDOR_FIELDS = (None,) * 11
 _NO_PROMPT_DETAILS = OpenAIPromptDetails()
