@@ -214,8 +214,14 @@ class ToolCallBuilder:
     def complete_input(self, event: e.ToolInputAvailable | e.ToolInputError, **fields: Any) -> None:
         """Set the complete arguments, valid or not; `fields` are further fields of the part."""
         self.require_state("input-streaming")
-        metadata = event.provider_metadata or self.current.call_provider_metadata
-        self.current = replace(self.current, input=event.input, call_provider_metadata=metadata, **fields)
+        earlier, more = self.current.call_provider_metadata, event.provider_metadata
+        self.current = replace(
+            self.current,
+            input=event.input,
+            title=event.title or self.current.title,
+            call_provider_metadata={**earlier, **more} if earlier and more else more or earlier,
+            **fields,
+        )
 
     def request_approval(self, approval_id: str) -> None:
         """Wait for an approval. A call may ask again later; its preliminary output is dropped."""

@@ -29,7 +29,7 @@ def test_tool_calls_are_shown_with_arguments_results_and_time(
     assert result.out == "It is 42.\n"
     lines = result.err.splitlines()
     assert lines[0] == "I calculate."
-    assert lines[1].startswith('→ hub_call {"calls":[{"tool":"math.calculate"')
+    assert lines[1].startswith('→ math.calculate, no.such math.calculate {"expression":"6 * 7"}; no.such {}')
     assert lines[2].startswith('  ✓ [{"success":true,"result":42},{"success":false')
     assert lines[2].endswith(" ms")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -94,7 +95,8 @@ def test_a_talk_without_a_hub_does_not_begin() -> None:
 
 
 def test_a_call_that_wants_approval_is_asked_about_and_the_talk_goes_on(tmp_path: Path) -> None:
-    wipe = {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]}
+    calls = [{"tool": "time.now", "input": {}}, {"tool": "danger.wipe", "input": {"disk": "a"}}]
+    wipe = {"tools": [{"name": "hub_call", "input": {"calls": calls}, "id": "c1"}]}
     config = {
         "providers": {"sim": scripted(tmp_path, "sim", [wipe, {"text": "Gone now."}])},
         "model": "sim/x",
@@ -105,7 +107,13 @@ def test_a_call_that_wants_approval_is_asked_about_and_the_talk_goes_on(tmp_path
         chat = open_chat(hub)
         chat.see("you> ")
         chat.type("wipe it")
-        assert "waits for somebody's approval" in chat.see("approve? ")
+        prompt = chat.see("approve? ")
+        assert "time.now, danger.wipe waits for somebody's approval" in prompt
+        assert '  danger.wipe {"disk":"a"}' in prompt.splitlines()[-2]
+        assert "hub_call" not in prompt
+        listed = run("approvals", "list", "--hub", hub.url).out
+        assert re.search(r"danger\.wipe +\{\"disk\":\"a\"\}", listed)
+        assert "hub" not in listed
         chat.type("y")
         shown = chat.see("you> ")
         assert "wiped a" in shown

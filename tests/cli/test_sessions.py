@@ -41,7 +41,7 @@ def test_a_session_reads_like_a_talk(run: Run, collect: str, where: tuple[str, .
     lines = result.out.splitlines()
     assert lines[3:7] == ["You", "Calculate!", "", "Assistant"]
     assert lines[7] == "I calculate."
-    assert lines[8].startswith("→ hub_call")
+    assert lines[8].startswith("→ math.calculate, no.such")
     assert '"result":42' in lines[9]
     assert lines[10] == "It is 42."
     assert lines[11].startswith("5 parts · tools/x · 2 steps")
@@ -108,7 +108,9 @@ def test_a_session_is_exported_as_ui_messages(
 
 def test_a_session_is_exported_as_markdown(run: Run, collect: str, where: tuple[str, ...]) -> None:
     text = run("sessions", "export", collect, "--format", "markdown", *where).out
-    assert text.startswith("# told\n\n## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**hub_call**")
+    assert text.startswith(
+        "# told\n\n## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**math.calculate, no.such**"
+    )
     assert text.endswith("```\n\nIt is 42.\n")
 
 

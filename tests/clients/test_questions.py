@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clients.behaviours import calculate
-from tests.clients.driver import Driver, Report, shape_of, text_of
+from tests.clients.driver import Driver, Report, run_node, shape_of, text_of
 from tests.clients.hub import Hub, StartHub
 from tests.clients.scenarios import assert_kept, send
 from tests.clients.upstream import Upstream
 
 QUESTION = {"name": "user_question", "arguments": {"text": "Which colour?", "options": ["red", "blue"]}}
 OPEN = {"text": "Which colour?", "options": ["red", "blue"], "status": "pending"}
+GUIDE = Path(__file__).parents[2] / "docs" / "usechat.md"
 MOST = 6  # requests, before a client counts as one that loops
 
 
@@ -23,7 +27,7 @@ def asking_hub(start_hub: StartHub) -> Hub:
     """A hub whose agents ask."""
     return start_hub(
         pinned=["user.question", "agents.clerk", "math.calculate"],
-        policy=[{"ask": "math.calculate", "agent": "clerk"}],
+        policy=[{"ask": "math.calculate", "agent": "clerk"}, {"ask": "time.convert"}],
         agents={
             "clerk": {
                 "model": "up/any-model",
@@ -285,3 +289,42 @@ def test_a_batch_with_a_question_is_answered_by_its_output(ask: Driver, upstream
     assert call_of(report)["output"] == [{"success": True, "result": "blue"}]
     assert len(report.posts) == 2
     assert_kept(report)
+
+
+@pytest.mark.parametrize("click", ["Approve", "Deny"])
+def test_the_guide_s_card_shows_what_runs_and_its_buttons_answer(
+    asking_hub: Hub, upstream: Upstream, sdk: str, click: str
+) -> None:
+    zone = {"time": "2026-01-01T10:00:00Z", "to_timezone": "Europe/Berlin"}
+    calls = [
+        {"tool": "time.convert", "input": zone},
+        {"tool": "math.calculate", "input": {"expression": "6 * 7"}},
+    ]
+    mark = upstream.teach(
+        [{"calls": [{"name": "hub_call", "arguments": {"calls": calls}}]}], [{"text": "That is all."}]
+    )
+    [code] = re.findall(r"```tsx\n(.*?)```", GUIDE.read_text().partition("## Approvals")[2], re.DOTALL)
+    seen = run_node(
+        "approval_card.mjs",
+        value={
+            "sdk": sdk,
+            "code": code,
+            "hub": asking_hub.url,
+            "headers": asking_hub.headers,
+            "session": f"card-{uuid.uuid4().hex}",
+            "text": f"{mark} What time is it?",
+            "click": click,
+        },
+    )
+    assert "<b>time.convert, math.calculate</b>" in seen["card"]
+    assert "time.convert (read) {" in seen["card"]
+    assert "Europe/Berlin" in seen["card"]
+    assert "math.calculate (read) {" in seen["card"]
+    assert "hub_call" not in seen["card"]
+    [part] = [part for part in seen["message"]["parts"] if part["type"] == "tool-hub_call"]
+    if click == "Approve":
+        assert [each["success"] for each in part["output"]] == [True, True]
+    else:
+        assert part["state"] == {"7": "output-denied", "6": "output-denied"}[sdk]
+    assert text_of(seen["message"]) == "That is all."
+    assert (seen["requests"], seen["hidden"]) == (2, "")

@@ -89,6 +89,7 @@ async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: P
             "status": "pending",
             "owner": "ann",
             "operation": "mail.send",
+            "operations": ["mail.send"],
             "input": {"to": "x"},
             "inputHash": "a",
             "question": None,

@@ -57,7 +57,7 @@ class Loop:
         self.output = StructuredAnswer(turn.output)
         self.history = turn.history
         self._finish_step = e.FinishStep()
-        self._normaliser = StreamNormaliser(turn.toolbox, existing_ids=())
+        self._normaliser = StreamNormaliser(turn.toolbox, turn.context, existing_ids=())
         self._call: ModelCall[Batch] | None = None
         self._step_cost: float | None = None
         self._previous_prompt: PromptSize | None = None
@@ -299,6 +299,7 @@ class Loop:
         existing_ids = [part.tool_call_id for part in tool_parts(turn.fold)]
         self._normaliser = StreamNormaliser(
             turn.toolbox,
+            turn.context,
             existing_ids=existing_ids,
             visible_tools=visible_tools,
             output_tool=self.output.tool_name,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dragoman import events as e
+from dragoman.agent.inner_calls import call_title, calls_metadata
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import Batch, StepRequest, TurnSpec
 from dragoman.errors import ProviderError
@@ -14,6 +15,7 @@ from dragoman.fold import Fold
 from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.operations.arguments.broken_json import repair_json
+from dragoman.operations.context import Context
 from dragoman.part_builders import ToolCallBuilder
 
 
@@ -43,6 +45,7 @@ class StreamNormaliser:
     def __init__(
         self,
         toolbox: Toolbox,
+        context: Context,
         *,
         existing_ids: Iterable[str],
         visible_tools: Sequence[Tool] | None = None,
@@ -50,6 +53,7 @@ class StreamNormaliser:
     ) -> None:
         self.repair_notes: dict[str, str] = {}
         self._toolbox = toolbox
+        self._context = context
         self._output_tool = output_tool
         self._used_ids = set(existing_ids)
         self._visible_tools = None if visible_tools is None else {tool.name for tool in visible_tools}
@@ -103,11 +107,22 @@ class StreamNormaliser:
             return event
         hidden = self._visible_tools is not None and called not in self._visible_tools
         if self._toolbox.kind(called) != "unknown" and not hidden:
-            return event
+            return self._describe(event)
         shown = self._toolbox.tool_names() if self._visible_tools is None else sorted(self._visible_tools)
         tools = f"the tools are {', '.join(shown)}." if shown else "there are no tools."
         text = f"there is no tool {called!r}; {tools} {self._toolbox.search_hint}".rstrip()
         return e.ToolInputError(event.tool_call_id, called, event.input, text)
+
+    def _describe(self, event: e.ToolInputAvailable) -> e.ToolInputAvailable:
+        """Return the event with the operations that the call runs, as its title and in its metadata."""
+        calls = self._toolbox.inner_calls(event.tool_name, event.input, context=self._context)
+        if not calls:
+            return event
+        return msgspec.structs.replace(
+            event,
+            title=call_title([call.operation for call in calls]),
+            provider_metadata={**(event.provider_metadata or {}), **calls_metadata(calls)},
+        )
 
 
 def tool_parts(fold: Fold) -> list[ToolPart]:

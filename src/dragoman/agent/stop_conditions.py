@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.agent.inner_calls import batch_entries
 from dragoman.agent.tool_names import matches_id
-from dragoman.errors import BadRequest, InvalidInput
+from dragoman.errors import BadRequest
 from dragoman.events import FinishReason, Usage
 from dragoman.messages import ToolPart
-from dragoman.operations.batch import BatchEntry, parse_batch
-from dragoman.operations.meta_tools import meta_tool_id
 
 ExitReason = Literal[
     "success", "steps_exhausted", "budget_exhausted", "context_limit", "aborted", "crashed", "unknown"
@@ -211,7 +210,7 @@ def most_failures(calls: Sequence[ToolPart]) -> int:
 
 def called_tools(call: ToolPart) -> Sequence[str]:
     """Return what a call called: its tool, and for `hub_call` the operations of its batch."""
-    return [call.name, *(entry.tool for entry in batch_entries(call))]
+    return [call.name, *(entry.tool for entry in batch_entries(call.name, call.input))]
 
 
 def failed_signatures(call: ToolPart) -> Sequence[str]:
@@ -220,19 +219,9 @@ def failed_signatures(call: ToolPart) -> Sequence[str]:
         return [signature(call)]
     if call.state != "output-available" or not isinstance(call.output, list):
         return []
-    pairs = zip(batch_entries(call), call.output, strict=False)
+    pairs = zip(batch_entries(call.name, call.input), call.output, strict=False)
     failed = [entry for entry, out in pairs if isinstance(out, dict) and out.get("success") is False]
     return [f"{entry.tool}({canonical_json(entry.input)})" for entry in failed]
-
-
-def batch_entries(call: ToolPart) -> Sequence[BatchEntry]:
-    """Return the calls in a call of `hub_call`; none for any other."""
-    if meta_tool_id(call.name) != "hub.call" or not isinstance(call.input, Mapping):
-        return ()
-    try:
-        return parse_batch(call.input)
-    except InvalidInput:
-        return ()
 
 
 def signature(call: ToolPart) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dragoman.agent.inner_calls import InnerCall, batch_entries
 from dragoman.agent.stop_conditions import called_tools
 from dragoman.agent.tool_names import NAME_LIMIT, wire_name
 from dragoman.errors import Conflict, NotFound
@@ -14,12 +15,13 @@ from dragoman.identity import Identity
 from dragoman.messages import ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.batch import BatchEntry
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome
-from dragoman.operations.registry import Registry
+from dragoman.operations.registry import MAX_ID_LENGTH, Registry
 from dragoman.wire.token_estimate import estimate_input, estimate_text
 
 ToolKind = Literal["meta", "operation", "client", "unknown"]
@@ -79,6 +81,23 @@ class Toolbox:
             operation = find_operation(self._registry, entry)
             called.append(entry if operation is None else operation.id)
         return called
+
+    def inner_calls(self, name: str, input: Any, *, context: Context) -> Sequence[InnerCall]:
+        """Return the operations that a call of this tool runs, as far as the caller may know of them."""
+        if name in self._client_names:
+            return ()
+        entries = batch_entries(name, input) if self._meta is not None else ()
+        pinned = self._find_operation(name)
+        if entries or pinned is None:
+            return [self._inner_call(entry, context) for entry in entries]
+        return [InnerCall(pinned.id, input if isinstance(input, Mapping) else {}, pinned.policy_effect)]
+
+    def _inner_call(self, entry: BatchEntry, context: Context) -> InnerCall:
+        try:
+            operation = self._calls.get_operation(entry.tool, context)
+        except NotFound:
+            return InnerCall(entry.tool[:MAX_ID_LENGTH], entry.input)
+        return InnerCall(operation.id, entry.input, operation.policy_effect)
 
     def tool_names(self) -> list[str]:
         """Return the names that the model is shown."""

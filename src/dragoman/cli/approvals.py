@@ -264,7 +264,7 @@ def print_answered(approval: Mapping[str, Any], *, json: bool) -> None:
     if json:
         print_json(approval)
         return
-    operation, text = approval["operation"], approval["answer"]
+    operation, text = operation_names(approval), approval["answer"]
     subject = operation if text is None else f"{operation}, {text}"
     print_note(f"{approval['id']} is {approval['status']}: {spell_invisible(subject)}")
 
@@ -309,9 +309,14 @@ def summary_cells(approval: Mapping[str, Any]) -> tuple[str, str]:
         text = spell_invisible(approval["question"]["text"])
         return spell_invisible(items[0]["operation"]), truncate(text, MAX_INPUT)
     input = items[0]["input"] if len(items) == 1 else [item["input"] for item in items]
-    names = ", ".join(dict.fromkeys(item["operation"] for item in items))
+    names = operation_names(approval)
     text = spell_invisible(msgspec.json.encode(input).decode())
     return spell_invisible(names), truncate(text, MAX_INPUT)
+
+
+def operation_names(approval: Mapping[str, Any]) -> str:
+    """Return the operations that need the approval: what runs, not `hub.call`."""
+    return ", ".join(dict.fromkeys(item["operation"] for item in approval_items(approval)))
 
 
 def approval_items(approval: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -136,6 +136,7 @@ def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, A
         "status": approval.status,
         "owner": approval.owner,
         "operation": approval.operation,
+        "operations": list(dict.fromkeys(item.operation for item in approval.items)) or [approval.operation],
         "input": approval.input,
         "inputHash": approval.input_hash,
         "question": question_to_json(approval.question),

@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent.approvals import QUESTION_PART
+from dragoman.agent.inner_calls import batch_entries, call_title
 from dragoman.cli.questions import Question, question_lines
 from dragoman.cli.terminal import strip_controls, truncate
 
@@ -23,7 +24,8 @@ CALL, DONE, WRONG = "→", "✓", "✗"
 class RenderedCall(msgspec.Struct):
     """The state of a tool call that was printed."""
 
-    name: str
+    name: str  # of what runs: the operations, where they are known
+    title: str | None = None
     arguments: str = ""
     is_shown: bool = False
     started_at: float = 0.0
@@ -90,14 +92,15 @@ class EventRenderer:
         self.end_line()
 
     def on_call_start(self, event: e.ToolInputStart) -> None:
-        self._calls[event.tool_call_id] = RenderedCall(event.tool_name)
+        self._calls[event.tool_call_id] = RenderedCall(event.tool_name, event.title)
 
     def on_call_delta(self, event: e.ToolInputDelta) -> None:
         self._calls[event.tool_call_id].arguments += event.input_text_delta
 
     def on_call(self, event: e.ToolInputAvailable) -> None:
         call = self._calls.setdefault(event.tool_call_id, RenderedCall(event.tool_name))
-        self._print_call(call, compact_json(event.input))
+        call.title = event.title
+        self._print_inner_calls(call, event.input)
 
     def on_bad_call(self, event: e.ToolInputError) -> None:
         call = self._calls.setdefault(event.tool_call_id, RenderedCall(event.tool_name))
@@ -172,6 +175,20 @@ class EventRenderer:
     def _find_call(self, tool_call_id: str) -> RenderedCall:
         return self._calls.get(tool_call_id, RenderedCall("a call"))
 
+    def _print_inner_calls(self, call: RenderedCall, input: Any) -> None:
+        """Print a call, named for the operations that it runs."""
+        entries = batch_entries(call.name, input)
+        call.name = call.title or call_title([entry.tool for entry in entries]) or call.name
+        match entries:
+            case []:
+                self._print_call(call, compact_json(input))
+            case [only]:
+                self._print_call(call, compact_json(only.input))
+            case _:
+                self._print_call(
+                    call, "; ".join(f"{each.tool} {compact_json(each.input)}" for each in entries)
+                )
+
     def _print_call(self, call: RenderedCall, arguments: str) -> None:
         self.end_line()
         call.is_shown = True
@@ -182,7 +199,10 @@ class EventRenderer:
     def _print_result(self, call: RenderedCall, words: str, *, sign: str = DONE) -> None:
         self.waiting.pop(call.approval_id, None)
         if not call.is_shown:
-            self._print_call(call, call.arguments or "{}")
+            try:
+                self._print_inner_calls(call, msgspec.json.decode(call.arguments or "{}"))
+            except msgspec.DecodeError:
+                self._print_call(call, call.arguments)
         self.end_line()
         style = "red" if sign == WRONG else "green"
         took = f"  {format_duration(self._clock() - call.started_at)}" if self._clock else ""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from dragoman.cli.chat.renderer import EventRenderer
+from dragoman.cli.chat.renderer import MAX_SHOWN, EventRenderer
 from dragoman.cli.chat.session import ChatSession, new_session_id
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.questions import Question, resolve_answer
-from dragoman.cli.terminal import format_age, print_error, print_note, print_table
+from dragoman.cli.terminal import format_age, print_error, print_line, print_note, print_table, truncate
 from dragoman.errors import DragomanError, NotFound
 
 T = TypeVar("T")
@@ -100,10 +100,18 @@ class ChatRepl:
         while chat.pending_approvals:
             waiting, chat.pending_approvals = chat.pending_approvals, {}
             for approval, call in waiting.items():
-                question = chat.questions.get(approval)
-                decision = read_decision(call) if question is None else read_answer(question)
+                decision = self._read_reply(chat, approval, call=call)
                 if decision is not None:
                     self._run(chat.answer_approval(approval, decision))
+
+    def _read_reply(self, chat: ChatSession, approval: str, *, call: str) -> bool | str | None:
+        """Show what runs and read a decision, or read the answer to a question; None for later."""
+        question = chat.questions.get(approval)
+        if question is not None:
+            return read_answer(question)
+        for line in self._run(chat.calls_to_approve(approval)):
+            print_line(f"  {truncate(line, MAX_SHOWN)}")
+        return read_decision(call)
 
     async def _run_command(self, chat: ChatSession, line: str) -> None:
         word, _, rest = line.partition(" ")

@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from dragoman.agent.approvals import QUESTION_PART, pending_questions
+from dragoman.agent.inner_calls import part_title
+from dragoman.cli.approvals import approval_items
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.hub_client.client import EventBatches, HubClient
-from dragoman.cli.questions import Question
+from dragoman.cli.questions import Question, spell_invisible
 from dragoman.errors import DragomanError
 from dragoman.events import Data
 from dragoman.messages import Message, ToolPart
@@ -60,6 +64,17 @@ class ChatSession:
             await self.client.decide(approval, approved=answer)
         return await self.resume()
 
+    async def calls_to_approve(self, approval: str) -> list[str]:
+        """Return the calls that an approval is for, with their arguments; none if the hub does not tell."""
+        try:
+            items = approval_items(await self.client.approval(approval))
+        except DragomanError:
+            return []
+        return [
+            spell_invisible(f"{item['operation']} {msgspec.json.encode(item['input']).decode()}")
+            for item in items
+        ]
+
     async def resume(self) -> TurnEnd:
         """Print the active answer."""
         return await self._render(self.client.resume(self.session))
@@ -69,7 +84,7 @@ class ChatSession:
         parts = messages[-1].parts if messages else ()
         calls = [part for part in parts if isinstance(part, ToolPart) and part.state == "approval-requested"]
         screen = self._new_renderer()
-        screen.waiting = {call.approval.id: call.name for call in calls if call.approval is not None}
+        screen.waiting = {call.approval.id: part_title(call) for call in calls if call.approval is not None}
         screen.render([Data(QUESTION_PART, part.data, part.id) for part in pending_questions(parts).values()])
         self.pending_approvals, self.questions = screen.waiting, screen.questions
 

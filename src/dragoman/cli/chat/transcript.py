@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dragoman.agent.inner_calls import part_title
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
@@ -110,7 +111,7 @@ def source_to_markdown(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str
 
 
 def call_to_markdown(part: ToolPart) -> Iterator[str]:
-    yield f"**{part.name}** ({part.state})"
+    yield f"**{part_title(part)}** ({part.state})"
     yield from fenced_json(part.input)
     yield from fenced_json(part.output)
     if part.error_text:
