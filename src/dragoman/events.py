@@ -7,6 +7,7 @@ knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -27,6 +28,7 @@ _COUNTS = (
     "cached_input_tokens",
     "cache_write_tokens",
 )
+_read_counts = attrgetter(*_COUNTS)
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -45,10 +47,11 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     def __post_init__(self) -> None:
         """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more."""
-        for name in _COUNTS:
-            count = getattr(self, name)
-            if count is not None and count > MAX_TOKENS:
-                msgspec.structs.force_setattr(self, name, MAX_TOKENS)
+        counts = _read_counts(self)
+        if max(filter(None, counts), default=0) > MAX_TOKENS:
+            for name, count in zip(_COUNTS, counts, strict=True):
+                if count is not None and count > MAX_TOKENS:
+                    msgspec.structs.force_setattr(self, name, MAX_TOKENS)
 
     @property
     def cached(self) -> int:

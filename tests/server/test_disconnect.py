@@ -60,7 +60,7 @@ async def run(client: Client, work: Callable[[DisconnectWatch], Awaitable[None]]
     presence = DisconnectWatch(client.exchange)
 
     async def serve() -> None:
-        async with presence:
+        with presence:
             await work(presence)
         await asyncio.sleep(0)  # nothing of the cancelling is left
 
@@ -144,7 +144,7 @@ async def test_being_cancelled_by_others_is_passed_on() -> None:
     presence = DisconnectWatch(client.exchange)
 
     async def serve() -> None:
-        async with presence:
+        with presence:
             await wait(ended=ended)
 
     task = asyncio.ensure_future(serve())

@@ -15,7 +15,7 @@ WATCH_DELAY = 0.02  # seconds; requests that are answered by then never pay for 
 
 
 class DisconnectWatch:
-    """`async with DisconnectWatch(exchange) as watch`: cancel the block when the client disconnects.
+    """`with DisconnectWatch(exchange) as watch`: cancel the block when the client disconnects.
 
     Set `response_complete` before the last part of the response is sent, because the channel reports a
     disconnect then too. After a disconnect the block ends without an error and `disconnected` is set.
@@ -27,25 +27,26 @@ class DisconnectWatch:
         self.response_complete = False
         self.disconnected = False
         self._exchange = exchange
-        self._task: asyncio.Task[object] | None = None
+        self.task: asyncio.Task[object] | None = None
+        """The task of the block; None outside it."""
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> DisconnectWatch:
-        self._task = asyncio.current_task()
+    def __enter__(self) -> DisconnectWatch:
+        self.task = asyncio.current_task()
         if self._delay:
             self._timer = asyncio.get_running_loop().call_later(self._delay, self._start)
         else:
             self._start()
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if self._timer is not None:
             self._timer.cancel()
-        watch, task = self._watch, self._task
-        self._timer = self._watch = self._task = None  # no cycles: they would wait for the garbage collector
+        watch, task = self._watch, self.task
+        self._timer = self._watch = self.task = None  # no cycles: they would wait for the garbage collector
         if watch is not None:
             watch.cancel()
         if not self.disconnected or task is None:
@@ -59,6 +60,6 @@ class DisconnectWatch:
         receive = self._exchange.receive
         while (await receive())["type"] != "http.disconnect":
             pass
-        if not self.response_complete and self._task is not None:
+        if not self.response_complete and self.task is not None:
             self.disconnected = True
-            self._task.cancel()
+            self.task.cancel()

@@ -70,7 +70,8 @@ class Exchange:
         self.method: str = scope["method"]
         path: str = scope["path"]
         self.path = unquote(path) if "%" in path else path
-        self.path_params = {name: unquote(value) for name, value in scope.get("path_params", {}).items()}
+        params = scope.get("path_params")
+        self.path_params = {name: unquote(value) for name, value in params.items()} if params else {}
         self.headers = read_headers(scope)
         self.identity: Identity = LOCAL
         self.local_address: str | None = (scope.get("server") or (None,))[0]
@@ -79,11 +80,11 @@ class Exchange:
         self.response_headers: dict[str, str] = {}
         """Headers of every response of this exchange, errors too."""
         self.on_key_ended: Callable[[KeyEnded], None] | None = None
-        """Called when the caller's key ends; without it the handler is cancelled. See `end_with_key`."""
+        """Called when the caller's key ends; without it the handler is cancelled. See `KeyValidity`."""
         self.body_limits = DEFAULT_BODY_LIMITS
-        self._receive = receive
+        self.receive: Receive = receive
+        """Returns the next ASGI message of the client."""
         self._query: bytes = scope.get("query_string", b"")
-        self._on_disconnect: Callable[[], None] | None = None
 
     @property
     def query(self) -> dict[str, str]:
@@ -94,14 +95,15 @@ class Exchange:
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call `callback` when `receive` reports that the client has disconnected."""
-        self._on_disconnect = callback
+        receive_message = self.receive
 
-    async def receive(self) -> Message:
-        """Return the next ASGI message of the client."""
-        message = await self._receive()
-        if self._on_disconnect is not None and message["type"] == "http.disconnect":
-            self._on_disconnect()
-        return message
+        async def receive() -> Message:
+            message = await receive_message()
+            if message["type"] == "http.disconnect":
+                callback()
+            return message
+
+        self.receive = receive
 
     async def read_body(self, limit: int, *, max_values: int | None = None) -> bytes:
         """Read the whole body, which is JSON: its shape is checked, not its syntax.
@@ -112,13 +114,13 @@ class Exchange:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
-        shape = JsonShape(max_values=max_values or self.body_limits.max_values)
         with self.body_limits.count(self.identity):
-            return await self._receive_body(limit, shape)
+            return await self._receive_body(limit, max_values or self.body_limits.max_values)
 
-    async def _receive_body(self, limit: int, shape: JsonShape) -> bytes:
+    async def _receive_body(self, limit: int, max_values: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
+        shape: JsonShape | None = None  # a short body in one chunk needs none
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -128,9 +130,11 @@ class Exchange:
             size += len(chunk)
             if size > limit:
                 raise TooLarge(f"the request body has more than {limit} bytes")
-            if len(chunks) > 1 or message.get("more_body") or may_exceed(chunk):
+            more = message.get("more_body")
+            if shape is not None or more or may_exceed(chunk):
+                shape = shape or JsonShape(max_values=max_values)
                 shape.feed(chunk)
-            if not message.get("more_body"):
+            if not more:
                 return b"".join(chunks)
 
     async def read_skimmed(self, limit: int, skimmer: BodySkimmer, *, max_values: int) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, cast
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
 
 from dragoman.errors import Unavailable
 
@@ -16,54 +17,76 @@ class InFlightRequests:
     """The requests that one surface of the hub is answering."""
 
     def __init__(self) -> None:
-        self._aborts: dict[object, Callable[[], None]] = {}
-        self._idle = asyncio.Event()
+        self.active: dict[TrackedRequest, None] = {}
+        """Those that have not ended, in the order of their arrival."""
+        self.idle = asyncio.Event()
+        """Set when the last one ends."""
 
     def __len__(self) -> int:
         """How many requests are in flight."""
-        return len(self._aborts)
+        return len(self.active)
 
-    @contextmanager
-    def track(self, abort: Callable[[], None] | None = None) -> Iterator[None]:
-        """Count a request while the block runs.
+    def track(self, abort: Callable[[], None] | None = None) -> TrackedRequest:
+        """Return a context manager that counts a request while its block runs.
 
         When its time is over `abort` is called. Without one the block's task is cancelled and the block
         raises Unavailable.
         """
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        entry = object()
-        aborted = False
-
-        def cancel() -> None:
-            nonlocal aborted
-            aborted = True
-            task.cancel()
-
-        self._aborts[entry] = abort or cancel
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not aborted or task.uncancel() > 0:
-                raise
-            raise Unavailable("the hub is shutting down; retry the request") from None
-        finally:
-            del self._aborts[entry]
-            if not self._aborts:
-                self._idle.set()
+        return TrackedRequest(self, abort)
 
     async def drain(self, seconds: float) -> int:
         """Wait up to `seconds` for the requests to end, then abort the rest. Return how many were aborted."""
         await self._wait(seconds)
-        aborts = list(self._aborts.values())
-        for abort in aborts:
-            abort()
-        if aborts:
+        late = list(self.active)
+        for request in late:
+            request.abort()
+        if late:
             await self._wait(ABORT_SECONDS)
-        return len(aborts)
+        return len(late)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._aborts:
-                    self._idle.clear()
-                    await self._idle.wait()
+                while self.active:
+                    self.idle.clear()
+                    await self.idle.wait()
+
+
+class TrackedRequest:
+    """A request that is in flight while the block of its `with` runs. See `InFlightRequests.track`.
+
+    A class, not a generator: every request enters it.
+    """
+
+    __slots__ = ("_abort", "_is_cancelled", "_requests", "_task")
+
+    def __init__(self, requests: InFlightRequests, abort: Callable[[], None] | None) -> None:
+        self._requests = requests
+        self._abort = abort
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    def __enter__(self) -> None:
+        if self._abort is None:
+            self._task = asyncio.current_task()
+        self._requests.active[self] = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        active = self._requests.active
+        del active[self]
+        if not active:
+            self._requests.idle.set()
+        if not self._is_cancelled or self._task is None or not isinstance(error, asyncio.CancelledError):
+            return
+        if self._task.uncancel() <= 0:
+            raise Unavailable("the hub is shutting down; retry the request") from None
+
+    def abort(self) -> None:
+        """End the request: its time is over."""
+        if self._abort is not None:
+            self._abort()
+        elif self._task is not None:
+            self._is_cancelled = True
+            self._task.cancel()

@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import KeyEnded
 from dragoman.http.exchange import Exchange
 
 
-@contextmanager
-def end_with_key(exchange: Exchange, work: ActiveWork) -> Iterator[None]:
-    """Run the block while the caller's key is valid; then cancel it and raise KeyEnded.
+class KeyValidity:
+    """`with KeyValidity(exchange, work)`: run the block while the caller's key is valid.
 
-    A handler that can tell its client itself sets `exchange.on_key_ended`, and is not cancelled.
+    When the key ends, the block is cancelled and raises KeyEnded. A handler that can tell its client itself
+    sets `exchange.on_key_ended`, and is not cancelled. A class, not a generator: every request enters it.
     """
-    task, ending = asyncio.current_task(), _Ending()
 
-    def stop(error: KeyEnded) -> None:
-        if exchange.on_key_ended is not None:
-            exchange.on_key_ended(error)
-        elif task is not None:
-            ending.error = error
-            task.cancel()
+    __slots__ = ("_error", "_exchange", "_remove", "_task", "_work")
 
-    remove = work.add(exchange.identity, stop)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if ending.error is None or task is None or task.uncancel() > 0:
-            raise
-        raise ending.error from None
-    finally:
-        remove()
+    def __init__(self, exchange: Exchange, work: ActiveWork) -> None:
+        self._exchange = exchange
+        self._work = work
+        self._error: KeyEnded | None = None
 
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._remove = self._work.add(self._exchange.identity, self._stop)
 
-class _Ending:
-    """Why a block was cancelled; None while it was not."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+        if self._error is None or self._task is None or not isinstance(error, asyncio.CancelledError):
+            return
+        if self._task.uncancel() <= 0:
+            raise self._error from None
 
-    error: KeyEnded | None = None
+    def _stop(self, error: KeyEnded) -> None:
+        if self._exchange.on_key_ended is not None:
+            self._exchange.on_key_ended(error)
+        elif self._task is not None:
+            self._error = error
+            self._task.cancel()

@@ -114,7 +114,8 @@ class ResponseParser:
             self.headers = {}
             return
         headers = self.headers
-        if sum(map(len, headers)) + sum(map(len, headers.values())) > HEAD_LIMIT:
+        is_long = self._overhead > HEAD_LIMIT  # with what has arrived behind the head
+        if is_long and sum(map(len, headers)) + sum(map(len, headers.values())) > HEAD_LIMIT:
             raise WireError(f"sent more than {HEAD_LIMIT} bytes of headers")
         self.status = status
         chunked = headers.get("transfer-encoding", "").lower().endswith("chunked")

@@ -132,29 +132,22 @@ class HostPool:
         self._on_idle = on_idle
         self._idle: list[HttpConnection] = []
         self._prefix = "" if proxy is None or address.tls else f"http://{address.authority}"
-        self._fixed_headers = [f"host: {address.authority}", "accept-encoding: identity"]
+        self._fixed_lines: tuple[str, ...] = (f"host: {address.authority}", "accept-encoding: identity")
         if self._prefix and proxy is not None and proxy.authorization:
-            self._fixed_headers.append(f"proxy-authorization: {proxy.authorization}")
+            self._fixed_lines += (f"proxy-authorization: {proxy.authorization}",)
 
     def encode_head(self, method: str, target: str, *, headers: Mapping[str, str], length: int) -> bytes:
         """Encode the head of a request. Raises ProviderError `bad_request` against header injection."""
-        lines = [f"{method} {self._prefix}{target} HTTP/1.1", *self._fixed_headers]
-        lines += [f"{name}: {value}" for name, value in headers.items() if not is_managed_header(name)]
-        if length or method in METHODS_WITH_BODY:
-            lines.append(f"content-length: {length}")
-        text = "\r\n".join(lines)
-        line_breaks = len(lines) - 1
-        if (
-            text.count("\r") != line_breaks
-            or text.count("\n") != line_breaks
-            or "\0" in text
-            or not method.isalpha()
-        ):
-            raise not_sendable(f"a header or the method of a request to {self.address.authority}")
+        request_line = f"{method} {self._prefix}{target} HTTP/1.1"
         try:
-            return f"{text}\r\n\r\n".encode("latin-1")
-        except UnicodeEncodeError:
-            raise not_sendable(f"a header of a request to {self.address.authority}") from None
+            if not method.isalpha():
+                raise ValueError("not a method")
+            lines = encode_lines((request_line, *self._fixed_lines), tuple(headers.items()))
+        except ValueError:
+            raise not_sendable(f"a header or the method of a request to {self.address.authority}") from None
+        if length or method in METHODS_WITH_BODY:
+            return b"%bcontent-length: %d\r\n\r\n" % (lines, length)
+        return lines + b"\r\n"
 
     def take_idle(self) -> HttpConnection | None:
         """Return the most recently used idle connection, if any."""
@@ -183,6 +176,21 @@ class HostPool:
     def discard(self, connection: HttpConnection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
+
+
+@lru_cache(maxsize=64)
+def encode_lines(first_lines: tuple[str, ...], headers: tuple[tuple[str, str], ...]) -> bytes:
+    """Encode the lines of a head, each with its line break. ValueError for what HTTP does not allow.
+
+    Cached, because a server gets the same headers with most requests; not many, because they hold keys.
+    """
+    own = (f"{name}: {value}" for name, value in headers if not is_managed_header(name))
+    lines = [*first_lines, *own, ""]
+    text = "\r\n".join(lines)
+    line_breaks = len(lines) - 1
+    if text.count("\r") != line_breaks or text.count("\n") != line_breaks or "\0" in text:
+        raise ValueError("line breaks within a line")
+    return text.encode("latin-1")
 
 
 @lru_cache(maxsize=1024)
@@ -251,7 +259,10 @@ class Transport:
         head = host.encode_head(method, target, headers=headers, length=len(body))
         deadline = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
         request = HttpRequest(head, body, limits, deadline=deadline, no_response_body=method == "HEAD")
-        await self._acquire_slot(host, request)
+        if host.slots.locked():
+            await self._wait_for_slot(host, request)
+        else:
+            await host.slots.acquire()  # does not wait
         host.active += 1
         try:
             connection, parser = await self._exchange(host, request)
@@ -283,11 +294,8 @@ class Transport:
             self._hosts[address] = host
         return host
 
-    async def _acquire_slot(self, host: HostPool, request: HttpRequest) -> None:
-        """Wait for one of the server's connection slots."""
-        if not host.slots.locked():
-            await host.slots.acquire()  # does not wait
-            return
+    async def _wait_for_slot(self, host: HostPool, request: HttpRequest) -> None:
+        """Wait for one of the server's connection slots. ProviderError `timeout`."""
         try:
             async with asyncio.timeout_at(connect_deadline(request)):
                 await host.slots.acquire()

@@ -35,22 +35,33 @@ class RelayedResponse:
         """The response's headers, names in lower case."""
         return self._response.headers
 
+    @property
+    def complete(self) -> bool:
+        """Whether the whole body has arrived."""
+        return self._response.complete
+
     async def receive(self) -> bytes:
         """Return the bytes received since the last call; b"" at the end. Web pages raise ProviderError."""
         raw = await self._response.receive()
-        if raw and not self._size:
-            reject_web_page(raw, self._response)
-        self._size += len(raw)
-        if self._size > self._limit:
-            raise ProviderError(f"the answer is longer than {self._limit} bytes", category="api_error")
+        self._count(raw)
         return raw
 
     async def read(self) -> bytes:
         """Return the whole body."""
         pieces = []
-        while raw := await self.receive():
+        receive = self._response.receive
+        while raw := await receive():
+            self._count(raw)
             pieces.append(raw)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _count(self, raw: bytes) -> None:
+        """Count the bytes of a read. ProviderError for a web page, or for an answer that is too long."""
+        if raw and not self._size:
+            reject_web_page(raw, self._response)
+        self._size += len(raw)
+        if self._size > self._limit:
+            raise ProviderError(f"the answer is longer than {self._limit} bytes", category="api_error")
 
     async def read_for(self, seconds: float) -> bytes:
         """Return what arrives within `seconds`; an error ends the read."""

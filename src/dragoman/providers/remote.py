@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -104,20 +104,10 @@ class RemoteProvider:
         redacted.
         """
 
-        async def attempt(lease: KeyLease) -> None:
-            relay = RelayedResponse(
-                await self._send_relayed(url, encode_body, headers=headers, key=lease.key),
-                lease=lease,
-                limit=self.limit,
-            )
-            try:
-                await handle(relay)
-            except BaseException:
-                relay.close()
-                raise
-
         try:
-            await self._with_retries(attempt)
+            await self._with_retries(
+                lambda lease: self._relay_once(url, encode_body, headers=headers, handle=handle, lease=lease)
+            )
         except ProviderError as error:
             raise self.redact_error(error) from None
 
@@ -163,53 +153,13 @@ class RemoteProvider:
         redacted.details, redacted.caller_may_retry = details, error.caller_may_retry
         return redacted
 
-    async def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> T:
+    def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> Awaitable[T]:
         """Retry by the policy, and with other keys where that may help, before any output is passed on.
 
         The policy's `retries` are all further requests, whichever key they use.
         """
-        requests = 0
-
-        async def counted_attempt(lease: KeyLease) -> T:
-            nonlocal requests
-            if requests:
-                self.on_retry(self.name)
-            requests += 1
-            return await attempt(lease)
-
-        def may_switch() -> bool:
-            return requests <= self._policy.retries
-
-        try:
-            return await with_retries(
-                lambda _: self._with_keys(counted_attempt, may_switch),
-                policy=self._policy,
-                requests=lambda: requests,
-            )
-        except ProviderError as error:
-            soon = (error.retry_after or 0.0) <= self._policy.max_wait
-            error.caller_may_retry = error.transient and soon and not self._policy.retries
-            raise
-
-    async def _with_keys(
-        self, attempt: Callable[[KeyLease], Awaitable[T]], may_switch: Callable[[], bool]
-    ) -> T:
-        """Make one attempt; while it may switch, another one at once with each other key that may help."""
-        tried: list[ProviderKey] = []
-        while True:
-            lease = self.keys.acquire(exclude=tried)
-            tried.append(lease.key)
-            try:
-                return await attempt(lease)
-            except ProviderError as error:
-                lease.mark_failed(error)
-                self.on_failure(self.name, error.category)
-                helps = error.category in KEY_ERRORS and self.keys.has_untried(tried)
-                if not helps or not may_switch():
-                    raise
-            except BaseException:
-                lease.release()
-                raise
+        attempts = KeyAttempts(self, attempt, retries=self._policy.retries)
+        return with_retries(attempts.run, policy=self._policy, requests=lambda: attempts.requests)
 
     async def _open(self, request: ModelRequest, lease: KeyLease) -> DecodedResponse:
         """Send the request and read until the first event; a failure before that may be retried."""
@@ -224,17 +174,30 @@ class RemoteProvider:
         await answer.start()
         return answer
 
-    async def _send_relayed(
-        self, url: str, encode_body: Callable[[], bytes], *, headers: Mapping[str, str], key: ProviderKey
-    ) -> Response:
-        merged = merge_headers(self._request_headers(key), headers)
+    async def _relay_once(
+        self,
+        url: str,
+        encode_body: Callable[[], bytes],
+        *,
+        headers: Mapping[str, str],
+        handle: Callable[[RelayedResponse], Awaitable[None]],
+        lease: KeyLease,
+    ) -> None:
+        """Send a relayed request with one key, and pass the accepted response to `handle`."""
+        merged = merge_headers(self._request_headers(lease.key), headers)
         while True:
             response = await self._transport.send("POST", url, headers=merged, body=encode_body())
             if response.status in (200, 201):
-                return response
+                break
             error, body = await self._read_error(response)
             if not self._adapter.learn_from_rejection(response.status, body):
                 raise error
+        relay = RelayedResponse(response, lease=lease, limit=self.limit)
+        try:
+            await handle(relay)
+        except BaseException:
+            relay.close()
+            raise
 
     async def _send_request(self, request: ModelRequest, key: ProviderKey) -> Response:
         """Send a request, retrying without fields that the server rejects; return the accepted response.
@@ -291,6 +254,41 @@ class RemoteProvider:
             headers = self._headers_by_key[key] = {**self._adapter.headers(key.secret), **self._fixed_headers}
         parent = identity.traceparent.get()
         return headers if parent is None else {**headers, "traceparent": parent}
+
+
+class KeyAttempts(Generic[T]):
+    """The attempts at one request with the keys of a provider; `requests` counts them."""
+
+    __slots__ = ("_attempt", "_provider", "_retries", "requests")
+
+    def __init__(
+        self, provider: RemoteProvider, attempt: Callable[[KeyLease], Awaitable[T]], *, retries: int
+    ) -> None:
+        self.requests = 0
+        self._provider = provider
+        self._attempt = attempt
+        self._retries = retries
+
+    async def run(self, _: int) -> T:
+        """Make one attempt; while retries are left, another one at once with each other key that may help."""
+        provider, tried = self._provider, list[ProviderKey]()
+        while True:
+            lease = provider.keys.acquire(exclude=tried)
+            tried.append(lease.key)
+            if self.requests:
+                provider.on_retry(provider.name)
+            self.requests += 1
+            try:
+                return await self._attempt(lease)
+            except ProviderError as error:
+                lease.mark_failed(error)
+                provider.on_failure(provider.name, error.category)
+                helps = error.category in KEY_ERRORS and provider.keys.has_untried(tried)
+                if not helps or self.requests > self._retries:
+                    raise
+            except BaseException:
+                lease.release()
+                raise
 
 
 def _with_message(details: Mapping[str, Any] | None, message: str) -> Mapping[str, Any] | None:

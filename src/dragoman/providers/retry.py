@@ -83,7 +83,8 @@ async def with_retries(
 ) -> T:
     """What `attempt(number)` gives; it is repeated on a transient ProviderError while the policy allows.
 
-    An attempt that raises must not have passed anything on yet. `requests` returns how many requests the
+    An attempt that raises must not have passed anything on yet. `caller_may_retry` of the raised
+    error is set: a policy without retries leaves them to the caller. `requests` returns how many requests the
     attempts have made, if one may make several: the policy limits them, too.
     """
     number = 0
@@ -93,6 +94,8 @@ async def with_retries(
         except ProviderError as error:
             wait = policy.delay(number, error, random=random)
             if wait is None or (requests is not None and requests() > policy.retries):
+                soon = (error.retry_after or 0.0) <= policy.max_wait
+                error.caller_may_retry = error.transient and soon and not policy.retries
                 raise
         await sleep(wait)
         number += 1

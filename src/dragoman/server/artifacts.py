@@ -78,7 +78,7 @@ class ArtifactHandlers:
     async def _send(self, exchange: Exchange, byte_range: ByteRange, *, headers: dict[str, str]) -> None:
         """Send the range in chunks until the client disconnects."""
         id, owner, at = exchange.path_params["id"], exchange.identity.owner, byte_range.start
-        async with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as presence:
             while at < byte_range.end or not exchange.response_started:
                 body = await self._artifacts.read(
                     id, owner=owner, offset=at, limit=min(CHUNK_SIZE, byte_range.end - at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman import identity
 from dragoman.errors import DragomanError, Unavailable
 from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler, Exchange, Handler, handle
-from dragoman.http.key_validity import end_with_key
+from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
 from dragoman.server.request_log import assign_request_id
@@ -43,10 +43,10 @@ class HttpEndpoint:
         self._on_error = on_error or _send_error
         self._body_limits = body_limits
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         exchange = Exchange(scope, receive, send)
         exchange.request_id = assign_request_id(exchange.headers)
-        await handle(exchange, self._dispatch, on_error=self._on_error)
+        return handle(exchange, self._dispatch, on_error=self._on_error)
 
     async def _dispatch(self, exchange: Exchange) -> None:
         handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
@@ -60,7 +60,7 @@ class HttpEndpoint:
         if self._scope is not None:
             require_scope(exchange.identity, self._scope)
         exchange.body_limits = self._body_limits
-        with end_with_key(exchange, self._auth.work):
+        with KeyValidity(exchange, self._auth.work):
             await handler(exchange)
 
 

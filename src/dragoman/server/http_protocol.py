@@ -65,6 +65,7 @@ class CorkedTransport:
         self._transport = transport
         self._loop = loop
         self._buffer: list[bytes] = []
+        self.is_closing = transport.is_closing  # not by `__getattr__`: every request asks
 
     def write(self, data: bytes) -> None:
         """See asyncio.Transport."""
@@ -125,7 +126,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._limits = connections.limits
         self._phase: Phase = "head"
         self._rejection: Rejection | None = None
-        self._parsed = 0  # callbacks of the parser
         self._head_size = 0
         self._unparsed = 0  # bytes since the last callback: the parser collects them
         self._body_size = 0  # bytes since the last check of the rate
@@ -203,7 +203,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         limit = self._limits.head_timeout
         message = f"the head of a request did not arrive within {limit:g} s"
         rejection = Rejection(408, "timeout", message, f"no request within {limit:g} s (http.head_timeout)")
-        self._reject(rejection, silently=not self._parsed)
+        self._reject(rejection, silently=self.scope is None)
 
     def _check_body_rate(self, now: float) -> None:
         limits, size = self._limits, self._body_size
@@ -226,7 +226,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         if self._phase == "idle":
             self._await_head()
-        parsed = self._parsed
+        self._unparsed += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -235,10 +235,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._reject(self._rejection or INVALID_REQUEST)
             return
-        if parsed != self._parsed:
-            self._unparsed = 0
-            return
-        self._unparsed += len(data)
         if self._unparsed > self._limits.head:
             self._reject(self._too_large(url=not self._head_size))
 
@@ -251,7 +247,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """See httptools."""
-        self._parsed += 1
+        self._unparsed = 0
         if len(self.pipeline) >= MAX_PIPELINED:
             self.cycle.keep_alive = False  # answer those that have arrived, then close
             self._phase, self.deadline = "closing", NEVER
@@ -264,7 +260,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         """See httptools."""
-        self._parsed += 1
+        self._unparsed = 0
         self._head_size += len(url)
         if self._head_size > self._limits.head:
             self._stop_parsing(self._too_large(url=True))
@@ -272,15 +268,20 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools. Trailers of a body count too."""
-        self._parsed += 1
+        self._unparsed = 0
         self._head_size += len(name) + len(value)
-        if self._head_size > self._limits.head or len(self.headers) >= self._limits.headers:
+        headers, limits = self.headers, self._limits
+        if self._head_size > limits.head or len(headers) >= limits.headers:
             self._stop_parsing(self._too_large(url=False))
-        super().on_header(name, value)
+        lower_name = name.lower()
+        if lower_name == b"expect":
+            super().on_header(name, value)
+        else:  # as uvicorn does, without a second call for every header
+            headers.append((lower_name, value))
 
     def on_headers_complete(self) -> None:
         """See httptools."""
-        self._parsed += 1
+        self._unparsed = 0
         super().on_headers_complete()
         self._phase = "body"
         self.waiting_since = None
@@ -289,13 +290,13 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
-        self._parsed += 1
+        self._unparsed = 0
         self._body_size += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        self._parsed += 1
+        self._unparsed = 0
         super().on_message_complete()
         self._phase, self.deadline = "answer", NEVER
         cycle: RequestResponseCycle | None = self.cycle

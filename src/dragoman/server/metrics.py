@@ -7,6 +7,7 @@ import platform
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -159,12 +160,9 @@ OTHER_MODEL = "other"
 FINISHED = "finished"  # the status of a request that a model has answered to its end
 MAX_LABEL_LENGTH = 120  # characters of a model's name
 DURATION_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-TOKENS = (
-    ("input", "input_tokens"),
-    ("output", "output_tokens"),
-    ("reasoning", "reasoning_tokens"),
-    ("cache_read", "cached_input_tokens"),
-    ("cache_write", "cache_write_tokens"),
+TOKEN_KINDS = ("input", "output", "reasoning", "cache_read", "cache_write")
+read_token_counts = attrgetter(
+    "input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens", "cache_write_tokens"
 )
 
 
@@ -233,8 +231,7 @@ class Metrics:
             self._duration.observe(record.duration, door, provider)
         if record.first_byte is not None:
             self._first_byte.observe(record.first_byte, door, provider)
-        for kind, field in TOKENS:
-            count = getattr(record.tokens, field)
+        for kind, count in zip(TOKEN_KINDS, read_token_counts(record.tokens), strict=True):
             if count:
                 self._tokens.add(provider, model, kind, by=count)
         if record.cost:

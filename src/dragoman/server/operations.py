@@ -80,7 +80,7 @@ class OperationHandlers:
             await self._call_operation(exchange, id, input=input, context=context)
 
     async def _call_operation(self, exchange: Exchange, id: str, *, input: Any, context: Context) -> None:
-        async with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as presence:
             if meta_tool_id(id) is not None:
                 outcome = await self._meta.run(id, input, context=replace(context, for_model=True))
             else:

@@ -77,21 +77,18 @@ async def stream_run(
 
     exchange.on_key_ended = end_stream
     # No delay: a run that ends meanwhile must know that this client did not see its end.
-    async with DisconnectWatch(exchange, delay=0) as watch:
-        with follower:
-            await exchange.start_response(200, {**dialect.headers, **(headers or {})})
-            comment = partial(exchange.send_chunk, KEEP_ALIVE)
-            async with KeepAlive(comment, keep_alive) as timer:
-                # A separate task: otherwise the coroutines of the request would be resumed for every chunk.
-                sending = asyncio.ensure_future(
-                    _send_batches(exchange, follower, dialect=dialect, timer=timer)
-                )
-                last = await _wait_for_reader(exchange, follower, sending=sending)
-            watch.response_complete = True
-            if ended and follower.is_detached:
-                error = ended[0]
-                last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
-            await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
+    with DisconnectWatch(exchange, delay=0) as watch, follower:
+        await exchange.start_response(200, {**dialect.headers, **(headers or {})})
+        comment = partial(exchange.send_chunk, KEEP_ALIVE)
+        async with KeepAlive(comment, keep_alive) as timer:
+            # A separate task: otherwise the coroutines of the request would be resumed for every chunk.
+            sending = asyncio.ensure_future(_send_batches(exchange, follower, dialect=dialect, timer=timer))
+            last = await _wait_for_reader(exchange, follower, sending=sending)
+        watch.response_complete = True
+        if ended and follower.is_detached:
+            error = ended[0]
+            last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
+        await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
 
 async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: asyncio.Task[bytes]) -> bytes:

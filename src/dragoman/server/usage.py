@@ -60,17 +60,18 @@ class UsageHandlers:
 
     async def _export(self, exchange: Exchange, query: UsageQuery) -> None:
         """Send CSV page by page until the client disconnects."""
-        async with (
-            DisconnectWatch(exchange) as presence,
-            aclosing(export_csv(self._store.usage, query)) as pages,
-        ):
+        with DisconnectWatch(exchange) as presence:
+            await self._send_pages(exchange, query)
+            presence.response_complete = True
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_pages(self, exchange: Exchange, query: UsageQuery) -> None:
+        async with aclosing(export_csv(self._store.usage, query)) as pages:
             async for page in pages:
                 if not exchange.response_started:  # an error of the first page has its own status
                     await exchange.start_response(200, CSV_HEADERS)
                 body = page.encode("utf-8", "replace")
                 await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
-            presence.response_complete = True
-            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def accepted_format(exchange: Exchange) -> str:

@@ -53,11 +53,11 @@ class RawRequestBody:
     @property
     def max_output_tokens(self) -> int | None:
         """The maximum of output tokens over all choices; None if the body sets no limit."""
-        limit = next(
-            (value for name in _OUTPUT_LIMIT_FIELDS if type(value := self._decode_field(name)) is int), None
-        )
-        choices = self._decode_field("n")
-        return limit * max(1, choices) if limit is not None and type(choices) is int else limit
+        for name in _OUTPUT_LIMIT_FIELDS:
+            if name in self._fields and type(limit := self._decode_field(name)) is int:
+                choices = self._decode_field("n")
+                return limit * max(1, choices) if type(choices) is int else limit
+        return None
 
     @property
     def include_usage(self) -> bool:
@@ -95,8 +95,10 @@ class RawRequestBody:
 
     def _decode_field(self, name: str) -> Any:
         raw = self._fields.get(name)
+        if raw is None:
+            return None
         try:
-            return None if raw is None else decode_json(bytes(raw))
+            return decode_json(bytes(raw))
         except DECODE_ERRORS as error:  # strings are decoded only here
             raise BadRequest(f"{name} is not valid JSON: {error}", field=name) from None
 

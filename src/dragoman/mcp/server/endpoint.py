@@ -14,7 +14,7 @@ from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, KeyEnded
 from dragoman.http.exchange import DEFAULT_BODY_LIMITS, Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.http.key_validity import end_with_key
+from dragoman.http.key_validity import KeyValidity
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
@@ -92,7 +92,7 @@ class McpEndpoint:
         require_scope(exchange.identity, "operations")
         exchange.body_limits = self.body_limits
         try:
-            with end_with_key(exchange, self.work):
+            with KeyValidity(exchange, self.work):
                 await self._serve(scope, exchange)
         except KeyEnded as error:
             if not exchange.response_started:

@@ -164,11 +164,10 @@ class StatelessCalls:
         response = JsonRpcResponse(exchange)
         exchange.on_key_ended = call.cancel
         try:
-            with self._in_flight.track(call.cancel):
-                async with DisconnectWatch(exchange) as watch:
-                    await self._send_progress(call, response, token=token)
-                    watch.response_complete = True
-                    await response.finish(*self._result_message(request, call))
+            with self._in_flight.track(call.cancel), DisconnectWatch(exchange) as watch:
+                await self._send_progress(call, response, token=token)
+                watch.response_complete = True
+                await response.finish(*self._result_message(request, call))
         finally:
             exchange.on_key_ended = None  # no cycles: they would wait for the garbage collector
             call.cancel()

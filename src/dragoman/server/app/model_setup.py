@@ -92,11 +92,11 @@ def build_prices(config: Config) -> PriceList:
 def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Price | None]:
     """Return a function that finds the price of a provider's model."""
 
+    addresses = {name: (settings.url, settings.type) for name, settings in config.providers.items()}
+
     def price(provider: str, model: str) -> Price | None:
-        settings = config.providers.get(provider)
-        if settings is None:
-            return prices.find(provider, model)
-        return prices.find(provider, model, base_url=settings.url, type=settings.type)
+        base_url, type = addresses.get(provider, (None, None))
+        return prices.find(provider, model, base_url=base_url, type=type)
 
     return price
 

@@ -105,19 +105,17 @@ def build_router(
     routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
     router = Router(routes, default=not_found)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope.get("path", "")
         if path == MCP_PATH and scope["type"] == "http":
-            await handlers.mcp(scope, receive, send)
-            return
+            return handlers.mcp(scope, receive, send)
         if scope["type"] == "websocket":
             spokes = handlers.spokes if path == SPOKE_PATH else None
-            await (spokes or reject_websocket)(scope, receive, send)
-            return
+            return (spokes or reject_websocket)(scope, receive, send)
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
         endpoint = gateway.get(path)
-        await (router if endpoint is None else endpoint)(scope, receive, send)
+        return (router if endpoint is None else endpoint)(scope, receive, send)
 
     return app
 

@@ -99,7 +99,7 @@ class RelayedAnswer:
         self._make_tap = make_tap
         self._parse_document = parse_document
         self._translate = translate
-        self._tap = make_tap()
+        self._tap: AnswerTap | None = None  # made for each attempt; a document has none
         self._response: RelayedResponse | None = None
         self._first_bytes = b""
         self._progress = AnswerProgress()
@@ -109,11 +109,11 @@ class RelayedAnswer:
     @property
     def progress(self) -> AnswerProgress:
         """See `UpstreamAnswer.progress`."""
-        if self._stream:
-            tap, progress = self._tap, self._progress
+        tap, progress = self._tap, self._progress
+        if tap is not None:
             progress.usage, progress.model, progress.text_length = tap.usage, tap.model, tap.text_length
             progress.finish_reason = tap.finish_reason
-        return self._progress
+        return progress
 
     async def start(self) -> RelayedAnswer | TranslatedAnswer:
         """See `UpstreamAnswer.start`."""
@@ -131,7 +131,7 @@ class RelayedAnswer:
         if first:
             return first
         tap, response = self._tap, self._response
-        while response is not None and self._stream and not tap.done:
+        while response is not None and tap is not None and not tap.done:
             if tap.failure is not None:
                 response.mark_failed(tap.failure)
                 raise tap.failure
@@ -146,20 +146,23 @@ class RelayedAnswer:
         response, tap = self._response, self._tap
         if response is None:
             return
-        if abandoned and self._stream and tap.generation_finished and tap.usage is None:
-            tap.feed(await response.read_for(USAGE_WAIT))
-        elif not abandoned and (tap.done or self.document is not None):
+        if abandoned:
+            if tap is not None and tap.generation_finished and tap.usage is None:
+                tap.feed(await response.read_for(USAGE_WAIT))
+        elif not response.complete and (self.document is not None if tap is None else tap.done):
             await response.drain()
         response.close()
 
     async def _handle(self, response: RelayedResponse) -> None:
         """Read until there is something to pass on; raise what another attempt may cure."""
         self._response = response
-        if self._stream:  # a new one: what is hidden depends on what this attempt has asked for
-            self._tap = self._make_tap()
         self._progress.key = response.key
         try:
-            await (self._read_stream(response) if self._stream else self._read_document(response))
+            if self._stream:  # a new tap: what is hidden depends on what this attempt has asked for
+                self._tap = self._make_tap()
+                await self._read_stream(response, self._tap)
+            else:
+                await self._read_document(response)
             response.mark_succeeded()
         except ProviderError as error:
             response.mark_failed(error)
@@ -168,8 +171,7 @@ class RelayedAnswer:
             self._failure = error
             response.close()
 
-    async def _read_stream(self, response: RelayedResponse) -> None:
-        tap = self._tap
+    async def _read_stream(self, response: RelayedResponse, tap: AnswerTap) -> None:
         while not self._first_bytes:
             is_first = not response.started
             raw = await response.receive()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -25,7 +25,7 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
-from dragoman.server.gateway.headers import format_cost, header_value, request_id_headers
+from dragoman.server.gateway.headers import format_cost, header_value
 from dragoman.server.streaming import requested_dialect
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
@@ -72,15 +72,15 @@ class GatewayRequest:
             max_output=plan.head.max_output_tokens,
         )
 
-    async def admit(self, entry: Entry | None) -> None:
+    def admit(self, entry: Entry | None) -> Awaitable[None]:
         """Admit the request, as `Meter.enter` has counted it. LimitReached, BudgetExhausted, BadRequest."""
-        await self._call.admit(entry)
+        return self._call.admit(entry)
 
     async def run(self) -> None:
         """Answer the request. An error before the response has started is raised, a later one is streamed."""
-        self._handler_task = asyncio.current_task()
         self._exchange.on_key_ended = self.stop
-        async with DisconnectWatch(self._exchange) as watch:
+        with DisconnectWatch(self._exchange) as watch:
+            self._handler_task = watch.task
             try:
                 first = await self._call.begin()
                 await self._send_answer(first, watch)
@@ -255,7 +255,7 @@ class GatewayRequest:
         await self._exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _answer_headers(self) -> Mapping[str, str]:
-        headers = request_id_headers(self._exchange.request_id)
+        headers: dict[str, str] = {}
         if self._call.route is not None:
             headers["x-dragoman-model"] = header_value(self._call.route.name)
         if self._dropped_fields:

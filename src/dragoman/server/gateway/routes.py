@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -78,17 +78,17 @@ class Gateway:
         """How many requests are under way."""
         return len(self._in_flight)
 
-    async def chat(self, exchange: Exchange) -> None:
+    def chat(self, exchange: Exchange) -> Awaitable[None]:
         """OpenAI's chat.completions."""
-        await self._handle(exchange, CHAT_COMPLETIONS)
+        return self._handle(exchange, CHAT_COMPLETIONS)
 
-    async def embeddings(self, exchange: Exchange) -> None:
+    def embeddings(self, exchange: Exchange) -> Awaitable[None]:
         """OpenAI's embeddings."""
-        await self._handle(exchange, EMBEDDINGS)
+        return self._handle(exchange, EMBEDDINGS)
 
-    async def messages(self, exchange: Exchange) -> None:
+    def messages(self, exchange: Exchange) -> Awaitable[None]:
         """Anthropic's Messages."""
-        await self._handle(exchange, MESSAGES)
+        return self._handle(exchange, MESSAGES)
 
     async def count_tokens(self, exchange: Exchange) -> None:
         """How many tokens a Messages request has: as its provider counts, or an estimate."""
@@ -96,7 +96,7 @@ class Gateway:
         raw = await exchange.read_body(self._settings.body_limit)
         head = RawRequestBody(raw)
         route = self._routes(exchange, head, select=False).first
-        async with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as presence:
             counted = await count_upstream(route, head, headers=exchange.headers)
         if presence.disconnected:
             return
@@ -153,7 +153,12 @@ class Gateway:
             payment = Payment(origin, price=self.catalog.price, meter=self._meter)
             request = GatewayRequest(plan, exchange, payment=payment)
             await request.admit(entry)
-        await self._run(request, dialect.endpoint)
+        self._metrics.request_started(dialect.endpoint)
+        try:
+            with self._in_flight.track(request.stop):
+                await request.run()
+        finally:
+            self._metrics.request_ended(dialect.endpoint)
 
     async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
         head = RawRequestBody(body)
@@ -171,14 +176,6 @@ class Gateway:
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
         )
-
-    async def _run(self, request: GatewayRequest, endpoint: str) -> None:
-        self._metrics.request_started(endpoint)
-        try:
-            with self._in_flight.track(request.stop):
-                await request.run()
-        finally:
-            self._metrics.request_ended(endpoint)
 
     def _routes(self, exchange: Exchange, head: RawRequestBody, *, select: bool = True) -> ModelRoutes:
         allowed, catalog = exchange.identity.models, self.catalog

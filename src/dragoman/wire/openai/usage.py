@@ -225,7 +225,10 @@ def _token_count(value: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _first(*counts: int | None) -> int | None:
-    return next((count for count in counts if count is not None), None)
+    for count in counts:
+        if count is not None:
+            return count
+    return None
 
 
 _NO_VENDOR_FIELDS = (None,) * 11
