@@ -2,13 +2,15 @@
 
 Loading takes a second of processor time, and the tests start the program some hundred times. What is started
 is a process of its own all the same: a child of the one that asked, with its pid, signals, streams and exit
-code. `make soak` and `make coverage` start every program anew, and `make test` what is neither
-`python -m dragoman` nor a script of the tests.
+code. `make soak` and `make coverage` start every program anew, and `make test` what is neither the program,
+nor a script of the tests, nor an example of the documentation.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -20,16 +22,24 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import typer.main
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "dragoman"]
-SCRIPTS = Path(__file__).parent
+INSTALLED = str(Path(sysconfig.get_path("scripts")) / "dragoman")
+STRICT = [sys.executable, "-W", "error"]
+SCRIPTS = (Path(__file__).parent, ROOT / "examples")
 PACKAGES = ("cli", "server", "mcp", "spokes")
+SDK = ("mcp.server.mcpserver", "uvicorn")  # what the MCP servers of tests and examples import besides
+HARMLESS = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 CLONE_PARENT = 0x00008000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
 LARGEST = 1 << 20
@@ -46,7 +56,8 @@ class Zygote:
         self._execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def install(self) -> None:
-        """From now on `subprocess` asks here for what can be forked."""
+        """From now on `subprocess` asks here for what can be forked, and commands are built once."""
+        build_commands_once()
 
         def execute(popen: Any, *arguments: Any) -> None:
             self.execute(popen, *arguments)
@@ -73,7 +84,7 @@ class Zygote:
             return
         fds = [value if value != -1 else own for own, value in enumerate((p2cread, c2pwrite, errwrite))]
         request = {
-            "args": [os.fspath(each) for each in args[1:]],
+            "args": [os.fspath(each) for each in args],
             "cwd": os.fspath(cwd or Path.cwd()),
             "env": dict(env),
             "session": session,
@@ -93,19 +104,31 @@ class Zygote:
             return int(self._channel.recv(100))
 
 
+def build_commands_once() -> None:
+    """Typer builds all commands anew at each call, which costs more than most of them do."""
+    typer.main.get_command = functools.cache(typer.main.get_command)
+
+
 def fits(args: Any, env: Mapping[str, str]) -> bool:
     """Whether this is the program or a script of the tests, under the settings of Python that forks have."""
 
     def settings(environ: Mapping[str, str]) -> Mapping[str, str]:
-        return {name: value for name, value in environ.items() if name.startswith("PYTHON")}
+        return {
+            name: value
+            for name, value in environ.items()
+            if name.startswith("PYTHON") and name not in HARMLESS
+        }
 
-    is_ours = list(args[:3]) == PROGRAM or is_script(args)
+    is_ours = list(args[:3]) == PROGRAM or os.fspath(args[0]) == INSTALLED or is_script(args)
     return CLONE is not None and is_ours and settings(env) == settings(os.environ)
 
 
 def is_script(args: Any) -> bool:
-    """Whether this is Python with a script of the tests, and no flags."""
-    return len(args) > 1 and args[0] == sys.executable and SCRIPTS in Path(args[1]).parents
+    """Whether this is Python with a script of the tests, or any script whose warnings are errors."""
+    if list(args[:3]) == STRICT:
+        return len(args) > 3 and os.fspath(args[3]).endswith(".py")
+    is_python = len(args) > 1 and args[0] == sys.executable
+    return is_python and any(folder in Path(args[1]).parents for folder in SCRIPTS)
 
 
 def serve(channel: socket.socket) -> None:
@@ -132,6 +155,10 @@ def load() -> None:
         for module in pkgutil.walk_packages(found.__path__, f"{found.__name__}."):
             with suppress(ImportError):
                 importlib.import_module(module.name)
+    for name in SDK:
+        importlib.import_module(name)
+    build_commands_once()
+    typer.main.get_command(importlib.import_module("dragoman.cli.program").cli)
     assert threading.active_count() == 1, "only a process of one thread can be forked"
 
 
@@ -162,15 +189,43 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    script, *words = request["args"]
+    try:
+        run(request["args"], request["cwd"])
+    except SystemExit as end:
+        leave(end.code)
+    leave(0)
+
+
+def run(args: Sequence[str], folder: str) -> None:
+    """Run the program or the script in this process."""
+    python, *rest = args
+    if python == INSTALLED:
+        rest = ["-m", "dragoman", *rest]
+    elif args[:3] == STRICT:
+        warnings.simplefilter("error")
+        rest = rest[2:]
+    script, *words = rest
     if script == "-m":
-        sys.path[0] = request["cwd"]
+        sys.path[0] = folder
         sys.argv[1:] = words[1:]
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(script).parent)
         sys.argv = [script, *words]
         runpy.run_path(script, run_name="__main__")
+
+
+def leave(code: object) -> NoReturn:
+    """End as the interpreter does, without freeing its memory, which costs more than most commands."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(code or 0) & 0xFF)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ from dragoman.providers.ollama import OllamaProvider
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.scripted import ASK, add, calling, fail, scripted, send, wait
+from tests.effort import rounds
 from tests.providers.servers import Peer, chunk, serving
 from tests.stopwatch import Stopwatch
 from tests.wire.openai_streams import chunk as said
 from tests.wire.openai_streams import sse
 
-ABORTS = 500
+ABORTS = rounds(quick=200, thorough=500)
 SLOW = 0.0005  # seconds between deltas
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SCRIPT = [

@@ -76,6 +76,14 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{page}: {done.stderr}"
 
 
+def test_the_package_loads_without_a_warning() -> None:
+    """The pages may be run in forks of a process that has loaded the package: tests/zygote.py."""
+    load = "import dragoman; [getattr(dragoman, name) for name in dragoman.__all__]"
+    command = [sys.executable, "-W", "error", "-c", load]
+    done = subprocess.run(command, env=environ(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("page", sorted(COUNTS))
 def test_no_page_has_lost_an_example(page: str) -> None:
     assert len(blocks(page)) == COUNTS[page]

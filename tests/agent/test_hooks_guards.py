@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dragoman.agent.hooks.guards.destructive_commands import MAX_LENGTH, confirm
 from dragoman.agent.hooks.guards.paths import path_guard
 from dragoman.agent.hooks.guards.rate_limit import MAX_COUNTERS, rate_limit
 from dragoman.errors import ConfigError
+from tests.effort import rounds
 
 
 @pytest.fixture
@@ -274,13 +276,18 @@ def test_further_patterns_can_be_named() -> None:
     assert hook(calling({"do": "please RING  the boss"})) == Ask("it calls the boss")
 
 
+LONG = rounds(quick=50_000, thorough=200_000)
+
+
 @pytest.mark.parametrize(
     "word", ["rm ", "git push ", "kill ", "find -", "/*", "delete from ", "\\", "curl | "]
 )
 def test_a_text_made_to_be_slow_is_looked_through_in_time(word: str) -> None:
-    text = (word * (200_000 // len(word)))[:200_000]
+    text = (word * (LONG // len(word)))[:LONG]
+    began = time.process_time()
     for each in ("", "x", " -"):
-        confirm_destructive()(calling({"text": text + each}))  # the suite's own time limit would end it
+        confirm_destructive()(calling({"text": text + each}))
+    assert time.process_time() - began < LONG * 150e-6
 
 
 class Clock:

@@ -24,12 +24,14 @@ from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.scripted import PRICES, add, wait
 from tests.agent.team import TASK, driven, lead, outputs, outputs_in, worker
 from tests.agent.test_aborts import HEAD, check_valid, tasks
+from tests.effort import rounds
 from tests.providers.servers import Peer, chunk, serving
 from tests.stopwatch import Stopwatch
 from tests.wire.openai_streams import chunk as said
 from tests.wire.openai_streams import sse
 
-ABORTS = 100  # of each of five
+ABORTS = rounds(quick=40, thorough=100)  # of each of five
+TURNS = 60  # of the event loop; the lowest agent talks after some 20
 DEAR = Usage(input_tokens=15, output_tokens=1_000)
 RESERVED = 1_024 * 10e-6  # dollars that an answer of unknown length is reserved for
 
@@ -92,7 +94,8 @@ async def test_an_abort_at_any_moment_closes_the_sockets_of_agents_below(seed: i
         for _ in range(ABORTS):
             budget = Budget(usd=1_000)
             run = team(server.url, deep=seed % 2 == 1).spawn("Go.", context=Context(budget=budget))
-            await asyncio.sleep(chance.uniform(0, 0.02))
+            for _ in range(chance.randint(0, TURNS)):
+                await asyncio.sleep(0)
             run.abort()
             watch = Stopwatch()
             result = await run.result

@@ -41,7 +41,7 @@ def asking(**fields: Any) -> ApprovalRequest:
         "input_hash": id,
         "items": (ApprovalItem("mail.send", {"to": HIDDEN}, id, reason="others see it"),),
         "created_at": time.time(),
-        "expires_at": time.time() + 7_200.5,
+        "expires_at": time.time() + 8_000,
         "agent": "helper",
         **fields,
     }

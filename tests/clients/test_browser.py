@@ -18,6 +18,7 @@ from tests.clients.driver import HERE, require, run_node
 from tests.clients.hub import Hub
 from tests.clients.pages import Pages
 from tests.clients.upstream import Upstream
+from tests.effort import rows
 
 HALF = "one two three"
 WHOLE = "one two three four five"
@@ -52,6 +53,13 @@ class Visit:
         assert status == 200, body
         messages: list[dict[str, Any]] = body["messages"]
         return messages
+
+
+@pytest.fixture(params=rows(["7", "6"], quick=2), ids="sdk{}".format)
+def sdk(request: pytest.FixtureRequest) -> str:
+    """The version of the AI SDK; in `make test`, the other one is met by the tests without a browser."""
+    version: str = request.param
+    return version
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 from dragoman.server.app import background_jobs
 from dragoman.store.store import DATABASE_FILE
 from dragoman.store.writer import DatabaseWriter
+from tests.effort import rows
 from tests.faults.subagent_approvals import BATCH, configure
 from tests.serving import Served, ask, hub_of
 
@@ -76,7 +77,7 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
         async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("paint it"))
             assert (await play(hub))["parts"][-1]["text"] == "All done."
-    for data in copies.taken:
+    for data in rows(copies.taken, quick=2):
         marks = data / "marks"
         monkeypatch.setenv("MARKS", str(marks))
         async with hub_of(config, data) as hub:

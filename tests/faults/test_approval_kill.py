@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.cli.program import run as program
+from tests.effort import PROFILE
 from tests.faults.process import Process, started, write_config
 from tests.faults.subagent_approvals import ASK, BATCH, BOSS, CLERK, MARKS, WAYS, configure
 from tests.serving import ask, frames_in, text_of
@@ -63,9 +65,18 @@ async def settled(hub: Process) -> None:
     assert await waiting(hub) == []
 
 
+def turns(ways: Iterable[str]) -> list[Any]:
+    """Each way while the hub is up or down, in turn; in `make soak`, each way both times."""
+    return [
+        pytest.param(way, up, id=f"{way}, {'up' if up else 'down'}")
+        for number, way in enumerate(ways)
+        for up in (False, True)
+        if PROFILE == "thorough" or up == bool(number % 2)
+    ]
+
+
 @pytest.mark.promise("waiting-goes-on-where-it-was")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("up", [False, True], ids=["answered while down", "answered while up"])
+@pytest.mark.parametrize(("way", "up"), turns(WAYS))
 async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, *, up: bool
 ) -> None:
@@ -104,18 +115,20 @@ async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
 
 SLOW = [{"ask": "marks.wipe", "expires": 0.5}, {"ask": "user.question", "expires": 0.5}]
 WIPE: tuple[str, Any] = ("marks_wipe", {})
+LATE = {
+    "a question": (ASK, ASK),
+    "an agent's": (CLERK, WIPE),
+    "an agent's agent's": (BOSS, ASK),
+    "two agents' in a batch": (BATCH, WIPE),
+}
 
 
 @pytest.mark.promise("late-is-told-once")
-@pytest.mark.parametrize(
-    ("lead", "asks"),
-    [(ASK, ASK), (CLERK, WIPE), (BOSS, ASK), (BATCH, WIPE)],
-    ids=["a question", "an agent's", "an agent's agent's", "two agents' in a batch"],
-)
-@pytest.mark.parametrize("down", [False, True], ids=["while up", "while down"])
+@pytest.mark.parametrize(("who", "down"), turns(LATE))
 async def test_what_nobody_answers_in_time_is_told_once_and_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lead: Any, asks: Any, *, down: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, *, down: bool
 ) -> None:
+    lead, asks = LATE[who]
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     config = configure(tmp_path, lead, asks=asks, policy=SLOW)
     async with started(config, tmp_path / "hub") as hub:

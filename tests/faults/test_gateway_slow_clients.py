@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.effort import rounds
 from tests.faults.gateway_upstream import (
     DEADLINE,
     END,
@@ -26,7 +27,7 @@ from tests.faults.gateway_upstream import (
 from tests.faults.soak import resident
 from tests.providers.servers import Peer, chunk
 
-CLIENTS = 50
+CLIENTS = rounds(quick=20, thorough=50)
 EACH = 4.0  # megabytes that a slow reader may cost, those of the test's own ends included
 LONG = b"~" * 20_000  # so that what is measured is bytes, not frames
 MANY = 2_000

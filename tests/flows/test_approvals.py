@@ -12,6 +12,7 @@ import pytest
 from dragoman.agent.loop import Loop
 from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalRequest
+from tests.effort import rounds
 from tests.faults.subagent_approvals import ASK, CLERK, configure
 from tests.serving import Served, ask, frames_in, hub_of, text_of
 from tests.serving import serving as serve
@@ -27,6 +28,8 @@ WIPES: list[dict[str, Any]] = [
     {"text": "Both are gone."},
 ]
 
+RUNS = rounds(quick=12, thorough=40)
+
 
 def tasks() -> set[str]:
     return {repr(task.get_coro()) for task in asyncio.all_tasks()}
@@ -41,13 +44,13 @@ async def test_a_run_that_waits_costs_nothing(
     async with hub_of(configure(tmp_path, asks), tmp_path / "hub") as served:
         before = len(asyncio.all_tasks())
         approvals, loops = count(ApprovalRequest), count(Loop)
-        for number in range(40):
+        for number in range(RUNS):
             frames = await served.chat("paint", session=f"s{number}")
             assert frames[-1]["finishReason"] == "tool-calls"
         assert len(asyncio.all_tasks()) <= before + 2, tasks()
         assert served.hub.runs.active_count == 0
         waiting = await served.hub.store.approvals.list(status="pending")
-        assert len(waiting) == 40
+        assert len(waiting) == RUNS
         assert max(len(each.state or b"") for each in waiting) < 10_000
         assert count(ApprovalRequest) - approvals <= len(waiting), (
             "none is held but those that were listed here"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.effort import rows
 from tests.gateway.recordings import (
     ANTHROPIC,
     ANTHROPIC_BROKEN,
@@ -41,7 +42,7 @@ def check(stage: Stage, raw: bytes, name: str, *, hear: Callable[[], Any], lines
     """All ways give the same as the whole at once."""
     stage.upstream.play(Answer(body=raw.replace(b"\r\n", b"\n"), headers=LINES if lines else SSE))
     want = hear()
-    for way in ways(raw, name, lines=lines):
+    for way in rows(ways(raw, name, lines=lines), quick=2):
         stage.upstream.play(way)
         assert hear() == want, way
 

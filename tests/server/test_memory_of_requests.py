@@ -23,7 +23,7 @@ from .asgi_client import AsgiClient
 BIG = "a" * 1_000_000
 SAID = '[{"role":"user","content":"a"}]'
 ASKED = '[{"id":"m","role":"user","parts":[{"type":"text","text":"%s"}]}]'
-REQUESTS = rounds(quick=8, thorough=50)
+REQUESTS = rounds(quick=5, thorough=50)
 ALLOWED = 2_500_000  # bytes: the last body, and a cache here and there; each request has a million
 MCP_ALLOWED = 8_000_000  # the SDK makes cycles, which are collected after as many bytes
 BODIES = {
@@ -153,7 +153,7 @@ async def test_oversized_answers_of_a_provider_leave_nothing_behind(
 
         assert b"error" in await ask(0)
         with traced():
-            for number in range(1, 1 + rounds(quick=5, thorough=15)):
+            for number in range(1, 1 + rounds(quick=3, thorough=15)):
                 await ask(number)
             left = in_use()
             gc.collect()

@@ -26,7 +26,7 @@ from .anthropic_streams import STOP, UNKNOWN, block, call, folded, start, stop
 from .openai_streams import Answer, cut, recording
 
 MARK = b"\xef\xbb\xbf"
-PLACES = rounds(quick=30, thorough=100_000)
+PLACES = rounds(quick=15, thorough=100_000)
 LETTERS = ["", "stop", "a<th", "a</th", "ink>", "{", "text", "\ud83e"]
 FIELDS = [
     "text",

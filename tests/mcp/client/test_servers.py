@@ -16,6 +16,7 @@ import pytest
 from dragoman.errors import ConfigError, Conflict, NotFound
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.store.mcp_servers import MemoryPinStore
+from tests.effort import rows
 
 
 def pids(path: Path) -> list[int]:
@@ -114,7 +115,7 @@ async def test_a_server_that_is_let_go_while_it_connects_is_over_at_once(
     async with open_hub(spec) as hub:
         await hub.servers.wait_until_started()  # the SDK is loaded
         await hub.servers.remove("gone")
-        for turns in range(200):
+        for turns in rows(range(200), quick=4):
             hub.servers.add(spec)
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import sysconfig
 from collections.abc import AsyncIterator, Iterator
@@ -140,3 +141,6 @@ async def test_a_key_for_chats_alone_does_not_open_the_door(hub: World) -> None:
 
 def test_the_program_of_these_tests_is_the_installed_one() -> None:
     assert PROGRAM.parent == Path(sys.executable).parent
+    loaded_anew = {**os.environ, "PYTHONHASHSEED": "0"}  # not forked: tests/zygote.py
+    done = subprocess.run([PROGRAM, "--version"], env=loaded_anew, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("dragoman ")
