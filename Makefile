@@ -43,10 +43,15 @@ agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph an
 # ---- working on it -----------------------------------------------------------------------------------------
 
 .PHONY: test coverage soak quick check format map docs lock wheel clean
-test: setup ## all checks, then all tests against the built wheel
-	@$(MAKE) --no-print-directory check
+test: setup ## all checks beside all tests against the built wheel
 	@$(BIN)/python -m tools.needs
-	@$(PYTEST) -n $(or $(WORKERS),2) --durations 10 $(ARGS) || { echo "make test: FAILED"; exit 1; }
+	@$(MAKE) --no-print-directory check >.venv/check.log 2>&1 & check=$$!; \
+	trap 'kill $$check 2>/dev/null || true' EXIT; \
+	broken=; \
+	$(PYTEST) -n $(or $(WORKERS),2) --durations 10 $(ARGS) || broken+=" tests"; \
+	wait $$check || broken+=" checks"; \
+	cat .venv/check.log; \
+	[ -z "$$broken" ] || { echo "make test: FAILED:$$broken"; exit 1; }
 	@echo "make test: all checks and tests passed"
 
 coverage: setup ## what the tests reach; twice the time of `make test`

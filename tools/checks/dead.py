@@ -32,6 +32,6 @@ def scan(root: Path) -> Vulture:
 def find_fields(root: Path, folder: str) -> Iterator[tuple[str, int]]:
     """The places of annotated fields in class bodies."""
     for module in modules(root, folder):
-        classes = (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef))
+        classes = (node for node in module.nodes if isinstance(node, ast.ClassDef))
         for field in (node for owner in classes for node in owner.body if isinstance(node, ast.AnnAssign)):
             yield module.label, field.lineno

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 
@@ -42,6 +42,11 @@ class Module:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, filename=self.label)
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, as `ast.walk` gives them."""
+        return list(ast.walk(self.tree))
+
     def find(self, line: int, rule: str) -> Finding:
         return Finding(self.label, line, rule)
 
@@ -51,4 +56,10 @@ def modules(root: Path, folder: str) -> Iterator[Module]:
     for path in sorted((root / folder).rglob("*.py")):
         parts = path.relative_to(root).parts
         if "node_modules" not in parts and not any(part.startswith(".") for part in parts):
-            yield Module(root, path)
+            yield read_module(root, path, path.stat().st_mtime_ns)
+
+
+@cache
+def read_module(root: Path, path: Path, _changed: int) -> Module:
+    """The module, parsed once for all checks."""
+    return Module(root, path)

@@ -39,7 +39,7 @@ def check_docstring(module: Module) -> Iterator[Finding]:
 
 
 def check_classes(module: Module) -> Iterator[Finding]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.ClassDef) and VAGUE_CLASS.fullmatch(node.name):
             yield module.find(
                 node.lineno, f"class {node.name}: a class is a noun, not Abstract…, …Impl, …Data, …Info"
@@ -47,7 +47,7 @@ def check_classes(module: Module) -> Iterator[Finding]:
 
 
 def check_imports(module: Module) -> Iterator[Finding]:
-    for owner in ast.walk(module.tree):
+    for owner in module.nodes:
         if not isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         for node in ast.walk(owner):

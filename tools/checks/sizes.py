@@ -35,7 +35,7 @@ def check_file(module: Module) -> Iterator[Finding]:
 
 
 def check_functions(module: Module) -> Iterator[Finding]:
-    for owner in ast.walk(module.tree):
+    for owner in module.nodes:
         for node in ast.iter_child_nodes(owner):
             if isinstance(node, Function):
                 in_class = isinstance(owner, ast.ClassDef)

@@ -5,7 +5,7 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.checks.findings import Finding, Module, modules
@@ -44,7 +44,7 @@ def check_classes(root: Path) -> Iterator[Finding]:
     """No two classes of the package share a name, private ones included."""
     places: dict[str, list[tuple[Module, int]]] = defaultdict(list)
     for module in modules(root, "src"):
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append((module, node.lineno))
     for name, uses in places.items():
@@ -53,14 +53,14 @@ def check_classes(root: Path) -> Iterator[Finding]:
 
 
 def check_names(module: Module) -> Iterator[Finding]:
-    for name, line in bindings(module.tree):
+    for name, line in bindings(module.nodes):
         if name.strip("_") in VAGUE_NAMES and (module.label, name) not in FAIR_NAMES:
             yield module.find(line, f"{name!r} says how the value came here: name what it holds")
 
 
-def bindings(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
     """Every name that the module gives to something, with its line."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name, node.lineno
