@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.server.app import background_jobs
-from dragoman.store.store import DATABASE_FILE
-from dragoman.store.writer import DatabaseWriter
 from tests.effort import rows
+from tests.faults.commits import Copies
 from tests.faults.subagent_approvals import BATCH, configure
 from tests.serving import Served, ask, hub_of
 
 LIMIT = 120.0
-
-
-class Copies:
-    """A copy of the database after each commit, once somebody was asked."""
-
-    def __init__(self, data: Path, folder: Path) -> None:
-        self.taken: list[Path] = []
-        self._data = data
-        self._folder = folder
-
-    def take(self) -> None:
-        data = self._folder / f"copy{len(self.taken)}"
-        with closing(sqlite3.connect(self._data / DATABASE_FILE)) as source:
-            if not source.execute("select count(*) from approvals").fetchone()[0]:
-                return
-            data.mkdir(parents=True)
-            with closing(sqlite3.connect(data / DATABASE_FILE)) as copy:
-                source.backup(copy)
-        self.taken.append(data)
 
 
 async def approvals(hub: Served, status: str) -> list[dict[str, Any]]:
@@ -55,7 +33,7 @@ async def play(hub: Served) -> dict[str, Any]:
             *_, last = await hub.messages()
             over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
             open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
-            if over and not open:
+            if over and not open and (await hub.runs())[-1].status != "running":
                 return last
 
 
@@ -65,15 +43,9 @@ async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     monkeypatch.setattr(background_jobs, "POLL_INTERVAL", 0.05)
-    config, copies = configure(tmp_path, BATCH), Copies(tmp_path / "hub", tmp_path / "copies")
-    tell = DatabaseWriter._notify
-
-    def copying(writer: DatabaseWriter, settled: Any) -> bool:
-        copies.take()
-        return tell(writer, settled)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(DatabaseWriter, "_notify", copying)
+    config = configure(tmp_path, BATCH)
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once="select 1 from approvals")
+    with copies.after_each_commit(monkeypatch):
         async with hub_of(config, tmp_path / "hub") as hub:
             await hub.post(ask("paint it"))
             assert (await play(hub))["parts"][-1]["text"] == "All done."

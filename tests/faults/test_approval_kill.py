@@ -189,9 +189,11 @@ async def test_a_question_beside_a_call_that_took_the_hub_down_can_still_be_answ
         with pytest.raises(httpx2.HTTPError):
             await read_text(hub)
     async with started(config, tmp_path / "hub") as hub:
-        [first] = await waiting(hub)
-        assert first["question"]["text"] == "Which colour?"
-        reply(tmp_path, first["id"], "answer", "blue")
+        await hub.http.get("/api/chat/s/stream")  # until the run waits
+        requests = {each["operation"]: each for each in await waiting(hub)}
+        assert requests["user.question"]["question"]["text"] == "Which colour?"
+        reply(tmp_path, requests["user.question"]["id"], "answer", "blue")
+        reply(tmp_path, requests["marks.die"]["id"], "answer", "not done")
         answer = await ended(hub)
         await settled(hub)
     states = {part["type"]: part["state"] for part in answer["parts"] if "state" in part}

@@ -111,6 +111,7 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
         session = f"s{number}"
         seen = await killed_turn(config, tmp_path / "hub", session=session, after=chance.uniform(0, LENGTH))
         async with started(config, tmp_path / "hub") as hub:
+            await hub.http.get(f"/api/chat/{session}/stream")  # until the run has gone on to its end
             response = await hub.http.get(f"/api/sessions/{session}/messages")
             pending = response.json()["messages"] if response.status_code == 200 else []
             check(seen, pending)
@@ -122,7 +123,7 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
             assert len(await hub.messages(session)) == len(pending) + 2
 
 
-async def test_a_call_that_ran_in_a_crash_is_kept_and_the_model_is_told_what_had_finished(
+async def test_an_answer_that_is_closed_after_a_crash_says_what_had_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
@@ -131,7 +132,8 @@ async def test_a_call_that_ran_in_a_crash_is_kept_and_the_model_is_told_what_had
         {"text": "So.", "tools": [{"name": "hub_call", "input": {"calls": calls}, "id": "c1"}]},
         {"text": "Oh."},
     ]
-    config = write_config(tmp_path, steps, operations=[str(MARKS)])
+    agents = {"default": {"after_crash": "close"}}
+    config = write_config(tmp_path, steps, operations=[str(MARKS)], agents=agents)
     seen: list[dict[str, Any]] = []
     async with started(config, tmp_path / "hub") as hub:
         await talk(hub, "s", seen)

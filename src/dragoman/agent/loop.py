@@ -29,6 +29,7 @@ from dragoman.agent.outcome import (
     model_outcome,
     refusal_outcome,
 )
+from dragoman.agent.restoration import recorded_answers
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tool_execution import ToolExecution
@@ -64,6 +65,10 @@ class Loop:
         self._started_at = turn.clock()
         self._earlier_usage = _stored_usage(turn.fold.metadata)
         self._answers: dict[str, ApprovalAnswer] = {}
+        self._unfinished: frozenset[str] = frozenset()
+        if turn.restored is not None:
+            self._unfinished = turn.restored.unfinished
+            self._answers = recorded_answers(turn.restored.message, self._unfinished)
         self._earlier_cost = _stored_cost(turn.fold.metadata)
 
     async def run(self) -> AsyncGenerator[Batch, None]:
@@ -170,7 +175,7 @@ class Loop:
     def _check_outcome(self) -> RunOutcome | None:
         """Return why the run ends here, or None to call the model (again)."""
         turn, reason = self.turn, self._finish_step.finish_reason
-        if turn.input_events and not reason:
+        if (turn.input_events or turn.restored is not None) and not reason:
             return (
                 WAITING
                 if _waiting_calls(turn.fold.step_calls())
@@ -356,16 +361,20 @@ class Loop:
         return [c for c in calls if not c.provider_executed and kind(c.name) not in ("client", "unknown")]
 
     async def _resume_calls(self) -> AsyncGenerator[Batch, None]:
-        """Run the calls of a continued message that were approved in the meantime."""
+        """Run the calls of a continued message that were approved in the meantime, or cut off by a crash."""
         async for batch in self._run_calls(self._approved_calls()):
             yield batch
         async for batch in self._wait_for_inputs():
             yield batch
 
     def _approved_calls(self) -> list[ToolPart]:
-        """Return the waiting calls that have an answer."""
+        """Return the waiting calls that have an answer, and those that a crash cut off."""
         waiting = [c for c in self.turn.fold.step_calls() if c.state not in FINAL_STATES]
-        return [c for c in waiting if c.state == "approval-responded" or c.tool_call_id in self._answers]
+        answered = {c.tool_call_id for c in waiting if c.state == "approval-responded"} | set(self._answers)
+        kind = self.turn.toolbox.kind
+        cut_off = {c.tool_call_id for c in waiting if kind(c.name) != "client"} & self._unfinished
+        self._unfinished = frozenset()
+        return [c for c in waiting if c.tool_call_id in answered | cut_off]
 
     def _store_answers(self, batch: Batch) -> None:
         """Remember the answers to questions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: no limit. `context`
     shortens conversations too long for the model; `context_sizes` returns the tokens that a model accepts,
     by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
+    `after_crash` says what becomes of its answers that a crash of the hub cut off.
     """
 
     name: str = "default"
@@ -41,3 +42,4 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     on_prepare_step: Callable[..., Any] | None = None
     output: Output[Any] | None = None
     description: str | None = None
+    after_crash: Literal["resume", "close"] = "resume"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -16,9 +16,10 @@ from dragoman import events as e
 from dragoman.agent import outcome
 from dragoman.agent.approvals import ApprovalAnswer, pending_approval_id, response_event
 from dragoman.agent.loop import Loop
+from dragoman.agent.restoration import RestoredAnswer, restore_answer
 from dragoman.agent.tool_execution import NestedApprovals
 from dragoman.agent.turn import TurnSpec
-from dragoman.errors import ApprovalNeeded, BudgetExhausted, CallError
+from dragoman.errors import ApprovalNeeded, BudgetExhausted, CallError, CallUncertain
 from dragoman.fold import Fold
 from dragoman.ids import new_id
 from dragoman.messages import (
@@ -48,6 +49,20 @@ PREVIEW_BYTES = 16_000  # bytes of a glimpse
 PREVIEW_PARTS = 24  # the last ones
 PREVIEW_TEXT = 2_000  # characters of a text, and of what a tool is given or gives
 DELTA_EVENTS = (e.TextDelta, e.ReasoningDelta, e.ToolInputDelta)
+SAVED_AT = frozenset(
+    {
+        e.ToolInputAvailable,
+        e.ToolInputError,
+        e.ToolOutputAvailable,
+        e.ToolOutputError,
+        e.ToolOutputDenied,
+        e.ToolApprovalRequest,
+        e.ToolApprovalResponse,
+        e.Data,
+        e.StartStep,
+    }
+)
+"""Events after which the answer is saved: it then goes on after a crash without repeating a call."""
 
 
 class ProgressPreview:
@@ -178,6 +193,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The work of a sub-agent: answer the `prompt` within `context`.
 
     If it resumes, `answer` is its message so far; `input_events` and `nested_approvals` go into its turn.
+    `restored` is the same message when a crash had cut it off.
     """
 
     prompt: Message
@@ -185,8 +201,20 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     nested_approvals: NestedApprovals
     answer: Message | None = None
     input_events: tuple[e.Event, ...] = ()
+    restored: RestoredAnswer | None = None
 
 
+class AnswerJournal(Protocol):
+    """Stores the answers of sub-agents while they work. A library run has none."""
+
+    def save(self, call_id: str, answer: Fold) -> None:
+        """Store what has changed, before any call that is recorded later."""
+
+    async def load(self, call_id: str) -> Sequence[Part]:
+        """Return what was stored of an answer."""
+
+
+SaveAnswer: TypeAlias = Callable[[Fold], None]
 MakeTurn: TypeAlias = Callable[[Assignment], Awaitable[TurnSpec]]
 
 
@@ -202,9 +230,10 @@ class SuspendedAnswer(msgspec.Struct, frozen=True):
 class Subagent:
     """Runs an agent as an operation. It has its own turn; deadline, budget and abort are the caller's."""
 
-    def __init__(self, name: str, make_turn: MakeTurn) -> None:
+    def __init__(self, name: str, make_turn: MakeTurn, *, journal: AnswerJournal | None = None) -> None:
         self._name = name
         self._make_turn = make_turn
+        self._journal = journal
 
     def operation(
         self, description: str, *, namespace: str = NAMESPACE, timeout: float | None = None
@@ -224,17 +253,43 @@ class Subagent:
 
     async def run(self, input: Mapping[str, Any], context: Context) -> Any:
         """Return the answer. Raises CallError without one; ApprovalNeeded when it has to wait."""
-        turn = await self._make_turn(make_assignment(input["prompt"], context, name=self._name))
+        assignment = make_assignment(input["prompt"], context, name=self._name)
+        assignment = await self._restore(assignment, context)
+        turn, save = await self._make_turn(assignment), self._saver(context)
+        if assignment.restored is not None:
+            turn.fold.dirty = set(range(assignment.restored.part_count + 1))
+            save(turn.fold)
         loop = Loop(turn)
         try:
             with ProgressPreview(turn.fold, context) as glimpse:
-                await run_loop(loop, glimpse)
+                await run_loop(loop, glimpse, save=save)
         finally:
             if context.node is not None:
                 context.node.cost += loop.message_cost or 0.0
             if context.cost_total is not None:
                 context.cost_total.add(loop.cost)
         return self._read_result(loop)
+
+    async def _restore(self, assignment: Assignment, context: Context) -> Assignment:
+        """Return the assignment with the answer as far as it had got before a crash."""
+        if self._journal is None or context.earlier_calls is None or context.call_id is None:
+            return assignment
+        if context.state is not None:  # it had waited, and has not begun again
+            return assignment
+        parts = await self._journal.load(context.call_id)
+        if not parts:
+            return assignment
+        calls = context.earlier_calls.children(context.call_id)
+        restored = restore_answer(Message(new_id("msg"), "assistant", tuple(parts)), calls)
+        if not restored.can_repeat:
+            raise CallUncertain(f"{self._name} was cut off by a crash, and its provider runs tools itself")
+        return replace(assignment, answer=restored.message, restored=restored, input_events=())
+
+    def _saver(self, context: Context) -> SaveAnswer:
+        journal, call_id = self._journal, context.call_id
+        if journal is None or call_id is None or context.run_id is None:
+            return lambda _: None
+        return lambda answer: journal.save(call_id, answer)
 
     def _read_result(self, loop: Loop) -> Any:
         """Return the result of the finished loop."""
@@ -255,12 +310,20 @@ class Subagent:
         raise error
 
 
-async def run_loop(loop: Loop, preview: ProgressPreview) -> None:
-    """Run the loop to its end."""
+async def run_loop(loop: Loop, preview: ProgressPreview, *, save: SaveAnswer) -> None:
+    """Run the loop to its end. The answer is saved before the calls of a step run, and after each of them."""
+    fold = loop.turn.fold
     async with notify_abort(loop), aclosing(loop.run()) as batches:
         async for batch in batches:
-            loop.turn.fold.add(batch)
+            fold.add(batch)
+            if any(is_saved_at(event) for event in batch):
+                save(fold)
             preview.update(batch)
+
+
+def is_saved_at(event: e.Event) -> bool:
+    """Return whether the answer is saved after this event."""
+    return type(event) in SAVED_AT and not getattr(event, "preliminary", None)
 
 
 def is_out_of_budget(loop: Loop) -> bool:

@@ -108,6 +108,7 @@ class ToolExecution:
         context = msgspec.structs.replace(
             self._context,
             tool_call_id=call_id,
+            call_key=call_id,
             approval=answer.id if answer is not None and grant is None else None,
             grant=grant,
             notes=(note,) if note else (),

@@ -20,6 +20,7 @@ from dragoman.agent.context.policy import ContextFitter
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.input_messages import parse_conversation
+from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import Condition, SoFar
 from dragoman.agent.structured_output import Output
@@ -88,7 +89,8 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     `input_events` come first: outputs and answers from the front end for a continued message. With
     `external_inputs` the run waits for client tools and approvals; without, it ends there. `retry_policy` is
     for failed model requests: by default none here, since a provider retries by itself. With `adds_notices`
-    the message says why it was stopped. `nested_approvals` is for a turn inside a call.
+    the message says why it was stopped. `nested_approvals` is for a turn inside a call. `restored` is the
+    message as it goes on after a crash.
     """
 
     agent: AgentSpec
@@ -110,6 +112,7 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     retry_policy: RetryPolicy = NO_RETRY
     adds_notices: bool = True
     nested_approvals: NestedApprovals | None = None
+    restored: RestoredAnswer | None = None
 
 
 OnPrepareStep: TypeAlias = Callable[[StepContext], StepChange | Awaitable[StepChange | None] | None]

@@ -173,6 +173,7 @@ class AgentConfig(ConfigSection, frozen=True):
     stop_when: tuple[StopConfig, ...] = ()
     on_prepare_step: Name | None = None
     output: dict[str, Any] | Name | None = None
+    after_crash: Literal["resume", "close"] = "resume"
 
 
 Patterns: TypeAlias = Name | tuple[Name, ...]
@@ -308,6 +309,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     result: PositiveInt = 24_000
     artifact: PositiveInt = 32_000_000
     repeats: PositiveInt = 3
+    resumed: PositiveInt = 32
     keep_days: PositiveInt | None = None
 
 

@@ -26,6 +26,14 @@ from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.call_hooks import CallHooks
 from dragoman.operations.concurrency import CancellableCall, LargeValueWorker, LazyThreadPool
 from dragoman.operations.context import Context, ProgressCallback
+from dragoman.operations.earlier_calls import (
+    grant_to_try_again,
+    is_about_uncertain_call,
+    question_item,
+    recorded_end,
+    settled_end,
+    uncertain_end,
+)
 from dragoman.operations.execution import (
     CallReview,
     CallTarget,
@@ -34,11 +42,25 @@ from dragoman.operations.execution import (
     PreparedCall,
     is_meta_call,
 )
-from dragoman.operations.ledger import CallCompletion, CallRecord, CallTracer, Ledger, hash_input
+from dragoman.operations.ledger import (
+    CallCompletion,
+    CallRecord,
+    CallTracer,
+    Ledger,
+    hash_input,
+)
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
 from dragoman.operations.permission.access_control import APPROVAL_HINT, AccessControl, ApprovalFlow
 from dragoman.operations.permission.policy import Policy, Verdict
+from dragoman.operations.prepared_calls import (
+    is_resumed,
+    make_idempotency_key,
+    pending_result,
+    to_outcome,
+    to_result,
+    with_earlier,
+)
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeated_failures import RepeatedFailureLimiter
 
@@ -52,6 +74,7 @@ ABORTED = CallFailure(code="aborted", message="The call was aborted.")
 NOT_RECORDED = CallFailure(
     code=Unavailable.code, message="The call did not run: it could not be recorded.", transient=True
 )
+UNCERTAIN_TEXT = "The hub stopped while this call ran, and it is not known whether it took effect."
 APPROVAL_UNAVAILABLE_HINT = "The call needs approval, and the request could not be stored."
 
 
@@ -138,9 +161,14 @@ class Calls:
         needs approval does not run: its outcome is `pending` and has the approval's id.
         """
         parent = context.node
-        call_id = (context.grant.call_id if context.grant and parent else None) or new_id("call")
+        key = make_idempotency_key(context)
+        earlier = context.earlier_calls.get(key) if context.earlier_calls and key else None
+        call_id = (context.grant.call_id if context.grant and parent else None) or (
+            earlier.record.id if earlier is not None else new_id("call")
+        )
         try:
-            index = 0 if parent is None else parent.add_child(call_id)
+            if parent is not None:
+                parent.add_child(call_id)
         except CallError as error:
             failure = to_failure(error)
             return CallOutcome(
@@ -149,12 +177,12 @@ class Calls:
         try:
             if isinstance(operation, str):
                 await self.wait_for_operations([operation], context)
-            key = make_idempotency_key(context, index) or call_id
             hooks = context.hooks or self._hooks
-            call_context = replace(context, on_progress=on_progress, idempotency_key=key, hooks=hooks)
-            return await self._record_and_run(
-                self._prepare(operation, input, call_id=call_id, context=call_context)
+            call_context = replace(
+                context, on_progress=on_progress, idempotency_key=key or call_id, hooks=hooks
             )
+            attempt = self._prepare(operation, input, call_id=call_id, context=call_context)
+            return await self._record_and_run(with_earlier(attempt, earlier))
         finally:
             if parent is not None:
                 parent.remove_child(call_id)
@@ -181,6 +209,10 @@ class Calls:
 
         Empty if it needs none or cannot run. Pass the ruling on with the call itself.
         """
+        key = make_idempotency_key(context)
+        earlier = context.earlier_calls.get(key) if context.earlier_calls and key else None
+        if earlier is not None and earlier.status != "pending":  # it was allowed before a crash
+            return CallReview()
         attempt = self._prepare(operation, input, call_id="", context=context)
         try:
             return await Execution(
@@ -268,6 +300,10 @@ class Calls:
         """
         try:
             attempt = await self.approval_flow.resume_approved(attempt)
+            settled = await self._settle_cut_off(attempt)
+            if isinstance(settled, ExecutionResult):
+                return to_outcome(attempt.record, settled)
+            attempt = settled
             pending = await self.approval_flow.find_pending(attempt)
             if pending is not None:
                 return to_outcome(replace(attempt.record, id=pending.call_id or ""), pending_result(pending))
@@ -294,11 +330,46 @@ class Calls:
             raise asyncio.CancelledError
         return to_outcome(record, ending)
 
+    async def _settle_cut_off(self, attempt: PreparedCall) -> PreparedCall | ExecutionResult:
+        """Return the result of a call that had ended before a crash, or that is uncertain; else the call."""
+        record, grant, earlier = attempt.record, attempt.context.grant, attempt.earlier
+        if grant is not None and is_resumed(attempt) and is_about_uncertain_call(grant):
+            retry = grant_to_try_again(grant)
+            if retry is not None:
+                return replace(attempt, context=replace(attempt.context, grant=retry), is_restart=True)
+            end = to_result(settled_end(grant))
+            await self._record_end(record, end)
+            return end
+        if earlier is None or (earlier.status == "pending" and is_resumed(attempt)):
+            return attempt
+        end_before = recorded_end(earlier)
+        if end_before is not None:
+            return to_result(end_before)
+        target = attempt.target
+        if earlier.status == "uncertain" and not isinstance(target, Operation):
+            return to_result(uncertain_end(f"{UNCERTAIN_TEXT} {target.message}"))
+        if earlier.status == "uncertain" and isinstance(target, Operation) and not target.resumes:
+            return await self._ask_what_happened(attempt, target)
+        return replace(attempt, is_restart=True)
+
+    async def _ask_what_happened(self, attempt: PreparedCall, operation: Operation) -> ExecutionResult:
+        """Ask the call's person whether it took effect; the call waits for the answer."""
+        if attempt.context.node is not None and not attempt.context.may_wait:
+            return to_result(uncertain_end(UNCERTAIN_TEXT))
+        item, state = question_item(self.access_control.approval_item(attempt, operation))
+        error = ApprovalNeeded("It is not known whether the call took effect.", items=[item], state=state)
+        if attempt.context.node is not None:
+            suspended = SuspendedCall(attempt.record.id, error.items, error.state)
+            return ExecutionResult("pending", error=to_failure(error), suspended_call=suspended)
+        return pending_result(await self.approval_flow.request_approval(attempt, error))
+
     async def _record_start(self, attempt: PreparedCall) -> bool:
         record = attempt.record
         wait = record.effect != "read" and not is_meta_call(record)
         try:
-            if is_resumed(attempt):
+            if attempt.is_restart:
+                await self._ledger.record_restart(record)
+            elif is_resumed(attempt):
                 await self._ledger.record_resume(record)
             else:
                 await self._ledger.record_start(record, wait=wait)
@@ -394,51 +465,8 @@ class Calls:
         return pending_result(await self.approval_flow.request_approval(attempt, error), failure)
 
 
-def pending_result(approval: ApprovalRequest, failure: CallFailure | None = None) -> ExecutionResult:
-    """Return the result of a call that waits for this approval."""
-    error = failure or CallFailure(
-        code=ApprovalNeeded.code, message="The call already waits for approval.", hint=APPROVAL_HINT
-    )
-    suspended = SuspendedCall(approval.call_id or "", approval.items)
-    return ExecutionResult("pending", error=error, approval_id=approval.id, suspended_call=suspended)
-
-
-def to_outcome(record: CallRecord, ending: ExecutionResult) -> CallOutcome:
-    return CallOutcome(
-        call_id=record.id,
-        operation=record.operation,
-        ok=ending.status == "done",
-        result=ending.result,
-        error=ending.error,
-        status=ending.status,
-        approval_id=ending.approval_id,
-        suspended_call=ending.suspended_call,
-        notes=ending.notes,
-    )
-
-
-def is_resumed(attempt: PreparedCall) -> bool:
-    """Return whether a suspended call resumes."""
-    grant = attempt.context.grant
-    if grant is None:
-        return False
-    return attempt.context.node is None or grant.call_id == attempt.record.id
-
-
 def operation_name(operation: str | Operation) -> str:
     return operation[:MAX_NAME_LENGTH] if isinstance(operation, str) else operation.id
-
-
-def make_idempotency_key(context: Context, index: int) -> str | None:
-    """Return the idempotency key: the same when a step of a run is repeated.
-
-    None for a call outside runs.
-    """
-    if context.node is not None:
-        return f"{context.idempotency_key}:{index}"
-    if context.idempotency_key is None and context.run_id and context.tool_call_id:
-        return f"{context.run_id}:{context.tool_call_id}"
-    return context.idempotency_key
 
 
 def convert_exit_exceptions(function: Callable[[], T]) -> T:

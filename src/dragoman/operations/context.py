@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -26,6 +26,16 @@ class PolicyDecider(Protocol):
     """Decides who may call what: returns the policy's Verdict on an Operation."""
 
     def decide(self, operation: Any, *, identity: Identity, agent: str | None = None) -> Any: ...
+
+
+class EarlierCallLookup(Protocol):
+    """Finds the calls that a run had made before a crash: see `EarlierCalls`, which is above this layer."""
+
+    def get(self, key: str) -> Any:
+        """Return the ledger's entry with this idempotency key, or None."""
+
+    def children(self, call_id: str) -> Sequence[Any]:
+        """Return the ledger's entries of the calls directly below a call."""
 
 
 class ParentAgent(msgspec.Struct, frozen=True):
@@ -79,6 +89,11 @@ class CallNode:
         self._child_count += 1
         return self._child_count - 1
 
+    @property
+    def child_count(self) -> int:
+        """How many children were added so far."""
+        return self._child_count
+
     def remove_child(self, call_id: str) -> None:
         """Remove a child that has ended."""
         self._children.pop(call_id, None)
@@ -113,6 +128,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     person's answer to a question. `may_wait` is True if a nested call may be suspended for an approval: the
     calling operation then raises ApprovalNeeded, and runs again with the `state` that it passed along and
     the `grant`.
+
+    Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
+    parent, where its place among the parent's calls could change. `earlier_calls` are those that the run
+    had made before a crash.
     """
 
     identity: Identity = LOCAL
@@ -140,6 +159,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     answer: str | None = None
     state: bytes | None = None
     may_wait: bool = False
+    key_scope: str | None = None
+    call_key: str | None = None
+    earlier_calls: EarlierCallLookup | None = None
 
     @property
     def crosses_owners(self) -> bool:

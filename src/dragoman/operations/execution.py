@@ -34,7 +34,7 @@ from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
 from dragoman.operations.concurrency import LargeValueWorker, run_detached
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
-from dragoman.operations.ledger import CallRecord, hash_input
+from dragoman.operations.ledger import CallRecord, LedgerEntry, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_jsonable, to_jsonable_or_raw
 
@@ -63,11 +63,16 @@ class ExecutionResult(msgspec.Struct, frozen=True):
 
 
 class PreparedCall(msgspec.Struct, frozen=True):
-    """A call before it runs: its operation, or the error that stands for it."""
+    """A call before it runs: its operation, or the error that stands for it.
+
+    `earlier` is the same call as a crash found it; with `is_restart` it runs again under the same id.
+    """
 
     target: CallTarget
     record: CallRecord
     context: Context
+    earlier: LedgerEntry | None = None
+    is_restart: bool = False
 
 
 class AccessCheck(Protocol):
@@ -420,6 +425,7 @@ def function_context(prepared: PreparedCall, node: CallNode, *, operation: Opera
         answer=None if grant is None or operation.make_question is None else grant.text or DEFAULT_ANSWER,
         state=None if grant is None else grant.state,
         may_wait=operation.resumes and (context.node is None or context.may_wait),
+        call_key=None,
     )
 
 

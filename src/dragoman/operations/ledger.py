@@ -63,6 +63,10 @@ class Ledger(Protocol):
         """Record that a call which waited for approval runs now, in the run and step of `record`."""
         ...
 
+    async def record_restart(self, record: CallRecord) -> None:
+        """Record that a call which a crash had cut off runs again."""
+        ...
+
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
         """Record the end of a pending call, and of the pending calls below it.
 
@@ -104,6 +108,9 @@ class MemoryLedger:
             del self._entries[next(iter(self._entries))]
 
     async def record_resume(self, record: CallRecord) -> None:
+        await self.record_start(record)
+
+    async def record_restart(self, record: CallRecord) -> None:
         await self.record_start(record)
 
     async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:

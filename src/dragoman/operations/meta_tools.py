@@ -196,9 +196,9 @@ class MetaTools:
         If a call is suspended while it runs, the others end first, and it resumes later by itself.
         """
         await self._calls.wait_for_operations([entry.tool for entry in entries if not entry.failure], context)
-        contexts = [context for _ in entries]
+        contexts = [replace(context, call_key=str(index)) for index in range(len(entries))]
         if context.state is None:
-            contexts = await self._review_batch(entries, context)
+            contexts = await self._review_batch(entries, contexts)
         bundle = RunningBatch.start_or_resume(entries, context)
         if len(entries) == 1:  # the common case: saves a task
             await self._call_entry(entries[0], bundle.call_context(contexts[0], 0), batch=bundle, index=0)
@@ -209,9 +209,13 @@ class MetaTools:
                 group.create_task(self._call_entry(entries[index], call_context, batch=bundle, index=index))
         return bundle.results()
 
-    async def _review_batch(self, entries: tuple[BatchEntry, ...], context: Context) -> list[Context]:
+    async def _review_batch(
+        self, entries: tuple[BatchEntry, ...], contexts: Sequence[Context]
+    ) -> list[Context]:
         """Return the context of each call. Raises ApprovalNeeded while one needs approval."""
-        reviews = [await self._review_entry(entry, context) for entry in entries]
+        reviews = [
+            await self._review_entry(entry, context) for entry, context in zip(entries, contexts, strict=True)
+        ]
         if items := [review.item for review in reviews if review.item is not None]:
             if len(items) > 1 and any(item.question is not None for item in items):
                 raise CallError(
@@ -221,7 +225,8 @@ class MetaTools:
             names = ", ".join(dict.fromkeys(item.operation for item in items))
             raise ApprovalNeeded(f"{names}: needs approval first.", items=items)
         return [
-            context if not review.ruling else replace(context, ruling=review.ruling) for review in reviews
+            context if not review.ruling else replace(context, ruling=review.ruling)
+            for context, review in zip(contexts, reviews, strict=True)
         ]
 
     async def _review_entry(self, entry: BatchEntry, context: Context) -> CallReview:

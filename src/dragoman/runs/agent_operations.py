@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.subagent import Assignment, Subagent
 from dragoman.agent.turn import TurnSpec
+from dragoman.errors import CallUncertain
 from dragoman.ids import new_id
 from dragoman.messages import Message
 from dragoman.operations.budget import Budget
@@ -32,18 +33,22 @@ class AgentOperations:
         async def begin(assignment: Assignment) -> TurnSpec:
             return await self._make_turn(agent.name, assignment)
 
-        return Subagent(agent.name, begin).operation(agent.description or "", timeout=agent.timeout)
+        subagent = Subagent(agent.name, begin, journal=self._runs.subagent_answers)
+        return subagent.operation(agent.description or "", timeout=agent.timeout)
 
     async def _make_turn(self, name: str, assignment: Assignment) -> TurnSpec:
         runs, outer = self._runs, assignment.context
         resolved = runs.agents.resolve(agent=name)
         require_model_access(outer.identity.models, resolved.agent.model, routing=runs.agents.routing)
+        if assignment.restored is not None and resolved.agent.after_crash == "close":
+            raise CallUncertain(f"{name} was cut off by a crash of the hub, and does not go on after one")
         context = bounded_context(outer, resolved.agent)
         run_plan = RunPlan(
             history=(assignment.prompt,),
             assistant=assignment.answer or Message(new_id("msg"), "assistant"),
             input_events=assignment.input_events,
             is_stored=False,
+            restored=assignment.restored,
         )
         turn = make_turn(
             resolved,

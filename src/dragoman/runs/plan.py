@@ -16,6 +16,7 @@ from dragoman.agent.approvals import (
     pending_questions,
     response_event,
 )
+from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, Conflict, NotFound
 from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
@@ -41,6 +42,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored`
     is False for a sub-agent: its messages are in no session and cannot be searched. `withdrawn` are approval
     requests and questions that the request passes over, `declined` the earlier messages that show them so.
+    `restored` is `assistant` as it goes on after a crash.
     """
 
     history: Sequence[Message]
@@ -51,6 +53,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     is_stored: bool = True
     withdrawn: Sequence[str] = ()
     declined: Sequence[Message] = ()
+    restored: RestoredAnswer | None = None
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
@@ -69,6 +72,12 @@ def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> Ru
     history = [declined.get(message.id, message) for message in run_plan.history]
     remaining = [message for message in history if message.id in declined]
     return replace(run_plan, history=history, withdrawn=withdrawn, declined=remaining)
+
+
+def plan_after_crash(answer: RestoredAnswer, stored: Sequence[Message]) -> RunPlan:
+    """Return the plan of a run that goes on after a crash, from its answer."""
+    history = [message for message in stored if message.id != answer.message.id]
+    return RunPlan(history=history, assistant=answer.message, restored=answer)
 
 
 def _withdraw_requests(stored: Sequence[Message], *, growing: str) -> tuple[list[str], Mapping[str, Message]]:
@@ -214,16 +223,16 @@ def _message_index(stored: Sequence[Message], message_id: str) -> int | None:
 
 
 async def remaining_budget(
-    agent: AgentSpec, answer: Message, *, session_id: str, store: Store
+    agent: AgentSpec, answer: Message, *, session_id: str, store: Store, is_new: bool = False
 ) -> Budget | None:
-    """Return the budget of an answer, less what its earlier runs spent; None without limits.
+    """Return the budget of an answer, less what its runs have spent so far; None without limits.
 
     The cost of model calls is that of the usage records, or of the message if that is higher.
     """
     if agent.max_usd is None and agent.max_calls is None:
         return None
     budget = Budget(usd=agent.max_usd, calls=agent.max_calls)
-    if not answer.parts:
+    if is_new:
         return budget
     for run in await store.runs.list(session_id):
         if run.message_id == answer.id:

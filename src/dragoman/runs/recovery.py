@@ -1,9 +1,8 @@
-"""Recovery after a crash: close the messages of unfinished runs with what the ledger knows."""
+"""The message of a run that a crash cut off: the approvals that it lost, and how it is closed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -25,45 +24,11 @@ from dragoman.messages import (
     ReasoningPart,
     TextPart,
     ToolPart,
-    encode_part,
 )
 from dragoman.messages import Approval as Asked
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.earlier_calls import is_cut_off
 from dragoman.operations.ledger import LedgerEntry
-from dragoman.store import runs as rows
-from dragoman.store.store import Store
-
-FINISH_REASON = "interrupted"
-
-
-async def recover(store: Store, *, clock: Callable[[], float] = time.time) -> int:
-    """Mark every unfinished run as interrupted and close its message. Returns their number.
-
-    Ends all calls in progress too, also those of no run. Only for a store that no other process uses.
-    """
-    unfinished = await store.runs.list_running()
-    for run in unfinished:
-        await _close_run(store, run, now=clock())
-    await store.calls.interrupt_running(clock())
-    return len(unfinished)
-
-
-async def _close_run(store: Store, run: rows.RunRecord, *, now: float) -> None:
-    calls = await store.calls.list_for_run(run.id)
-    message = await store.messages.get(run.session_id, run.message_id)
-    job = None
-    if message is not None:
-        approvals = await store.approvals.list_for_run(run.session_id, run.id)
-        closed = close_message(restore_approvals(message, approvals, calls=calls), calls)
-        job = store.messages.write_parts_job(
-            run.session_id,
-            run.message_id,
-            changed=[(index, encode_part(part)) for index, part in enumerate(closed.parts)],
-            count=len(closed.parts),
-            metadata=msgspec.json.encode(closed.metadata),
-        )
-    outcome = rows.RunEnding(status="interrupted", finished_at=now, error="the hub stopped during the run")
-    await store.runs.finish(run.id, outcome, extra_job=job)
 
 
 def restore_approvals(
@@ -111,7 +76,9 @@ def shows_approval(part: ToolPart, approval_id: str, *, question_ids: set[str | 
     return approval_id in question_ids or (part.approval is not None and part.approval.id == approval_id)
 
 
-def close_message(message: Message, calls: Sequence[LedgerEntry]) -> Message:
+def close_message(
+    message: Message, calls: Sequence[LedgerEntry], *, finish_reason: str = "interrupted"
+) -> Message:
     """Return the message after a crash: blocks closed, every call with the output in the ledger."""
     ended = {call.record.tool_call_id: call for call in calls if _is_root(call, calls)}
     unbegun = _waiting_calls(message.parts, ended)
@@ -119,7 +86,7 @@ def close_message(message: Message, calls: Sequence[LedgerEntry]) -> Message:
         _reopened_part(part, unbegun) or _close_part(part, ended, calls=calls) for part in message.parts
     )
     return replace(
-        message, parts=parts, metadata=merge_metadata(message.metadata, {"finishReason": FINISH_REASON})
+        message, parts=parts, metadata=merge_metadata(message.metadata, {"finishReason": finish_reason})
     )
 
 
@@ -183,7 +150,7 @@ def _interruption_text(part: ToolPart, call: LedgerEntry | None, *, calls: Seque
         return "not run: the hub stopped before this call began"
     children = [other for other in calls if other.record.parent_id == call.record.id]
     done = [f"{c.record.operation} returned {_excerpt(c.result)}" for c in children if c.status == "done"]
-    unknown = [c.record.operation for c in (children or [call]) if c.status == "running"]
+    unknown = [c.record.operation for c in (children or [call]) if c.status == "running" or is_cut_off(c)]
     sentences = ["the hub stopped while this call ran"]
     if done:
         sentences.append("finished before that, do not repeat: " + "; ".join(done))

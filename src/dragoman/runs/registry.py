@@ -18,26 +18,30 @@ from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
     WITHDRAWN,
-    ApprovalAnswer,
-    pending_questions,
-    question_answer,
-    response_event,
     stored_answer,
 )
 from dragoman.agent.loop import Loop
+from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import DragomanError, Forbidden, NotFound, RunActive, Unauthorized, Unavailable
-from dragoman.events import Event, Start, ToolApprovalResponse
-from dragoman.fold import fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, ToolPart, encode_part
+from dragoman.messages import Message, encode_part
 from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
+from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun
 from dragoman.runs.live import Follower
-from dragoman.runs.plan import RunPlan, is_repeat, make_plan, remaining_budget
+from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash, remaining_budget
+from dragoman.runs.preparation import (
+    continuation,
+    deadline,
+    is_waiting_for,
+    new_row,
+    store_answers,
+    with_inputs,
+)
 from dragoman.runs.repeats import (
     StoredAnswer,
     awaits_client_output,
@@ -105,7 +109,9 @@ class RunRegistry:
         toolbox: ToolboxFactory,
         billing: Billing,
         settings: RunSettings,
+        cut_off: Sequence[rows.RunRecord] = (),
     ) -> None:
+        """`cut_off` are the runs that were under way when the hub stopped."""
         self.agents = agents
         """May be replaced: later runs use the new one."""
         self.billing = billing
@@ -120,9 +126,17 @@ class RunRegistry:
         self._starting: dict[str, ChatAction] = {}
         self._session_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
+        self.subagent_answers = store.subagent_answers
+        self.recovery = CrashRecovery(store, self, runs=cut_off, at_once=settings.resumed)
+        """The runs that a crash cut off, and that have not gone on yet."""
 
     def get_active(self, session_id: str) -> HubRun | None:
         """Return the active run of the session."""
+        return self._active.get(session_id)
+
+    async def find_active(self, session_id: str) -> HubRun | None:
+        """Return the active run of the session; one that a crash cut off goes on first."""
+        await self.recovery.settle(session_id)
         return self._active.get(session_id)
 
     def get(self, run_id: str) -> HubRun | None:
@@ -161,6 +175,7 @@ class RunRegistry:
         """
         session_id = hub_session_id(request.session_id, owner=identity.owner)
         lock = self._session_locks.setdefault(session_id, asyncio.Lock())
+        await self.recovery.settle(session_id, client_session_id(session_id))
         is_repeat = is_same_action(self._starting.get(session_id), request.action)
         if request.when_busy == "refuse" and lock.locked() and not is_repeat:
             self._raise_busy(session_id)
@@ -222,6 +237,7 @@ class RunRegistry:
 
         Raises RunActive or Unavailable when a later attempt may succeed.
         """
+        await self.recovery.settle(approval.session_id or "")
         row = await self._store.runs.get(approval.run_id or "")
         if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
             return False
@@ -229,18 +245,13 @@ class RunRegistry:
         if busy is not None:
             raise RunActive(row.session_id, busy.row.id)
         message = await self._store.messages.get(row.session_id, row.message_id)
-        if message is None or not _is_waiting_for(message, approval):
+        if message is None or not is_waiting_for(message, approval):
             return False
         answer = stored_answer(approval)
         client_answer = ClientApprovalAnswer(answer.id, approval.tool_call_id, answer.approved, answer.text)
-        request = ChatRequest(
-            session_id=row.session_id,
-            action=ContinueAnswer(row.message_id, answers=(client_answer,)),
-            model=row.model,
-            agent=row.agent,
-        )
         try:
-            await self.start_run(request, await self._requester(approval))
+            identity = await self._requester(row, approval.key_id, owner=approval.owner)
+            await self.start_run(continuation(row, answers=(client_answer,)), identity)
         except (RunActive, Unavailable):
             raise
         except DragomanError as error:
@@ -248,21 +259,32 @@ class RunRegistry:
             return False
         return True
 
-    async def _requester(self, approval: ApprovalRequest) -> Identity:
-        """Return the identity that the approval was requested for. Raises Unauthorized, Forbidden."""
-        if approval.key_id is None:
-            return Identity(owner=approval.owner)
-        key = await self._store.keys.get(approval.key_id)
+    async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun:
+        """Let a run that a crash cut off go on from its message.
+
+        Raises Unauthorized or Forbidden when its key may no longer chat, BadRequest when its agent or model
+        is gone, Unavailable.
+        """
+        row = cut_off.row
+        identity = await self._requester(row, row.key_id, owner=row.owner)
+        async with self._session_locks.setdefault(row.session_id, asyncio.Lock()):
+            session = await self._store.sessions.get_own(row.session_id, owner=row.owner)
+            return await self._prepare_run(continuation(row), session, identity=identity, cut_off=cut_off)
+
+    async def _requester(self, row: rows.RunRecord, key_id: str | None, *, owner: str) -> Identity:
+        """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
+        if key_id is None:
+            return Identity(owner=owner)
+        key = await self._store.keys.get(key_id)
         if key is None or not key.is_valid(time.time()):
-            raise Unauthorized(
-                f"The key {approval.key_id!r} that requested this approval has expired or was revoked."
-            )
+            raise Unauthorized(f"The key {key_id!r} of run {row.id} has expired or was revoked.")
         if not key.identity.may("chat"):
-            raise Forbidden(f"The key {approval.key_id!r} that requested this approval may no longer chat.")
+            raise Forbidden(f"The key {key_id!r} of run {row.id} may no longer chat.")
         return key.identity
 
     async def stop_run(self, session_id: str, reason: str) -> HubRun | None:
         """Stop the session's run and wait until it is closed. Returns None when there is none."""
+        await self.recovery.settle(session_id)
         run = self._active.get(session_id)
         if run is not None:
             run.stop(reason)
@@ -303,6 +325,9 @@ class RunRegistry:
         run = self._active.get(request.session_id)
         if run is None:
             return
+        if run.is_unattended:  # nobody could know of it
+            await run.done.wait()
+            return
         if request.when_busy == "refuse" and not run.is_abandoned:
             with suppress(
                 TimeoutError
@@ -315,8 +340,14 @@ class RunRegistry:
         await run.done.wait()
 
     async def _prepare_run(
-        self, request: ChatRequest, existing: Session | None, *, identity: Identity
+        self,
+        request: ChatRequest,
+        existing: Session | None,
+        *,
+        identity: Identity,
+        cut_off: CutOffRun | None = None,
     ) -> HubRun:
+        """Start a run, or let one go on that a crash `cut_off`."""
         if self._closed:
             raise Unavailable("the hub is shutting down", hint="retry the request")
         now, action = time.time(), request.action
@@ -326,40 +357,59 @@ class RunRegistry:
         resolved = self._resolve_agent(request, session, identity=identity)
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
-        run_plan = make_plan(action, stored, new_id=new_id("msg"))
-        row = rows.RunRecord(
-            id=new_id("run"),
-            session_id=session.id,
-            message_id=run_plan.assistant.id,
-            owner=identity.owner,
-            started_at=now,
-            agent=agent.name,
-            model=agent.model,
-        )
-        context = Context(
-            identity=identity,
-            run_id=row.id,
-            session_id=session.id,
-            agent=agent.name,
-            deadline=None if agent.timeout is None else asyncio.get_running_loop().time() + agent.timeout,
-            budget=await remaining_budget(
-                agent, run_plan.assistant, session_id=session.id, store=self._store
-            ),
-            for_model=True,
-        )
+        if cut_off is None:
+            run_plan = make_plan(action, stored, new_id=new_id("msg"))
+            row = new_row(request, run_plan, agent=agent, identity=identity, now=now)
+        else:
+            run_plan, row = plan_after_crash(cut_off.answer, stored), cut_off.row
+        context = await self._context(row, run_plan, agent=agent, identity=identity, cut_off=cut_off)
         tools = (*agent.client_tools, *request.tools)
         toolbox = await self.toolbox(agent.operations, tools, context=context)
-        inputs = await _store_answers(run_plan, toolbox, by=identity)
+        inputs = await store_answers(run_plan, toolbox, by=identity)
         run_plan = replace(run_plan, input_events=inputs)
         await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
         run = HubRun(
-            row, Loop(turn), action=action, store=self._store, settings=self.settings, on_end=self._remove_run
+            row,
+            Loop(turn),
+            action=action if cut_off is None else None,
+            store=self._store,
+            settings=self.settings,
+            on_end=self._remove_run,
         )
         self._register(run, identity)
         return run
+
+    async def _context(
+        self,
+        row: rows.RunRecord,
+        run_plan: RunPlan,
+        *,
+        agent: AgentSpec,
+        identity: Identity,
+        cut_off: CutOffRun | None,
+    ) -> Context:
+        """Return the context of the run's calls."""
+        budget = await remaining_budget(
+            agent,
+            run_plan.assistant,
+            session_id=row.session_id,
+            store=self._store,
+            is_new=cut_off is None and not run_plan.assistant.parts,
+        )
+        return Context(
+            identity=identity,
+            run_id=row.id,
+            session_id=row.session_id,
+            agent=agent.name,
+            deadline=deadline(agent, row),
+            budget=budget,
+            for_model=True,
+            key_scope=row.message_id,
+            earlier_calls=None if cut_off is None else cut_off.calls,
+        )
 
     async def _store_begin(
         self,
@@ -370,10 +420,13 @@ class RunRegistry:
         toolbox: Toolbox,
         identity: Identity,
     ) -> None:
-        """Store the run with the messages that its plan adds, changes and drops."""
+        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
+        if run_plan.restored is not None:
+            await self._store.runs.resume(row, run_plan.assistant)
+            return
         await self._store.runs.create(
             row,
-            assistant=_with_inputs(run_plan),
+            assistant=with_inputs(run_plan),
             user=run_plan.user,
             session=session,
             drop_from=run_plan.drop_from,
@@ -418,42 +471,7 @@ class RunRegistry:
         key = run.row.session_id
         self._active.pop(key, None)
         self._work_removers.pop(key)()
+        self._store.subagent_answers.purge()
         if not run.tail.follower_count:
             self._undelivered.add(key)
             asyncio.get_running_loop().call_later(REPLAY_SECONDS, self._undelivered.discard, key)
-
-
-def _is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
-    """Return whether a call of the message has this approval request, unanswered."""
-    if any(part.id == approval.id for part in pending_questions(message.parts).values()):
-        return True
-    calls = [part for part in message.parts if isinstance(part, ToolPart)]
-    waiting = [call.approval for call in calls if call.state == "approval-requested"]
-    return any(request is not None and request.id == approval.id for request in waiting)
-
-
-def _with_inputs(run_plan: RunPlan) -> Message:
-    """Return the message that a run continues with the front end's outputs and answers in it.
-
-    They are stored with the run's row: once a client knows that its run has begun, a crash cannot lose them.
-    """
-    message = run_plan.assistant
-    return fold(message, [Start(message.id), *run_plan.input_events]) if run_plan.input_events else message
-
-
-async def _store_answers(run_plan: RunPlan, toolbox: Toolbox, *, by: Identity) -> Sequence[Event]:
-    """Store the answers among the inputs of a plan; return the inputs with the answers that stand."""
-    return [await _record_answer(event, run_plan, toolbox=toolbox, by=by) for event in run_plan.input_events]
-
-
-async def _record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:
-    """Store an answer in an event, and return the event with the answer that stands: an earlier one wins."""
-    question = question_answer(event)
-    if question is not None:
-        answer = question[1]
-    elif isinstance(event, ToolApprovalResponse):
-        answer = ApprovalAnswer(event.approval_id, event.approved, event.reason)
-    else:
-        return event
-    stored = await toolbox.answer_approval(answer.id, approved=answer.approved, by=by, reason=answer.text)
-    return response_event(stored_answer(stored), run_plan.assistant.parts)

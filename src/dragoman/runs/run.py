@@ -53,10 +53,11 @@ class RunSettings(msgspec.Struct, frozen=True):
 
     `hooks` are those of the loop. `max_answer` is the most characters of an answer; one that is `read_ahead`
     characters ahead of all its readers waits for them, those that take nothing for `reader_timeout` seconds
-    are disconnected.
+    are disconnected. At most `resumed` runs go on at a time after a crash.
     """
 
     disconnect_grace: float | None = 15.0
+    resumed: int = 32
     max_answer: int = 64_000_000
     read_ahead: int = 500_000
     reader_timeout: float = 60.0
@@ -82,6 +83,8 @@ class HubRun:
         """`action` is what the run was started for."""
         self.row = row
         self.action = action
+        self.is_unattended = loop.turn.restored is not None
+        """True while nobody has followed it since a crash."""
         self.fold = loop.turn.fold
         self._start_position = current_position(self.fold)
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
@@ -261,6 +264,7 @@ class HubRun:
         return [*last_batch[:-1], *end]
 
     def _follower_joined(self) -> None:
+        self.is_unattended = False
         self.no_followers.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -58,6 +58,7 @@ def make_turn(
         prepare_step=step_preparer(resolved, context.identity),
         payment=payment,
         output=agent.output,
+        restored=run_plan.restored,
     )
 
 

@@ -114,8 +114,8 @@ class SessionHandlers:
         except NotFound:  # one that has no message yet: its first message makes it
             await exchange.respond(200, {"messages": []})
             return
+        run = None if self._runs is None else await self._runs.find_active(session.id)
         stored = list(await self._store.messages.list(session.id))
-        run = None if self._runs is None else self._runs.get_active(session.id)
         if run is not None and stored and stored[-1].id == run.fold.id:
             stored[-1] = run.fold.message()
         await exchange.respond(200, {"messages": [to_json(message) for message in stored]})

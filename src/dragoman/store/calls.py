@@ -67,6 +67,11 @@ class CallStatements:
         waiting = calls.c.status == literal_column("'pending'")
         resumed = update(calls).where(this, waiting).values(status=literal_column("'running'"), **anew)
         self.resume = compiler.compile(resumed.values(error=null()))
+        cut_off = calls.c.status.in_(
+            [literal_column(f"'{status}'") for status in ("uncertain", "aborted", "pending")]
+        )
+        restarted = update(calls).where(this, cut_off).values(status=literal_column("'running'"), **anew)
+        self.restart = compiler.compile(restarted.values(error=null(), ended_at=null()))
         self.interrupt = compiler.compile(
             update(calls).where(IS_RUNNING).values(status=INTERRUPTED_STATUS, ended_at=bindparam("now"))
         )
@@ -75,7 +80,7 @@ class CallStatements:
         self.give_up = compiler.compile(given_up)
         lost = update(calls).where(calls.c.id.in_(select(interrupted_ids().c.id)), waiting)
         ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
-        self.abort_interrupted = compiler.compile(lost.values(ended_with))
+        self.abort_interrupted = compiler.compile(lost.values(ended_with | {"error": null()}))
         self.get = compiler.compile(entries.where(this))
         self.list_for_run = compiler.compile(of_run)
         self.list_descendants = compiler.compile(select_descendants())
@@ -114,11 +119,20 @@ class CallRepository:
 
     async def record_resume(self, record: CallRecord) -> None:
         """Record that a pending call runs now. Raises Conflict when it is no longer pending."""
+        await self._record_again(
+            record, self._sql.resume, refusal=f"call {record.id!r} is not waiting for an approval"
+        )
+
+    async def record_restart(self, record: CallRecord) -> None:
+        """Record that a call which a crash had cut off runs again. Raises Conflict when it has ended."""
+        await self._record_again(record, self._sql.restart, refusal=f"call {record.id!r} has ended")
+
+    async def _record_again(self, record: CallRecord, sql: str, *, refusal: str) -> None:
         params = {name: getattr(record, name) for name in ("id", "run_id", "step", "started_at")}
 
         def job(connection: DatabaseConnection) -> None:
-            if not connection.execute(self._sql.resume, params):
-                raise Conflict(f"call {record.id!r} is not waiting for an approval")
+            if not connection.execute(sql, params):
+                raise Conflict(refusal)
 
         await self._database.write(job)
 

@@ -136,6 +136,16 @@ class MessageRepository:
 
         return job
 
+    def replace_job(self, session_id: str, message: Message) -> DatabaseJob[None]:
+        """Return a job that writes the whole message: parts that it no longer has are deleted."""
+        return self.write_parts_job(
+            session_id,
+            message.id,
+            changed=encode_parts(message.parts),
+            count=len(message.parts),
+            metadata=None if message.metadata is None else msgspec.json.encode(message.metadata),
+        )
+
     def delete_from(self, connection: DatabaseConnection, session_id: str, *, start: int | str) -> None:
         """In a job: delete the message at a position or with an id, and all after it. Raises NotFound."""
         found = self._position(connection, session_id, id=start)[0] if isinstance(start, str) else start
@@ -186,9 +196,8 @@ class MessageRepository:
     def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """Replace the stored parts and metadata by those that the message has."""
         if message.parts:
-            changed, count = encode_parts(message.parts), len(message.parts)
-            self.write_parts_job(session_id, message.id, changed=changed, count=count)(connection)
-        if message.metadata is not None:
+            self.replace_job(session_id, message)(connection)
+        elif message.metadata is not None:
             this = {"session_id": session_id, "id": message.id}
             connection.execute(self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)})
 

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import bindparam, literal_column, update
 
-from dragoman.errors import NotFound, RunActive, StoreError, Unavailable
+from dragoman.errors import Conflict, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.messages import Message
+from dragoman.model_request import Tool
 from dragoman.operations.access import require_owner
 from dragoman.store.connection import (
     Compiler,
@@ -35,7 +36,12 @@ RunStatus: TypeAlias = Literal["running", FinalStatus]
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, active or ended. `message_id` is the assistant message; `cost` is in US dollars."""
+    """A run, active or ended. `message_id` is the assistant message; `cost` is in US dollars.
+
+    `key_id` is the key that it runs for, `tools` are those of the front end. `crashes` counts the crashes
+    in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
+    many parts of its message were complete when it began, or last went on after a crash.
+    """
 
     id: str
     session_id: str
@@ -51,6 +57,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     usage: Usage | None = None
     cost: float | None = None
+    key_id: str | None = None
+    tools: tuple[Tool, ...] = ()
+    crashes: int | None = 0
+    settled_parts: int | None = 0
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +96,8 @@ class RunStatements:
         self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
         self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
         self.finish = compiler.compile(update(runs).where(this, IS_RUNNING).values(ended))
+        resumed: dict[str, Any] = {name: bindparam(name) for name in ("crashes", "settled_parts")}
+        self.resume = compiler.compile(update(runs).where(this, IS_RUNNING).values(resumed))
         self.touch_session = compiler.compile(TOUCH_SESSION)
 
 
@@ -128,6 +140,21 @@ class RunRepository:
             if user is not None:
                 self._messages.append(connection, run.session_id, message=user)
             self._messages.append_or_replace(connection, run.session_id, message=assistant)
+
+        await self._database.write(job)
+
+    async def resume(self, run: RunRecord, message: Message) -> None:
+        """Write that a run goes on after a crash, and its message as it goes on, in one transaction.
+
+        Raises Conflict when it has ended.
+        """
+        params = {"id": run.id, "crashes": run.crashes, "settled_parts": run.settled_parts}
+        rewrite = self._messages.replace_job(run.session_id, message)
+
+        def job(connection: DatabaseConnection) -> None:
+            if not connection.execute(self._sql.resume, params):
+                raise Conflict(f"run {run.id!r} has ended")
+            rewrite(connection)
 
         await self._database.write(job)
 
@@ -215,9 +242,13 @@ TOUCH_SESSION = (
 
 
 def run_params(run: RunRecord | RunEnding) -> dict[str, Any]:
-    return to_params(run) | {"usage": encode_json(run.usage)}
+    encoded = {"usage": encode_json(run.usage)}
+    if isinstance(run, RunRecord):
+        encoded["tools"] = encode_json(run.tools or None)
+    return to_params(run) | encoded
 
 
 def to_run(row: Row) -> RunRecord:
     fields = to_fields(RunRecord, row)
-    return RunRecord(**fields | {"usage": decode_json(fields["usage"], Usage)})
+    tools = decode_json(fields["tools"], tuple[Tool, ...]) or ()
+    return RunRecord(**fields | {"usage": decode_json(fields["usage"], Usage), "tools": tools})

@@ -17,7 +17,7 @@ from dragoman.store.tables import metadata
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD = "0007"
+HEAD = "0008"
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "alembic_version"
 CREATE_VERSION_TABLE = """

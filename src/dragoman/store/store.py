@@ -30,6 +30,7 @@ from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
+from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.usage import UsageRepository
 
 T = TypeVar("T")
@@ -75,6 +76,7 @@ class Store:
         self.history = MessageSearchRepository(database)
         self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages)
         self.answers = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
+        self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database)
         self.approvals = ApprovalRepository(database, clock=clock)
         self.artifacts = ArtifactRepository(database)

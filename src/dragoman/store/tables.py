@@ -166,6 +166,10 @@ runs = Table(
     Column("steps", INTEGER, nullable=False),
     Column("usage", TEXT),
     Column("cost", Double),
+    Column("key_id", Text),
+    Column("tools", Text),
+    Column("crashes", Integer),
+    Column("settled_parts", Integer),
     Index(None, "session_id", "started_at"),
 )
 
@@ -207,6 +211,15 @@ calls = Table(
 
 # At startup the few running calls are looked up among very many.
 Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
+
+# The answers of sub-agents while they work, part by part, by the call in which each works.
+subagent_parts = Table(
+    "subagent_parts",
+    metadata,
+    Column("call_id", Text, primary_key=True, nullable=False),
+    Column("position", Integer, primary_key=True, autoincrement=False, nullable=False),
+    Column("body", Text, nullable=False),
+)
 
 # Approval requests and their answers.
 approvals = Table(

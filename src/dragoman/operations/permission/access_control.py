@@ -20,8 +20,9 @@ from dragoman.operations.approval import (
     explain_mismatch,
 )
 from dragoman.operations.context import Context
+from dragoman.operations.earlier_calls import recorded_end
 from dragoman.operations.execution import PreparedCall, is_meta_call
-from dragoman.operations.ledger import CallCompletion, CallRecord, Ledger
+from dragoman.operations.ledger import CallCompletion, CallRecord, Ledger, LedgerEntry
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
 from dragoman.operations.permission.policy import STRICTNESS, Policy, Verdict
@@ -95,17 +96,27 @@ class AccessControl:
         if is_granted is None or not is_granted(operation.id, record.input_hash, provider=provider):
             raise approval_error(operation, record, verdict=verdict, context=context)
 
+    def approval_item(self, attempt: PreparedCall, operation: Operation) -> ApprovalItem:
+        """Return the item by which a person is asked about this call, whom its policy rule names."""
+        record, context = attempt.record, attempt.context
+        item = make_item(operation, record, verdict=self.evaluate(operation, context))
+        return replace(item, agent=context.agent) if context.parent_agents else item
+
     async def seconds_left(self, approval_id: str) -> float:
         """Return how long this request can still be answered. Raises NotFound."""
         return (await self.approvals.get(approval_id)).expires_at - self._clock()
 
-    async def redeem_approval(self, record: CallRecord, context: Context) -> ApprovalRequest:
+    async def redeem_approval(self, attempt: PreparedCall) -> ApprovalRequest:
         """Use up the approval that the caller passed and return it as it was before.
 
-        Raises NotFound, Forbidden, Conflict. An approval of a session's call is valid in that session only.
+        One that the same call had used before a crash is still its own. Raises NotFound, Forbidden, Conflict.
+        An approval of a session's call is valid in that session only.
         """
-        id = context.approval or ""
+        record, earlier = attempt.record, attempt.earlier
+        id = attempt.context.approval or ""
         approval = await self.approvals.get(id)
+        if earlier is not None and approval.status == "used" and approval.call_id == earlier.record.id:
+            return approval
         if approval.owner == record.owner and approval.session_id != record.session_id:
             raise Conflict(f"Approval {id!r} is for a call of another session.")
         await self._use_approval(id, record)
@@ -280,15 +291,32 @@ class ApprovalFlow:
         record, context = attempt.record, attempt.context
         if context.node is not None:
             return attempt
+        if attempt.earlier is not None and not await self._continues_earlier(attempt, attempt.earlier):
+            return attempt
         if context.approval is not None:
-            approval = await self._access_control.redeem_approval(record, context)
+            approval = await self._access_control.redeem_approval(attempt)
         else:
             approved = await self._access_control.use_approved(record) if can_resume(attempt) else None
             if approved is None:
                 return attempt
             approval = approved
         context = replace(context, grant=Grant.from_approval(approval))
-        return PreparedCall(attempt.target, replace(record, id=approval.call_id or record.id), context)
+        record = replace(record, id=approval.call_id or record.id)
+        return replace(attempt, record=record, context=context)
+
+    async def _continues_earlier(self, attempt: PreparedCall, earlier: LedgerEntry) -> bool:
+        """Return whether the approval applies to a call that a crash found: unless it has begun to act.
+
+        Then only the answer to the question what became of it does.
+        """
+        target = attempt.target
+        if recorded_end(earlier) is not None:
+            return False
+        if earlier.status != "uncertain" or (isinstance(target, Operation) and target.resumes):
+            return True
+        if attempt.context.approval is None:
+            return False
+        return (await self._access_control.approvals.get(attempt.context.approval)).state is not None
 
     async def find_pending(self, attempt: PreparedCall) -> ApprovalRequest | None:
         """Return the request that the same suspended call waits for, so that it does not start anew."""

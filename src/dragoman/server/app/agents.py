@@ -72,6 +72,7 @@ def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
         on_prepare_step=load_function(agent.on_prepare_step, path=f"{path}.on_prepare_step"),
         output=build_output(agent.output, path=f"{path}.output"),
         description=agent.description,
+        after_crash=agent.after_crash,
     )
 
 

@@ -73,6 +73,7 @@ class Hub:
             toolbox=services.toolbox,
             billing=Billing(self.meter, setup.catalog.price),
             settings=run_settings(config, services),
+            cut_off=services.cut_off,
         )
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))
@@ -145,6 +146,7 @@ class Hub:
             heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
+            stack.enter_context(run_in_background(hub.runs.recovery.run()))
             yield hub
 
     async def reload(self, config: Config) -> None:
@@ -268,6 +270,7 @@ def run_settings(config: Config, services: HubServices) -> RunSettings:
     """Return the settings of all runs."""
     return RunSettings(
         disconnect_grace=config.grace,
+        resumed=config.limits.resumed,
         max_answer=config.limits.answer,
         read_ahead=config.limits.read_ahead,
         reader_timeout=config.limits.reader_timeout,

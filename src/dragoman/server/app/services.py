@@ -24,13 +24,14 @@ from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
-from dragoman.runs.recovery import recover
+from dragoman.runs.crash_recovery import find_cut_off_runs
 from dragoman.server.app.background_jobs import AnswerReplayer, run_in_background
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
 from dragoman.server.version import version
 from dragoman.store.encryption import MasterKey
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import DatabaseSettings, Store
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
@@ -62,6 +63,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     meta: MetaTools
     tracing: Tracing
     hooks: Hooks
+    cut_off: Sequence[RunRecord]
+    """The runs that were under way when the hub stopped."""
 
     @classmethod
     async def open(cls, config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> HubServices:
@@ -75,7 +78,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             master_key=read_master_key(config, environment.environ),
         )
         await stack.enter_async_context(store)
-        await recover_runs(store)
+        cut_off = await find_runs_to_resume(store)
         replayer = AnswerReplayer(store)
         store.database.on_recovery(replayer.wake)
         stack.enter_context(run_in_background(replayer.run()))
@@ -100,6 +103,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             meta=MetaTools(registry, calls, search=search),
             tracing=tracing,
             hooks=hooks,
+            cut_off=cut_off,
         )
 
     async def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
@@ -184,13 +188,14 @@ def read_master_key(config: Config, environ: Mapping[str, str]) -> MasterKey | N
         return None if text is None else MasterKey.from_text(text)
 
 
-async def recover_runs(store: Store) -> None:
-    """Close runs that a crash interrupted. If the database is down, the next start does it."""
+async def find_runs_to_resume(store: Store) -> Sequence[RunRecord]:
+    """Return the runs that a crash cut off. If the database is down, the next start finds them."""
     try:
         await store.answers.replay(at_start=True)
-        recovered = await recover(store)
+        cut_off = await find_cut_off_runs(store)
     except (StoreError, Unavailable) as error:
         log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
-        return
-    if recovered:
-        log.warning("%d runs were interrupted by a crash; their messages were closed", recovered)
+        return ()
+    if cut_off:
+        log.warning("%d runs were cut off by a crash; each goes on from its message", len(cut_off))
+    return cut_off

@@ -1,0 +1,162 @@
+"""An answer that a crash cut off, as the run goes on from it.
+
+What is complete stays: finished steps, and the calls of the last step once it is known that the model's
+answer was complete, because one of them had begun. A step without such a call was cut off while it streamed,
+or just after: all of it is dropped, and the model is asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from dragoman.agent.approvals import ApprovalAnswer, pending_questions, question_call_id, question_parts
+from dragoman.agent.tool_names import wire_name
+from dragoman.messages import (
+    FINAL_STATES,
+    Message,
+    Part,
+    ReasoningPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.operations.ledger import LedgerEntry
+
+NOT_RUN = "not run: the hub stopped before this call began"
+
+
+class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer to go on from: `unfinished` are the calls to make (again), `lost` the parts that it lost.
+
+    `settled` is how many parts are complete for good. Without `can_repeat` the lost step cannot be asked for
+    again: the provider itself had run tools in it.
+    """
+
+    message: Message
+    unfinished: frozenset[str]
+    settled: int
+    lost: tuple[Part, ...] = ()
+    can_repeat: bool = True
+
+    @property
+    def part_count(self) -> int:
+        """How many parts the answer had, with those that it lost."""
+        return len(self.message.parts) + len(self.lost)
+
+
+def restore_answer(message: Message, calls: Sequence[LedgerEntry], *, settled: int = 0) -> RestoredAnswer:
+    """Return the answer to go on from. `calls` are those that its model had made, as the ledger has them.
+
+    The first `settled` parts are complete, whatever they are.
+    """
+    by_id = {str(call.record.tool_call_id): call for call in calls}
+    parts = [*message.parts, *_missing_parts(message, by_id)]
+    start = _last_step(parts)
+    lost: list[Part] = []
+    if start >= settled and not any(_has_begun(part, by_id) for part in parts[start:]):
+        parts, lost = parts[:start], parts[start:]
+        start = len(parts)
+    remaining = [*parts[:start], *(_reopened(part, by_id) for part in parts[start:])]
+    open_calls = [part for part in remaining[start:] if isinstance(part, ToolPart) and _is_open(part)]
+    waiting = _waiting_calls(remaining)
+    return RestoredAnswer(
+        message=replace(message, parts=tuple(remaining)),
+        unfinished=frozenset({call.tool_call_id for call in open_calls} - waiting),
+        settled=max(settled, start if open_calls else len(remaining)),
+        lost=tuple(lost),
+        can_repeat=not any(
+            isinstance(part, ToolPart) and part.provider_executed and part.dynamic for part in lost
+        ),
+    )
+
+
+def recorded_answers(message: Message, calls: frozenset[str]) -> dict[str, ApprovalAnswer]:
+    """Return the answers to questions that these calls of a message have not used yet, by call."""
+    answers: dict[str, ApprovalAnswer] = {}
+    for part in question_parts(message.parts):
+        body, id = part.data, question_call_id(part.data)
+        if id in calls and body["status"] != "pending":
+            approved = body["status"] == "answered"
+            answers[id] = ApprovalAnswer(
+                body["id"], approved, body.get("answer") if approved else body.get("reason")
+            )
+    return answers
+
+
+def _waiting_calls(parts: Sequence[Part]) -> set[str]:
+    """Return the calls that wait for a person: a question that was answered answers the request beside it."""
+    answered = {part.id for part in question_parts(parts) if part.data["status"] != "pending"}
+    requested = {
+        part.tool_call_id
+        for part in parts
+        if isinstance(part, ToolPart)
+        and part.state == "approval-requested"
+        and part.approval is not None
+        and part.approval.id not in answered
+    }
+    return requested | set(pending_questions(parts))
+
+
+def _missing_parts(message: Message, calls: Mapping[str, LedgerEntry]) -> list[Part]:
+    """Return the parts of calls that had begun before their part was stored."""
+    shown = {part.tool_call_id for part in message.tool_calls}
+    return [
+        ToolPart(f"tool-{wire_name(call.record.operation)}", id, "input-available", input=call.record.input)
+        for id, call in calls.items()
+        if id not in shown
+    ]
+
+
+def _last_step(parts: Sequence[Part]) -> int:
+    """Return the index at which the last step starts, or the number of parts."""
+    starts = [index for index, part in enumerate(parts) if isinstance(part, StepStartPart)]
+    return starts[-1] if starts else len(parts)
+
+
+def _has_begun(part: Part, calls: Mapping[str, LedgerEntry]) -> bool:
+    """Return whether a part is a call that had begun, or that asks its person."""
+    if not isinstance(part, ToolPart) or part.provider_executed:
+        return False
+    is_answered = part.state in FINAL_STATES and part.state != "output-error"
+    return part.tool_call_id in calls or is_answered or part.approval is not None
+
+
+def _is_open(part: ToolPart) -> bool:
+    return part.state not in FINAL_STATES and not part.provider_executed
+
+
+def _reopened(part: Part, calls: Mapping[str, LedgerEntry]) -> Part:
+    """Return a part of the last step as it was before its call ran, if it has not ended."""
+    match part:
+        case TextPart(state="streaming") | ReasoningPart(state="streaming"):
+            return replace(part, state="done")
+        case ToolPart() if part.state not in FINAL_STATES or part.preliminary:
+            return _reopened_call(part, calls.get(part.tool_call_id))
+        case _:
+            return part
+
+
+def _reopened_call(part: ToolPart, call: LedgerEntry | None) -> ToolPart:
+    shown = part.input
+    if part.state == "input-streaming" and call is not None:
+        shown = call.record.input
+    if shown is UNSET or part.provider_executed:
+        raw = part.raw_input if isinstance(part.raw_input, str) else None
+        return replace(
+            part,
+            state="output-error",
+            error_text=NOT_RUN,
+            input=raw if shown is UNSET else shown,
+            raw_input=UNSET,
+            output=UNSET,
+            preliminary=None,
+        )
+    state = part.state
+    if state == "input-streaming" or part.preliminary:
+        is_approved = part.approval is not None and part.approval.approved
+        state = "approval-responded" if is_approved else "input-available"
+    return replace(part, state=state, input=shown, raw_input=UNSET, output=UNSET, preliminary=None)

@@ -1,0 +1,232 @@
+"""Runs that a crash cut off: each goes on from its message, or is closed with what the ledger knows.
+
+It happens in the background, so that the hub starts at once; and at once for a session that somebody asks
+for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.agent.agent_registry import AgentRegistry
+from dragoman.agent.restoration import RestoredAnswer, restore_answer
+from dragoman.errors import DragomanError, StoreError, Unavailable
+from dragoman.events import Usage
+from dragoman.fold import merge_metadata
+from dragoman.messages import Message
+from dragoman.operations.earlier_calls import EarlierCalls
+from dragoman.operations.ledger import LedgerEntry
+from dragoman.runs.recovery import close_message, restore_approvals
+from dragoman.runs.run import HubRun
+from dragoman.store import runs as rows
+from dragoman.store.store import Store
+from dragoman.usage_record import UsageRecord
+
+log = logging.getLogger(__name__)
+MAX_CRASHES = 3
+RETRY_INTERVAL = 5.0  # seconds until a run is tried again that the database did not let go on
+CLOSED = "the hub stopped during the run"
+TOO_MANY_CRASHES = f"the hub stopped {MAX_CRASHES} times while this answer was made, so it is not tried again"
+OWN_TOOLS = "the hub stopped during the run, and its model had run tools itself, which must not run twice"
+LATER_VERSION = "the hub was updated after it had stopped during the run"
+
+
+class CutOffRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to go on after a crash: its row as it goes on, its answer, and the calls that it had made."""
+
+    row: rows.RunRecord
+    answer: RestoredAnswer
+    calls: EarlierCalls
+
+
+class RunStarter(Protocol):
+    """Starts runs: see `RunRegistry`."""
+
+    agents: AgentRegistry
+
+    async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun: ...
+
+
+class StoredRun(msgspec.Struct, frozen=True):
+    """A run as the database has it: its message with its approvals, its calls, and its usage."""
+
+    row: rows.RunRecord
+    message: Message
+    calls: Sequence[LedgerEntry]
+    usage: Sequence[UsageRecord]
+
+
+class CrashRecovery:
+    """The runs that were under way when the hub stopped.
+
+    `run()` lets them go on in the background, at most `at_once` at a time; one that was cut off twice without
+    progress goes on alone, since it may be the one that ends the process.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        starter: RunStarter,
+        *,
+        runs: Sequence[rows.RunRecord],
+        at_once: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._starter = starter
+        self._clock = clock
+        self._waiting = {run.session_id: run for run in runs}
+        self._begun: dict[str, asyncio.Task[HubRun | None]] = {}
+        self._slots = asyncio.Semaphore(at_once)
+        self._alone = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Let all runs go on, until none is left."""
+        while self._waiting:
+            async with asyncio.TaskGroup() as group:
+                for session_id, run in list(self._waiting.items()):
+                    group.create_task(self._go_on_in_turn(session_id, run))
+            if self._waiting:
+                await asyncio.sleep(RETRY_INTERVAL)
+
+    async def settle(self, *session_ids: str) -> None:
+        """Wait until the runs of these sessions have gone on or are closed; each begins at once."""
+        for session_id in session_ids:
+            if session_id in self._waiting:
+                await self._begin(session_id)
+
+    async def _go_on_in_turn(self, session_id: str, run: rows.RunRecord) -> None:
+        async with self._slots:
+            if not run.crashes:
+                return await self._wait_for_end(session_id)
+            async with self._alone:
+                return await self._wait_for_end(session_id)
+
+    async def _wait_for_end(self, session_id: str) -> None:
+        resumed = await self._begin(session_id) if session_id in self._waiting else None
+        if resumed is not None:
+            await resumed.done.wait()
+
+    async def _begin(self, session_id: str) -> HubRun | None:
+        """Let the session's run go on, once; return it, or None if it is closed."""
+        task = self._begun.get(session_id)
+        if task is None:
+            task = asyncio.create_task(self._resume(self._waiting[session_id]))
+            self._begun[session_id] = task
+            task.add_done_callback(lambda _: self._begun.pop(session_id, None))
+        return await asyncio.shield(task)
+
+    async def _resume(self, run: rows.RunRecord) -> HubRun | None:
+        try:
+            stored = await load_run(self._store, run)
+            resumed = None if stored is None else await self._resume_or_close(stored)
+            if stored is None:
+                await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))
+        except (StoreError, Unavailable) as error:
+            log.warning("run %s cannot go on yet: %s", run.id, error.message)
+            return None
+        except Exception:
+            log.exception("run %s cannot go on", run.id)
+            resumed = None
+        self._waiting.pop(run.session_id, None)
+        return resumed
+
+    async def _resume_or_close(self, stored: StoredRun) -> HubRun | None:
+        run = stored.row
+        roots = [call for call in stored.calls if call.record.parent_id is None]
+        answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0)
+        has_progress = answer.settled > (run.settled_parts or 0)
+        crashes = 1 if has_progress else (run.crashes or 0) + 1
+        reason = self._reason_to_close(run, answer)
+        if reason is None and crashes < MAX_CRASHES:
+            row = replace(run, crashes=crashes, settled_parts=answer.settled)
+            answer = with_usage(answer, stored)
+            try:
+                return await self._starter.go_on_after_crash(
+                    CutOffRun(row=row, answer=answer, calls=EarlierCalls(stored.calls))
+                )
+            except (StoreError, Unavailable):
+                raise
+            except DragomanError as error:
+                reason = error.message
+        await self._close(stored, reason)
+        return None
+
+    def _reason_to_close(self, run: rows.RunRecord, answer: RestoredAnswer) -> str | None:
+        agent = self._starter.agents.agents.get(run.agent or "default")
+        if run.crashes is None:
+            return LATER_VERSION
+        if agent is not None and agent.after_crash == "close":
+            return CLOSED
+        return None if answer.can_repeat else OWN_TOOLS
+
+    async def _close(self, stored: StoredRun, reason: str | None) -> None:
+        """Close the run: interrupted for this reason; without one failed, after too many crashes."""
+        run, has_failed = stored.row, reason is None
+        text = reason or TOO_MANY_CRASHES
+        log.warning("run %s is closed: %s", run.id, text)
+        closed = close_message(
+            stored.message, stored.calls, finish_reason="error" if has_failed else "interrupted"
+        )
+        job = self._store.messages.replace_job(run.session_id, closed)
+        ending = self._ending("failed" if has_failed else "interrupted", text)
+        await self._store.runs.finish(run.id, ending, extra_job=job)
+
+    def _ending(self, status: rows.FinalStatus, error: str) -> rows.RunEnding:
+        return rows.RunEnding(status=status, finished_at=self._clock(), error=error)
+
+
+async def find_cut_off_runs(
+    store: Store, *, clock: Callable[[], float] = time.time
+) -> Sequence[rows.RunRecord]:
+    """Return the runs that were under way when the hub stopped, oldest first, and end all its calls.
+
+    Calls of no run end too. Only for a store that no other process uses.
+    """
+    unfinished = await store.runs.list_running()
+    await store.calls.interrupt_running(clock())
+    return unfinished
+
+
+async def load_run(store: Store, run: rows.RunRecord) -> StoredRun | None:
+    """Return what the database has of a run; None if its message is gone.
+
+    The calls and the usage are those of all runs that have answered with the message.
+    """
+    message = await store.messages.get(run.session_id, run.message_id)
+    if message is None:
+        return None
+    ids = [each.id for each in await store.runs.list(run.session_id) if each.message_id == run.message_id]
+    calls = [call for id in ids for call in await store.calls.list_for_run(id)]
+    usage = [record for id in ids for record in await store.usage.list(filters={"run_id": id})]
+    approvals = [each for id in ids for each in await store.approvals.list_for_run(run.session_id, id)]
+    return StoredRun(run, restore_approvals(message, approvals, calls=calls), calls, usage)
+
+
+def with_usage(answer: RestoredAnswer, stored: StoredRun) -> RestoredAnswer:
+    """Return the answer with the usage of its steps so far.
+
+    A lost step whose usage is recorded had been answered to its end: nothing of it is to be estimated.
+    """
+    own = [record for record in stored.usage if record.call_id is None]
+    steps = sum(part.type == "step-start" for part in answer.message.parts)
+    is_counted = any(
+        record.run_id == stored.row.id and record.step == steps + 1 and not record.tokens.estimated
+        for record in own
+    )
+    if is_counted:
+        answer = replace(answer, lost=())
+    if not own:
+        return answer
+    tokens = sum((record.tokens for record in own), Usage())
+    costs = [record.cost for record in own if record.cost is not None]
+    so_far = {"usage": msgspec.to_builtins(tokens), **({"cost": round(sum(costs), 9)} if costs else {})}
+    metadata = merge_metadata(answer.message.metadata or {}, so_far)
+    return replace(answer, message=replace(answer.message, metadata=metadata))

@@ -1,0 +1,98 @@
+"""What a run is begun with: its request, its row, its deadline, and the answers that came with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from dragoman.agent.approvals import (
+    ApprovalAnswer,
+    pending_questions,
+    question_answer,
+    response_event,
+    stored_answer,
+)
+from dragoman.agent.spec import AgentSpec
+from dragoman.agent.toolbox import Toolbox
+from dragoman.events import Event, Start, ToolApprovalResponse
+from dragoman.fold import fold
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import Message, ToolPart
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.runs.plan import RunPlan
+from dragoman.store import runs as rows
+from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
+
+
+def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ...] = ()) -> ChatRequest:
+    """Return the request by which the answer of a run goes on, with the run's agent, model and tools."""
+    return ChatRequest(
+        session_id=row.session_id,
+        action=ContinueAnswer(row.message_id, answers=answers),
+        model=row.model,
+        agent=row.agent,
+        tools=row.tools,
+    )
+
+
+def new_row(
+    request: ChatRequest, run_plan: RunPlan, *, agent: AgentSpec, identity: Identity, now: float
+) -> rows.RunRecord:
+    """Return the row of a new run, with all that it needs to go on after a crash."""
+    return rows.RunRecord(
+        id=new_id("run"),
+        session_id=request.session_id,
+        message_id=run_plan.assistant.id,
+        owner=identity.owner,
+        started_at=now,
+        agent=agent.name,
+        model=agent.model,
+        key_id=identity.key_id,
+        tools=request.tools,
+        settled_parts=len(with_inputs(run_plan).parts),
+    )
+
+
+def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
+    """Return when the run's time is over, on the event loop's clock; a crash does not prolong it."""
+    if agent.timeout is None:
+        return None
+    return asyncio.get_running_loop().time() + agent.timeout - (time.time() - row.started_at)
+
+
+def is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
+    """Return whether a call of the message has this approval request, unanswered."""
+    if any(part.id == approval.id for part in pending_questions(message.parts).values()):
+        return True
+    calls = [part for part in message.parts if isinstance(part, ToolPart)]
+    waiting = [call.approval for call in calls if call.state == "approval-requested"]
+    return any(request is not None and request.id == approval.id for request in waiting)
+
+
+def with_inputs(run_plan: RunPlan) -> Message:
+    """Return the message that a run continues with the front end's outputs and answers in it.
+
+    They are stored with the run's row: once a client knows that its run has begun, a crash cannot lose them.
+    """
+    message = run_plan.assistant
+    return fold(message, [Start(message.id), *run_plan.input_events]) if run_plan.input_events else message
+
+
+async def store_answers(run_plan: RunPlan, toolbox: Toolbox, *, by: Identity) -> Sequence[Event]:
+    """Store the answers among the inputs of a plan; return the inputs with the answers that stand."""
+    return [await record_answer(event, run_plan, toolbox=toolbox, by=by) for event in run_plan.input_events]
+
+
+async def record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by: Identity) -> Event:
+    """Store an answer in an event, and return the event with the answer that stands: an earlier one wins."""
+    question = question_answer(event)
+    if question is not None:
+        answer = question[1]
+    elif isinstance(event, ToolApprovalResponse):
+        answer = ApprovalAnswer(event.approval_id, event.approved, event.reason)
+    else:
+        return event
+    stored = await toolbox.answer_approval(answer.id, approved=answer.approved, by=by, reason=answer.text)
+    return response_event(stored_answer(stored), run_plan.assistant.parts)

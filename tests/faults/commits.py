@@ -1,0 +1,53 @@
+"""A copy of a hub's database after each commit: what a `kill -9` at that moment leaves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.store.store import DATABASE_FILE
+from dragoman.store.writer import DatabaseWriter
+
+
+class Copies:
+    """Copies of the database in `data`, each in a folder of its own; `beside` is copied with it.
+
+    None is made before the statement `once` finds a row.
+    """
+
+    def __init__(self, data: Path, folder: Path, *, once: str, beside: Path | None = None) -> None:
+        self.taken: list[Path] = []
+        self._data = data
+        self._folder = folder
+        self._once = once
+        self._beside = beside
+
+    def take(self) -> None:
+        data = self._folder / f"copy{len(self.taken)}"
+        with closing(sqlite3.connect(self._data / DATABASE_FILE)) as source:
+            if source.execute(self._once).fetchone() is None:
+                return
+            data.mkdir(parents=True, mode=0o700)
+            with closing(sqlite3.connect(data / DATABASE_FILE)) as copy:
+                source.backup(copy)
+        if self._beside is not None and self._beside.exists():
+            (data / self._beside.name).write_bytes(self._beside.read_bytes())
+        self.taken.append(data)
+
+    @contextmanager
+    def after_each_commit(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Take a copy after each commit, before anybody hears of it."""
+        notify: Callable[[DatabaseWriter, Any], bool] = DatabaseWriter._notify
+
+        def copying(writer: DatabaseWriter, settled: Any) -> bool:
+            self.take()
+            return notify(writer, settled)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DatabaseWriter, "_notify", copying)
+            yield
