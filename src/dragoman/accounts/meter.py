@@ -234,6 +234,10 @@ class Meter:
                 raise
         return admission
 
+    def admit_lost(self, price: Price | None) -> Admission:
+        """Admit a request that was made already: a crash cut it off, and its caller has no more room."""
+        return Admission(self, price)
+
     def _lease(self, bounds: Sequence[ScopeLimits], entry: Entry | None, *, tokens: int) -> LimitLease:
         """Return the lease of a request, which was counted at its entry or is now. LimitReached."""
         if entry is not None:

@@ -12,21 +12,23 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
+from dragoman.accounts.price import usage_of_error, with_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
+from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
+    ConfigError,
     DragomanError,
     LimitReached,
     ProviderError,
@@ -38,14 +40,13 @@ from dragoman.providers.balance import RouteAttempt
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.routing import ModelRoutes, Route
-from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
+from dragoman.tracing.interface import NO_TRACING, Tracing
 from dragoman.usage_record import UsageRecord
 from dragoman.wire.token_estimate import estimate_input
 
 if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
     from dragoman.accounts.meter import Admission, Entry
 
-Batch: TypeAlias = Sequence[e.Event]
 Status: TypeAlias = Literal["finished", "failed", "aborted"]
 T = TypeVar("T")
 
@@ -53,100 +54,6 @@ NO_RETRY = RetryPolicy(retries=0)
 NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
-
-# ---- the answer --------------------------------------------------------------------------------------
-
-
-class AnswerProgress(msgspec.Struct):
-    """What is known of an answer so far.
-
-    `text_length` counts characters, `key` names the provider's key, `cost` is the cost in US dollars that the
-    provider itself reports, `finish` the event that ended an answer read as events.
-    """
-
-    started: bool = False
-    text_length: int = 0
-    usage: e.Usage | None = None
-    model: str | None = None
-    finish_reason: str | None = None
-    key: str | None = None
-    cost: float | None = None
-    finish: e.FinishStep | None = None
-
-
-class UpstreamAnswer(Protocol[T]):
-    """One provider's answer, as a model call reads it: batches of events, or bytes that are passed on."""
-
-    @property
-    def span(self) -> ModelSpan:
-        """The span of the request to the provider."""
-
-    @property
-    def progress(self) -> AnswerProgress:
-        """What is known of the answer so far."""
-
-    async def start(self) -> UpstreamAnswer[T]:
-        """Wait until there is something to read; return the answer to read on from.
-
-        ProviderError or BadRequest: nothing was passed on, so another route may be tried.
-        """
-
-    async def receive(self) -> T | None:
-        """Return the next item; None at the end. ProviderError when the answer failed."""
-
-    async def close(self, *, abandoned: bool) -> None:
-        """Close the upstream connection; an abandoned answer is not read to its end."""
-
-
-class EventAnswer:
-    """An answer read as batches of events from `Provider.stream`."""
-
-    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
-        self.span = span
-        self.progress = AnswerProgress(model=model)
-        self._batches = batches
-        self._first: Batch | None = None
-        self._records_content = span.records_content
-
-    async def start(self) -> Self:
-        """See `UpstreamAnswer.start`: fetch the first batch."""
-        self._first = await anext(self._batches, None)
-        if self._first is not None:
-            self.progress.started = True
-            self.span.first_byte()
-        return self
-
-    async def receive(self) -> Batch | None:
-        """See `UpstreamAnswer.receive`."""
-        batch, self._first = self._first, None
-        if batch is None:
-            batch = await anext(self._batches, None)
-            if batch is None:
-                return None
-        progress = self.progress
-        if self._records_content:
-            self.span.add(batch)
-        for event in batch:
-            kind = type(event)
-            if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
-            elif kind is e.ToolInputDelta:
-                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
-            elif isinstance(event, e.FinishStep):
-                self._note_finish(event)
-        return batch
-
-    async def close(self, *, abandoned: bool) -> None:
-        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
-        await self._batches.aclose()
-
-    def _note_finish(self, event: e.FinishStep) -> None:
-        progress = self.progress
-        progress.finish = event
-        progress.usage, progress.finish_reason = event.usage, event.finish_reason
-        progress.model, progress.key = event.model or progress.model, event.key
-        progress.cost = provider_cost(event)
-
 
 # ---- the call ----------------------------------------------------------------------------------------
 
@@ -193,6 +100,7 @@ class ModelCall(Generic[T]):
         self._needs_price = False
         self._provider_cost: float | None = None
         self._attempt: RouteAttempt | None = None
+        self._lost_length = 0
 
     @staticmethod
     def for_events(
@@ -334,6 +242,22 @@ class ModelCall(Generic[T]):
         self._routes.fail_attempt(self._attempt, error)
         return self._settle("aborted" if isinstance(error, BudgetExhausted) else "failed", error)
 
+    async def settle_lost(self, text_length: int) -> None:
+        """Settle a call that ended with the process which made it: as an estimate, without asking anybody.
+
+        It is charged even where the caller's limits would refuse it now: its provider has answered it.
+        """
+        payment, self.route = self._payment, self._routes.first
+        self._lost_length = text_length
+        with suppress(BudgetExhausted, ConfigError):
+            self.reserve()
+        try:
+            await self.admit()
+        except (LimitReached, BudgetExhausted, BadRequest):
+            if payment.meter is not None:
+                self._admission = payment.meter.admit_lost(payment.price(self.route))
+        self._settle("aborted")
+
     async def leave(self) -> None:
         """Close the upstream connection. A call that has not ended is aborted, and settled."""
         try:
@@ -420,7 +344,8 @@ class ModelCall(Generic[T]):
         """Write the record, release the reservations, end the span; only the first time counts."""
         if self._record is not None:
             return self._record
-        progress = self.answer.progress if self.answer is not None else AnswerProgress()
+        lost = AnswerProgress(text_length=self._lost_length)
+        progress = self.answer.progress if self.answer is not None else lost
         record = self._usage_record(progress, status, error=error)
         self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
         if self._admission is not None:

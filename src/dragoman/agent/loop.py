@@ -15,8 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.accounts.model_call import Batch, ModelCall
+from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.request_size import PromptSize
+from dragoman.accounts.upstream_answer import Batch
 from dragoman.agent import outcome as closing
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
@@ -84,6 +85,7 @@ class Loop:
         ]
         self._store_answers(turn.input_events)
         try:
+            await self._settle_lost_step()
             self.history = await self.hooks.user_prompt_submit(turn.history)
             async for batch in self._resume_calls():
                 yield batch
@@ -111,6 +113,18 @@ class Loop:
         await self.hooks.run_end(outcome.reason, self.so_far())
         for batch in self._closing_batches(outcome):
             yield batch
+
+    async def _settle_lost_step(self) -> None:
+        """Settle the model call of the step that a crash cut off, if there was one."""
+        turn, restored = self.turn, self.turn.restored
+        if restored is None:
+            return
+        turn.payment.calls = self.step_count
+        if restored.lost:
+            call = self._model_call(StepRequest(turn.routes, self._build_request()))
+            await call.settle_lost(restored.lost_length)
+            self._add_usage(call.usage)
+            turn.payment.calls = self.step_count
 
     async def _leave_call(self) -> None:
         """Close the model call under way, if there is one, and count what it took."""

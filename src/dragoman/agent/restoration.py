@@ -43,6 +43,11 @@ class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     can_repeat: bool = True
 
     @property
+    def lost_length(self) -> int:
+        """How many characters its lost parts have."""
+        return sum(_part_length(part) for part in self.lost)
+
+    @property
     def part_count(self) -> int:
         """How many parts the answer had, with those that it lost."""
         return len(self.message.parts) + len(self.lost)
@@ -85,6 +90,18 @@ def recorded_answers(message: Message, calls: frozenset[str]) -> dict[str, Appro
                 body["id"], approved, body.get("answer") if approved else body.get("reason")
             )
     return answers
+
+
+def _part_length(part: Part) -> int:
+    match part:
+        case TextPart(text=text) | ReasoningPart(text=text):
+            return len(text)
+        case ToolPart(input=input, raw_input=raw):
+            return len(
+                raw if isinstance(raw, str) else msgspec.json.encode(None if input is UNSET else input)
+            )
+        case _:
+            return 0
 
 
 def _waiting_calls(parts: Sequence[Part]) -> set[str]:

@@ -1,0 +1,175 @@
+"""What becomes of an answer that a crash cut off: what its page gets, what is counted, when it is closed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.store.store import DATABASE_FILE
+from tests.faults.commits import Copies
+from tests.faults.process import write_config
+from tests.serving import ask, hub_of, text_of, types
+
+WORDS = ["So ", "it ", "is."]
+ANSWER: list[dict[str, Any]] = [{"reasoning": WORDS, "text": WORDS, "delay": 0.01}]
+HALF = """select 1 from parts where body like '%"reasoning"%'"""
+AGENTS: dict[str, Any] = {
+    "clerk": {"model": "sim/any"},
+    "brief": {"model": "sim/any", "after_crash": "close"},
+}
+
+
+CUT_OFF: list[bytes] = []
+"""The database of a hub that was killed when the reasoning of an answer was stored, but not its text."""
+
+
+async def cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The configuration and the data of such a hub."""
+    config, data = write_config(folder, ANSWER, agents=AGENTS), folder / "crashed"
+    if not CUT_OFF:
+        copies = Copies(folder / "hub", folder / "copies", once=HALF)
+        with copies.after_each_commit(monkeypatch):
+            async with hub_of(config, folder / "hub") as hub:
+                await hub.post(ask("go"))
+        CUT_OFF.append((copies.taken[0] / DATABASE_FILE).read_bytes())
+    data.mkdir(mode=0o700)
+    (data / DATABASE_FILE).write_bytes(CUT_OFF[0])
+    return config, data
+
+
+def change(data: Path, sql: str) -> None:
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as database, database:
+        database.execute(sql)
+
+
+def texts(message: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(part["type"], part["text"]) for part in message["parts"] if "text" in part]
+
+
+@pytest.mark.promise("runs-go-on-after-a-crash")
+async def test_a_page_that_comes_back_gets_one_whole_answer_and_the_lost_attempt_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = await cut_off(tmp_path, monkeypatch)
+    async with hub_of(config, data) as hub:
+        response = await hub.http.get("/api/chat/s/stream")
+        assert response.status_code == 200
+        [start, *_] = frames = [
+            msgspec.json.decode(line[6:])
+            for line in response.text.split("\n\n")
+            if line.startswith("data: {")
+        ]
+        assert start["type"] == "start"
+        assert types(frames).count("start-step") == 1
+        assert text_of(frames) == "So it is."
+        [_, answer] = await hub.messages()
+        assert answer["id"] == start["messageId"]
+        assert texts(answer) == [("reasoning", "So it is."), ("text", "So it is.")]
+        [run] = await hub.runs()
+        assert (run.status, run.finish_reason, run.crashes) == ("finished", "stop", 1)
+        await hub.hub.meter.ledger.flush()
+        lost, made = await hub.hub.store.usage.list(filters={"run_id": run.id})
+        assert (lost.tokens.estimated, lost.status, lost.step) == (True, "aborted", 1)
+        assert lost.tokens.input_tokens
+        assert (made.status, made.step) == ("finished", 1)
+        assert answer["metadata"]["usage"]["estimated"] is True
+
+
+@pytest.mark.parametrize(("text", "answers"), [("more", 2), ("go", 1)], ids=["another", "the same"])
+async def test_a_new_message_waits_for_the_answer_that_goes_on_and_the_same_one_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, answers: int
+) -> None:
+    config, data = await cut_off(tmp_path, monkeypatch)
+    async with hub_of(config, data) as hub:
+        assert text_of(await hub.post(ask(text))) == "So it is."
+        assert [message["role"] for message in await hub.messages()] == ["user", "assistant"] * answers
+        assert [run.status for run in await hub.runs()] == ["finished"] * answers
+
+
+async def test_a_stop_ends_an_answer_that_has_not_gone_on_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, data = await cut_off(tmp_path, monkeypatch)
+    config = write_config(tmp_path, [{"text": WORDS * 100, "delay": 0.01}])
+    async with hub_of(config, data) as hub:
+        stopped = (await hub.http.post("/api/chat/s/stop")).json()
+        [run] = await hub.runs()
+        assert (stopped["stopped"], stopped["runId"], run.status) == (True, run.id, "stopped")
+
+
+CLOSED = {
+    "a run of an agent that says so": ("update runs set agent = 'brief'", "the hub stopped during the run"),
+    "a run whose key is gone": ("update runs set key_id = 'key_x'", "'key_x' of run RUN has expired or was"),
+    "a run whose agent is gone": ("update runs set agent = 'boss'", "there is no agent 'boss'"),
+    "a run whose model is gone": ("update runs set model = 'gone/any'", "no provider answers for 'gone/any'"),
+    "a run of an earlier version": ("update runs set crashes = null", "the hub was updated"),
+}
+
+
+@pytest.mark.parametrize("case", CLOSED)
+async def test_what_cannot_go_on_is_closed_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    config, data = await cut_off(tmp_path, monkeypatch)
+    sql, reason = CLOSED[case]
+    change(data, sql)
+    async with hub_of(config, data) as hub:
+        [_, answer] = await hub.messages()
+        [run] = await hub.runs()
+        assert run.status == "interrupted"
+        assert reason.replace("RUN", run.id) in (run.error or "")
+        assert answer["metadata"]["finishReason"] == "interrupted"
+        assert all(part.get("state") != "streaming" for part in answer["parts"])
+        assert text_of(await hub.post(ask("more"))) == "So it is."
+
+
+@pytest.mark.promise("runs-go-on-after-a-crash")
+async def test_a_run_that_ends_its_process_three_times_is_closed_as_failed_and_the_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = await cut_off(tmp_path, monkeypatch)
+    for crashes in (1, 2):
+        once = f"{HALF} and {crashes} = (select crashes from runs)"
+        copies = Copies(data, tmp_path / f"crash{crashes}", once=once)
+        with copies.after_each_commit(monkeypatch):
+            async with hub_of(config, data) as hub:
+                await hub.http.get("/api/chat/s/stream")
+                [run] = await hub.runs()
+                assert (run.status, run.crashes) == ("finished", crashes)
+        data = copies.taken[0]
+    async with hub_of(config, data) as hub:
+        [_, answer] = await hub.messages()
+        [run] = await hub.runs()
+        assert (run.status, run.crashes) == ("failed", 2)
+        assert "the hub stopped 3 times" in (run.error or "")
+        assert answer["metadata"]["finishReason"] == "error"
+        assert text_of(await hub.post(ask("more"))) == "So it is."
+
+
+async def test_steps_that_were_finished_stay_and_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = {"name": "time_now", "input": {}, "id": "c1"}
+    steps: list[dict[str, Any]] = [{"text": ["First."], "tools": [call]}, *ANSWER]
+    config = write_config(tmp_path, steps, pinned=["time.now"])
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once=HALF)
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await hub.post(ask("go"))
+            [_, expected] = await hub.messages()
+    async with hub_of(config, copies.taken[0]) as hub:
+        frames = (await hub.http.get("/api/chat/s/stream")).text
+        assert frames.count('"start-step"') == 2
+        [_, answer] = await hub.messages()
+        assert answer["parts"][:3] == expected["parts"][:3]
+        assert texts(answer) == texts(expected)
+        assert answer["metadata"]["steps"] == 2
+        [run] = await hub.runs()
+        [made] = await hub.hub.store.calls.list_for_run(run.id)
+        assert (made.record.operation, made.status) == ("time.now", "done")
