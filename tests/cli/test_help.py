@@ -11,6 +11,7 @@ from typer.models import CommandInfo
 from dragoman.cli import (
     approvals,
     calls,
+    database,
     keys,
     local,
     ops,
@@ -36,6 +37,7 @@ APPS: dict[str, typer.Typer] = {
     "spokes": spokes.spokes,
     "sessions": sessions.sessions,
     "local": local.local,
+    "database": database.database,
 }
 
 

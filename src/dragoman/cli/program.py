@@ -16,6 +16,7 @@ from dragoman.cli import (
     approvals,
     calls,
     check,
+    database,
     demo,
     keys,
     local,
@@ -73,6 +74,7 @@ GROUPS = {
     "spokes": spokes.spokes,
     "sessions": sessions.sessions,
     "local": local.local,
+    "database": database.database,
 }
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 HEAD = "0008"
+COPYING = "copying "
+"""Before the revision of a database into which a copy is not finished: no hub uses it, also no older one."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "alembic_version"
 CREATE_VERSION_TABLE = """
@@ -26,6 +28,17 @@ CREATE TABLE alembic_version (
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 )
 """
+
+
+class UnfinishedCopy(StoreError):
+    """A database into which a copy is not finished."""
+
+    def __init__(self, name: str, revision: str) -> None:
+        super().__init__(
+            f"the copy into {name!r} is not finished",
+            hint="run `dragoman database copy` again: it continues",
+        )
+        self.revision = revision
 
 
 def upgrade_schema(connection: sqlite3.Connection, dialect: Dialect) -> None:
@@ -129,7 +142,9 @@ def migration_config() -> Config:
 
 
 def newer_schema(name: str, revision: str) -> StoreError:
-    """Return the error of a database that a newer version has migrated."""
+    """Return the error of a database that a newer version has migrated, or whose copy is not finished."""
+    if revision.startswith(COPYING):
+        return UnfinishedCopy(name, revision)
     return StoreError(
         f"{name!r} is of revision {revision!r}, and this version knows up to {HEAD!r}",
         hint="a newer dragoman wrote it: upgrade this one, or restore an older copy",

@@ -1,0 +1,1 @@
+"""Maintenance of databases, hub or no hub: status, copies, backups, compaction."""

@@ -1,0 +1,48 @@
+"""Transactions on connections that maintenance opens itself, without a loop and a writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from dragoman.store.connection import Backend, BackendConnection
+
+T = TypeVar("T")
+
+
+@contextmanager
+def raising_store_errors(backend: Backend) -> Iterator[None]:
+    """Raise a driver's errors as those of errors.py."""
+    try:
+        yield
+    except Exception as error:
+        meaning = backend.translate_error(error)
+        if meaning is error:
+            raise
+        raise meaning from error
+
+
+@contextmanager
+def snapshot(backend: Backend) -> Iterator[BackendConnection]:
+    """A connection that reads one state of the database, whatever is written meanwhile."""
+    with raising_store_errors(backend):
+        connection = backend.connect(writing=False)
+        try:
+            connection.begin()
+            yield connection
+        finally:
+            connection.rollback()
+            connection.close()
+
+
+def run_transaction(connection: BackendConnection, job: Callable[[], T]) -> T:
+    """Run a job in a transaction of the connection, and commit it."""
+    connection.begin()
+    try:
+        result = job()
+        connection.commit()
+    except BaseException:
+        connection.rollback()
+        raise
+    return result

@@ -1,0 +1,253 @@
+"""`dragoman database backup` and `restore`: what is restored is a hub that works."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import Conflict, NotFound, StoreError
+from dragoman.store.maintenance.backup import BackupManifest, RestoreReport, back_up, restore
+from dragoman.store.maintenance.location import DatabaseLocation
+from dragoman.store.maintenance.progress import Progress
+from dragoman.store.store import DATABASE_FILE, Store
+from tests.store.filled import fill
+from tests.store.samples import converse, session
+
+SERVER = '{"command": ["server"], "secrets": {"TOKEN": "hunter2"}}'
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "hub.backup"
+
+
+def make(data: Path, file: Path, *, progress: Progress | None = None, **options: Any) -> BackupManifest:
+    return back_up(
+        DatabaseLocation.of_folder(data), file, folder=data, progress=progress or Progress(), **options
+    )
+
+
+def bring_back(file: Path, folder: Path, **options: Any) -> RestoreReport:
+    return restore(file, DatabaseLocation.of_folder(folder), folder=folder, progress=Progress(), **options)
+
+
+async def histories(folder: Path) -> bytes:
+    async with await Store.open(folder) as store:
+        sessions = await store.sessions.list("ann")
+        return msgspec.json.encode([(each, await store.messages.list(each.id)) for each in sessions])
+
+
+async def test_a_backup_of_a_hub_that_writes_is_one_moment_and_is_restored_whole(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    class WritingProgress(Progress):
+        """Writes to the hub at each step."""
+
+        def advance(self, count: int) -> None:
+            converse_now = converse(store, "later", session_id=f"later{len(steps)}")
+            steps.append(count)
+            asyncio.run_coroutine_threadsafe(converse_now, loop).result()
+
+    steps: list[int] = []
+    loop = asyncio.get_running_loop()
+    async with await Store.open(data) as store:
+        await fill(store, *range(3))
+        await converse(store, *map(str, range(20)), session_id="old")
+        await store.history.search("19", owner="ann")
+        manifest = await asyncio.to_thread(make, data, file, progress=WritingProgress())
+        assert steps
+    assert manifest.rows["messages"] == 43
+    assert mode_of(file) == 0o600
+    assert names_in(tmp_path) == ["data", "hub.backup"]
+    report = bring_back(file, tmp_path / "new")
+    assert report.manifest == manifest
+    async with await Store.open(tmp_path / "new") as store:
+        assert [each.id for each in await store.sessions.list("ann")] == ["old"]
+        assert len(await store.messages.list("old")) == 40
+        assert len((await store.history.search("19", owner="ann")).passages) == 1
+
+
+async def test_a_restored_hub_has_the_key_and_the_spools_of_its_folder(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    async with await Store.open(data) as store:
+        await store.mcp_servers.put("mail", SERVER)
+    (data / "usage.spool").write_bytes(b"{}\n")
+    (data / "answers.spool").mkdir()
+    (data / "answers.spool" / "r1.json").write_bytes(b"{}")
+    (data / "keys.cache").write_bytes(b"cached")
+    manifest = make(data, file)
+    assert manifest.files == ["answers.spool/r1.json", "hub.key", "usage.spool"]
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "keys.cache").write_bytes(b"of a former hub")
+    assert bring_back(file, new).replaced_key is None
+    for name in manifest.files:
+        assert (new / name).read_bytes() == (data / name).read_bytes()
+        assert mode_of(new / name) == 0o600
+    assert not (new / "keys.cache").exists()
+    async with await Store.open(new) as store:
+        (stored,) = await store.mcp_servers.list()
+        assert (stored.name, stored.body) == ("mail", SERVER)
+
+
+async def test_a_backup_without_the_key_does_not_have_it(data: Path, file: Path) -> None:
+    async with await Store.open(data) as store:
+        await store.mcp_servers.put("mail", SERVER)
+    key = (data / "hub.key").read_bytes().strip()
+    assert not make(data, file, with_key=False).has_key
+    stored = body_of(file)
+    assert key not in stored
+    assert b"hunter2" not in stored
+
+
+async def test_another_key_of_the_folder_is_moved_aside(data: Path, file: Path, tmp_path: Path) -> None:
+    async with await Store.open(data) as store:
+        await store.mcp_servers.put("mail", SERVER)
+    make(data, file)
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "hub.key").write_bytes(b"another")
+    replaced = bring_back(file, new).replaced_key
+    assert replaced is not None
+    assert replaced.read_bytes() == b"another"
+    assert (new / "hub.key").read_bytes() == (data / "hub.key").read_bytes()
+
+
+async def test_a_backup_replaces_no_file_and_leaves_none_when_it_fails(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    async with await Store.open(data):
+        pass
+    write(file, b"precious")
+    with pytest.raises(Conflict, match="exists"):
+        make(data, file)
+    assert body_of(file) == b"precious"
+    with pytest.raises(NotFound, match="there is no database"):
+        make(tmp_path / "nothing", tmp_path / "b")
+    with pytest.raises(StoreError, match="cannot write"):
+        make(data, tmp_path / "no" / "folder" / "b")
+    (tmp_path / "b.partial").mkdir()
+    (tmp_path / "b.partial" / DATABASE_FILE).write_bytes(b"of a backup that was killed")
+    make(data, tmp_path / "b")
+    assert names_in(tmp_path) == ["b", "data", "hub.backup"]
+
+
+async def test_a_database_with_rows_is_replaced_only_on_request_and_one_in_use_never(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    async with await Store.open(data) as store:
+        await store.sessions.create(session("backed up"))
+    make(data, file)
+    async with await Store.open(data) as store:
+        await store.sessions.create(session("later"))
+        with pytest.raises(StoreError, match="is in use by process"):
+            bring_back(file, data, replace=True)
+    later = await histories(data)
+    with pytest.raises(Conflict, match="holds 2 rows"):
+        bring_back(file, data)
+    assert await histories(data) == later
+    bring_back(file, data, replace=True)
+    assert b"later" not in await histories(data)
+    for state in (None, b""):
+        empty = tmp_path / f"empty {state!r}"
+        empty.mkdir()
+        if state is not None:
+            (empty / DATABASE_FILE).write_bytes(state)
+        bring_back(file, empty)
+        assert await histories(empty) == await histories(data)
+
+
+async def test_the_journal_of_the_replaced_database_is_not_applied_to_the_restored_one(
+    data: Path, file: Path
+) -> None:
+    async with await Store.open(data) as store:
+        await store.sessions.create(session("backed up"))
+    make(data, file)
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as crashed:
+        crashed.execute("UPDATE sessions SET owner = 'lost'")
+        crashed.commit()
+        journal = (data / "hub.db-wal").read_bytes()
+        shared = (data / "hub.db-shm").read_bytes()
+    (data / DATABASE_FILE).write_bytes(b"damaged" * 1_000)
+    (data / "hub.db-wal").write_bytes(journal)
+    (data / "hub.db-shm").write_bytes(shared)
+    with pytest.raises(Conflict, match="cannot be read"):
+        bring_back(file, data)
+    bring_back(file, data, replace=True)
+    assert b"backed up" in await histories(data)
+
+
+async def test_a_backup_of_an_older_version_is_migrated(data: Path, file: Path, tmp_path: Path) -> None:
+    async with await Store.open(data) as store:
+        await store.sessions.create(session("old"))
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as raw:
+        raw.execute("DROP TABLE spoke_namespaces")
+        raw.execute("UPDATE alembic_version SET version_num = '0006'")
+        raw.commit()
+    assert make(data, file).revision == "0006"
+    bring_back(file, tmp_path / "new")
+    assert b"old" in await histories(tmp_path / "new")
+
+
+@pytest.mark.parametrize("spoiled", ["text", "cut", "rows", "newer", "foreign", "files", "missing"])
+async def test_a_file_that_is_not_a_whole_backup_is_refused_and_changes_nothing(
+    data: Path, file: Path, tmp_path: Path, spoiled: str
+) -> None:
+    async with await Store.open(data) as store:
+        await converse(store, *map(str, range(40)))
+    make(data, file)
+    spoil(file, spoiled)
+    new = tmp_path / "new"
+    with pytest.raises((StoreError, NotFound)):
+        bring_back(file, new)
+    assert not new.exists() or names_in(new) == ["hub.lock"]
+    assert not (tmp_path / "evil").exists()
+
+
+def spoil(file: Path, how: str) -> None:
+    statements = {
+        "rows": "DELETE FROM messages WHERE position = 3",
+        "newer": "UPDATE alembic_version SET version_num = '9999'",
+        "foreign": "DROP TABLE alembic_version",
+        "files": "INSERT INTO backup_files VALUES ('../evil', 'x')",
+    }
+    match how:
+        case "text":
+            file.write_bytes(b"just some text" * 100)
+        case "cut":
+            file.write_bytes(file.read_bytes()[:-20_000])
+        case "missing":
+            file.unlink()
+        case _:
+            with closing(sqlite3.connect(file)) as raw:
+                raw.execute(statements[how])
+                raw.commit()
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def body_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def write(path: Path, body: bytes) -> None:
+    path.write_bytes(body)
