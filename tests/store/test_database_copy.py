@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,9 @@ from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.rows import TABLES, RowFormat, RowStatements, read_digest
 from dragoman.store.maintenance.transactions import snapshot
-from dragoman.store.sqlite import SQLiteBackend
-from dragoman.store.store import DATABASE_FILE, Store
 from tests.effort import rounds
 from tests.store.filled import fill
+from tests.store.places import BackendName, Place, empty_place
 from tests.store.samples import FINISHED, assistant, converse, run, session
 
 QUIET = Progress()
@@ -51,45 +50,77 @@ class KillingConnection:
         return getattr(self._inner, name)
 
 
-class KillingBackend(SQLiteBackend):
+class KillingBackend:
     """A database whose copy is killed at a commit."""
 
-    commits = 0
-    after = False
+    def __init__(self, inner: Backend, commits: int, *, after: bool) -> None:
+        self._inner = inner
+        self._commits = commits
+        self._after = after
 
     def connect(self, *, writing: bool) -> Any:
-        inner = super().connect(writing=writing)
-        return KillingConnection(inner, self.commits, after=self.after) if writing else inner
+        connection = self._inner.connect(writing=writing)
+        return KillingConnection(connection, self._commits, after=self._after) if writing else connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+SQLITE: tuple[BackendName, BackendName] = ("sqlite", "sqlite")
+PAIRS: Sequence[tuple[BackendName, BackendName]] = (
+    SQLITE,
+    ("sqlite", "postgres"),
+    ("postgres", "sqlite"),
+)
+between_all_kinds = pytest.mark.parametrize("pair", PAIRS, ids="-".join, indirect=True)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return tmp_path / "source"
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Place, Place]]:
+    """Two empty places; of SQLite, unless a test asks for others."""
+    first, second = getattr(request, "param", SQLITE)
+    with (
+        empty_place(first, tmp_path / "source") as source,
+        empty_place(second, tmp_path / "target", new=True) as target,
+    ):
+        yield source, target
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "target"
+def source(pair: tuple[Place, Place]) -> Place:
+    return pair[0]
 
 
-def backend(folder: Path, *, exclusive: bool = False) -> SQLiteBackend:
-    return SQLiteBackend(folder / DATABASE_FILE, exclusive=exclusive)
+@pytest.fixture
+def target(pair: tuple[Place, Place]) -> Place:
+    return pair[1]
 
 
-def copy(source: Path, target: Path, *, to: Backend | None = None, **options: Any) -> CopyReport:
-    """Copy one folder's database to another's."""
+def location(place: Place) -> DatabaseLocation:
+    """Return where the place's database is."""
+    if place.url is None:
+        return DatabaseLocation.of_folder(place.folder)
+    return DatabaseLocation.parse(place.url, folder=place.folder)
+
+
+def backend(place: Place, *, exclusive: bool = False) -> Backend:
+    return location(place).backend(exclusive=exclusive)
+
+
+def copy(source: Place, target: Place, *, to: Any = None, **options: Any) -> CopyReport:
+    """Copy one place's database to another's."""
     destination = to or backend(target, exclusive=True)
     try:
         return DatabaseCopy(
-            backend(source), destination, source_name=str(source), progress=QUIET, **options
+            backend(source), destination, source_name=location(source).identity, progress=QUIET, **options
         ).run()
     finally:
         destination.release()
 
 
-def contents(folder: Path) -> Mapping[str, list[Any]]:
+def contents(where: Place) -> Mapping[str, list[Any]]:
     """All rows of a database, in the order of their keys."""
-    place, found = backend(folder), {}
+    place, found = backend(where), {}
     with snapshot(place) as connection:
         for table in TABLES:
             batches = RowStatements(table, place).batches(connection)
@@ -97,14 +128,15 @@ def contents(folder: Path) -> Mapping[str, list[Any]]:
     return found
 
 
-async def history(folder: Path, session_id: str) -> bytes:
-    """A session's messages, as a hub that starts on this folder has them."""
-    async with await Store.open(folder) as store:
+async def history(place: Place, session_id: str) -> bytes:
+    """A session's messages, as a hub that starts here has them."""
+    async with await place.open() as store:
         return msgspec.json.encode(await store.messages.list(session_id))
 
 
-async def test_every_row_of_every_table_arrives_as_it_was(source: Path, target: Path) -> None:
-    async with await Store.open(source) as store:
+@between_all_kinds
+async def test_every_row_of_every_table_arrives_as_it_was(source: Place, target: Place) -> None:
+    async with await source.open() as store:
         await fill(store, *range(9))
     report = copy(source, target)
     assert contents(target) == contents(source)
@@ -117,9 +149,10 @@ async def test_every_row_of_every_table_arrives_as_it_was(source: Path, target: 
     )
 
 
-async def test_a_hub_on_the_copy_answers_the_same_histories(source: Path, target: Path) -> None:
+@between_all_kinds
+async def test_a_hub_on_the_copy_answers_the_same_histories(source: Place, target: Place) -> None:
     sessions, turns = rounds(quick=3, thorough=1_000), rounds(quick=4, thorough=50)
-    async with await Store.open(source) as store:
+    async with await source.open() as store:
         for number in range(sessions):
             await converse(store, *map(str, range(turns)), session_id=f"s{number}")
     report = copy(source, target)
@@ -128,35 +161,40 @@ async def test_a_hub_on_the_copy_answers_the_same_histories(source: Path, target
         assert await history(target, f"s{number}") == await history(source, f"s{number}")
 
 
+@between_all_kinds
 @pytest.mark.parametrize("after", [False, True], ids=["before the commit", "after the commit"])
 async def test_a_copy_that_is_killed_at_any_commit_continues_and_no_hub_starts_before(
-    source: Path, tmp_path: Path, *, after: bool
+    source: Place, target: Place, tmp_path: Path, *, after: bool
 ) -> None:
-    async with await Store.open(source) as store:
+    async with await source.open() as store:
         await fill(store, *range(4))
-    wanted = contents(source)
     kills = 0
-    for commits in range(0, 60, rounds(quick=15, thorough=1)):
-        folder = tmp_path / f"target{commits}"
-        place = KillingBackend(folder / DATABASE_FILE)
-        place.commits, place.after = commits, after
-        try:
-            copy(source, folder, to=place)
-        except Killed:
-            kills += 1
-            if commits > 5:
-                with pytest.raises(StoreError, match="is not finished") as refusal:
-                    await Store.open(folder)
-                assert refusal.value.hint == "run `dragoman database copy` again: it continues"
-        copy(source, folder)
-        assert contents(folder) == wanted
-        async with await Store.open(folder):
-            pass
-    assert kills > 2
+    for commits in range(rounds(quick=2, thorough=0), 60, rounds(quick=29, thorough=1)):
+        with empty_place(target.backend, tmp_path / f"target{commits}", new=True) as place:
+            kills += await is_killed(source, place, commits=commits, after=after)
+    assert kills
+
+
+async def is_killed(source: Place, place: Place, *, commits: int, after: bool) -> bool:
+    """Kill a copy at a commit, unless it is done before, and copy again; return whether it was killed."""
+    try:
+        copy(source, place, to=KillingBackend(backend(place, exclusive=True), commits, after=after))
+    except Killed:
+        if commits > 5:
+            with pytest.raises(StoreError, match="is not finished") as refusal:
+                await place.open()
+            assert refusal.value.hint == "run `dragoman database copy` again: it continues"
+        killed = True
+    else:
+        killed = False
+    copy(source, place)
+    assert contents(place) == contents(source)
+    async with await place.open():
+        return killed
 
 
 async def test_a_database_in_use_is_copied_at_one_moment_and_then_what_came_since(
-    source: Path, target: Path
+    source: Place, target: Place
 ) -> None:
     class WritingProgress(Progress):
         """Writes to the source while it is copied."""
@@ -169,7 +207,7 @@ async def test_a_database_in_use_is_copied_at_one_moment_and_then_what_came_sinc
                 asyncio.run_coroutine_threadsafe(converse(store, "more", session_id="new"), loop).result()
 
     loop = asyncio.get_running_loop()
-    async with await Store.open(source) as store:
+    async with await source.open() as store:
         await converse(store, "one", "two", session_id="old")
         place = backend(target, exclusive=True)
         copying = DatabaseCopy(backend(source), place, source_name="s", progress=WritingProgress())
@@ -188,8 +226,11 @@ async def test_a_database_in_use_is_copied_at_one_moment_and_then_what_came_sinc
     assert contents(target) == contents(source)
 
 
-async def test_a_second_copy_writes_what_changed_and_deletes_what_is_gone(source: Path, target: Path) -> None:
-    async with await Store.open(source) as store:
+@between_all_kinds
+async def test_a_second_copy_writes_what_changed_and_deletes_what_is_gone(
+    source: Place, target: Place
+) -> None:
+    async with await source.open() as store:
         await fill(store, *range(4))
         await converse(store, "one", "two", session_id="s")
         await store.runs.create(run("active", session_id="sessions-1"), assistant=assistant())
@@ -209,10 +250,10 @@ async def test_a_second_copy_writes_what_changed_and_deletes_what_is_gone(source
 
 
 async def test_a_target_with_other_data_is_refused_unless_it_may_be_replaced(
-    source: Path, target: Path
+    source: Place, target: Place
 ) -> None:
     for folder, name in ((source, "mine"), (target, "other")):
-        async with await Store.open(folder) as store:
+        async with await folder.open() as store:
             await store.sessions.create(session(name))
     with pytest.raises(Conflict, match="holds other data"):
         copy(source, target)
@@ -221,34 +262,35 @@ async def test_a_target_with_other_data_is_refused_unless_it_may_be_replaced(
     assert contents(target) == contents(source)
 
 
-async def test_a_copy_that_a_hub_has_used_since_is_not_overwritten(source: Path, target: Path) -> None:
-    async with await Store.open(source) as store:
+async def test_a_copy_that_a_hub_has_used_since_is_not_overwritten(source: Place, target: Place) -> None:
+    async with await source.open() as store:
         await store.sessions.create(session("mine"))
     copy(source, target)
-    async with await Store.open(target) as store:
+    async with await target.open() as store:
         await store.sessions.create(session("later"))
     with pytest.raises(Conflict, match="was written to since the copy"):
         copy(source, target)
     assert len(contents(target)["sessions"]) == 2
 
 
-async def test_a_target_in_use_or_a_source_of_another_revision_is_refused(source: Path, target: Path) -> None:
-    async with await Store.open(source):
+async def test_a_target_in_use_or_a_source_of_another_revision_is_refused(
+    source: Place, target: Place
+) -> None:
+    async with await source.open():
         pass
-    async with await Store.open(target):
-        with pytest.raises(StoreError, match="is in use by process"):
+    async with await target.open():
+        with pytest.raises(StoreError, match="is in use by"):
             copy(source, target)
-    place = backend(source)
-    connection = place.connect(writing=True)
-    connection.execute("UPDATE alembic_version SET version_num = '0003'", {})
-    connection.close()
+    source.query("UPDATE alembic_version SET version_num = '0003'")
     with pytest.raises(StoreError, match="the source is of revision 0003") as refusal:
         copy(source, target)
     assert "database migrate" in str(refusal.value.hint)
 
 
-async def test_a_copy_that_differs_fails(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with await Store.open(source) as store:
+async def test_a_copy_that_differs_fails(
+    source: Place, target: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await source.open() as store:
         await fill(store, 0, 1)
     params = DatabaseCopy.__init__.__globals__["TableCopy"].params
 
@@ -262,11 +304,11 @@ async def test_a_copy_that_differs_fails(source: Path, target: Path, monkeypatch
     ):
         copy(source, target)
     with pytest.raises(StoreError, match="is not finished"):
-        await Store.open(target)
+        await target.open()
 
 
-async def test_memory_holds_a_batch_however_large_the_rows_are(source: Path, target: Path) -> None:
-    async with await Store.open(source) as store:
+async def test_memory_holds_a_batch_however_large_the_rows_are(source: Place, target: Place) -> None:
+    async with await source.open() as store:
         for number in range(16):
             artifact = Artifact(
                 id=f"a{number}", owner="ann", media_type="text/plain", size=3_000_000, created_at=1.0
@@ -280,24 +322,20 @@ async def test_memory_holds_a_batch_however_large_the_rows_are(source: Path, tar
         tracemalloc.stop()
 
 
-async def test_a_digest_does_not_depend_on_the_order_and_tells_any_change(source: Path) -> None:
-    async with await Store.open(source) as store:
+async def test_a_digest_does_not_depend_on_the_order_and_tells_any_change(source: Place) -> None:
+    async with await source.open() as store:
         await fill(store, *range(5))
     place = backend(source)
-    changes: list[Callable[[BackendConnection], Any]] = [
-        lambda connection: connection.execute("UPDATE parts SET body = body || ' ' WHERE position = 3", {}),
-        lambda connection: connection.execute("UPDATE usage SET cost = 0.5 WHERE step = 1", {}),
-        lambda connection: connection.execute("UPDATE usage SET estimated = 1 - estimated", {}),
-        lambda connection: connection.execute(
-            "UPDATE approvals SET state = NULL WHERE id = 'approvals-1'", {}
-        ),
-        lambda connection: connection.execute("DELETE FROM budgets WHERE spent = 1", {}),
+    changes = [
+        "UPDATE parts SET body = body || ' ' WHERE position = 3",
+        "UPDATE usage SET cost = 0.5 WHERE step = 1",
+        "UPDATE usage SET estimated = NOT estimated",
+        "UPDATE approvals SET state = NULL WHERE created_at < 1",
+        "DELETE FROM budgets WHERE spent = 1",
     ]
     seen = {digests(place)}
     for change in changes:
-        connection = place.connect(writing=True)
-        change(connection)
-        connection.close()
+        source.query(change)
         seen.add(digests(place))
     assert len(seen) == 1 + len(changes)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +19,10 @@ from dragoman.operations.outcome import CallStatus
 from dragoman.server.app.background_jobs import RetentionPurge
 from dragoman.server.metrics import Metrics
 from dragoman.store.connection import DatabaseConnection
-from dragoman.store.store import DATABASE_FILE, Store
+from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
+from tests.store.places import Place
 from tests.store.samples import FINISHED, assistant, converse, run, session, user
 
 ANN = Identity("ann")
@@ -69,9 +67,8 @@ async def begin_run(store: Store, session_id: str, id: str) -> None:
     )
 
 
-def stored_ids(folder: Path, table: str) -> set[str]:
-    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
-        return {id for (id,) in raw.execute(f"SELECT id FROM {table}")}
+def stored_ids(place: Place, table: str) -> set[str]:
+    return {id for (id,) in place.query(f"SELECT id FROM {table}")}
 
 
 async def purge(store: Store, periods: Mapping[str, float | None]) -> Mapping[str, int]:
@@ -84,7 +81,7 @@ async def purge(store: Store, periods: Mapping[str, float | None]) -> Mapping[st
 
 
 async def test_old_calls_go_and_those_that_are_open_or_that_a_run_needs_stay(
-    store: Store, folder: Path
+    store: Store, place: Place
 ) -> None:
     await begin_run(store, "active", "r1")
     await store.sessions.create(session("waiting"))
@@ -103,7 +100,7 @@ async def test_old_calls_go_and_those_that_are_open_or_that_a_run_needs_stay(
     await add_call(store, "of the active run", session_id="active", run_id="r1")
     await add_call(store, "of the waiting run", session_id="waiting")
     assert await purge(store, CALLS) == {"calls": 8}
-    assert stored_ids(folder, "calls") == {
+    assert stored_ids(place, "calls") == {
         "fresh",
         "long",
         "running",
@@ -116,7 +113,7 @@ async def test_old_calls_go_and_those_that_are_open_or_that_a_run_needs_stay(
 
 
 async def test_spent_approvals_go_and_those_that_may_still_be_answered_or_used_stay(
-    store: Store, folder: Path
+    store: Store, place: Place
 ) -> None:
     await add_approval(store, "expired")
     await add_approval(store, "pending", expires_at=2_000.0)
@@ -134,7 +131,7 @@ async def test_spent_approvals_go_and_those_that_may_still_be_answered_or_used_s
     await add_approval(store, "denied late", expires_at=2_000.0)
     await store.approvals.answer("denied late", approved=False, by=ANN)
     assert await purge(store, APPROVALS) == {"approvals": 2}
-    assert stored_ids(folder, "approvals") == {
+    assert stored_ids(place, "approvals") == {
         "pending",
         "approved",
         "just expired",
@@ -143,7 +140,7 @@ async def test_spent_approvals_go_and_those_that_may_still_be_answered_or_used_s
     }
 
 
-async def test_artifacts_go_once_they_and_their_session_are_old(store: Store, folder: Path) -> None:
+async def test_artifacts_go_once_they_and_their_session_are_old(store: Store, place: Place) -> None:
     await begin_run(store, "active", "r1")
     await store.sessions.create(session("quiet", at=10.0))
     await store.sessions.create(session("in use", at=950.0))
@@ -154,10 +151,10 @@ async def test_artifacts_go_once_they_and_their_session_are_old(store: Store, fo
     await add_artifact(store, "of nobody's session")
     await add_artifact(store, "fresh", created_at=950.0)
     assert await purge(store, ARTIFACTS) == {"artifacts": 3}
-    assert stored_ids(folder, "artifacts") == {"active", "in use", "waiting", "fresh"}
+    assert stored_ids(place, "artifacts") == {"active", "in use", "waiting", "fresh"}
 
 
-async def test_an_old_session_goes_with_all_that_is_its_own_but_its_usage(store: Store, folder: Path) -> None:
+async def test_an_old_session_goes_with_all_that_is_its_own_but_its_usage(store: Store, place: Place) -> None:
     questions = [f"question {number}" for number in range(70)]
     await converse(store, *questions, session_id="old")
     await converse(store, "hello", session_id="other")
@@ -176,19 +173,18 @@ async def test_an_old_session_goes_with_all_that_is_its_own_but_its_usage(store:
     await store.sessions.create(session("waiting"))
     await add_approval(store, "p", session_id="waiting", expires_at=2_000.0)
     assert await purge(store, SESSIONS) == {"sessions": 1}
-    assert stored_ids(folder, "sessions") == {"other", "active", "waiting"}
-    assert stored_ids(folder, "usage") == {"usage of old", "usage of other"}
+    assert stored_ids(place, "sessions") == {"other", "active", "waiting"}
+    assert stored_ids(place, "usage") == {"usage of old", "usage of other"}
     for table in ("call", "approval", "artifact"):
-        assert f"{table} of old" not in stored_ids(folder, f"{table}s")
-        assert f"{table} of other" in stored_ids(folder, f"{table}s")
-    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
-        for table in ("messages", "parts", "passages", "runs", "indexed_messages", "indexed_sessions"):
-            assert not raw.execute(f"SELECT 1 FROM {table} WHERE session_id = 'old'").fetchall()
+        assert f"{table} of old" not in stored_ids(place, f"{table}s")
+        assert f"{table} of other" in stored_ids(place, f"{table}s")
+    for table in ("messages", "parts", "passages", "runs", "indexed_messages", "indexed_sessions"):
+        assert place.query(f"SELECT 1 FROM {table} WHERE session_id = 'old'") == []
     assert (await store.history.search("question", owner="ann")).passages == ()
 
 
 async def test_a_session_whose_deletion_was_cut_off_is_nobodys_and_goes_with_the_next_round(
-    store: Store, folder: Path
+    store: Store, place: Place
 ) -> None:
     await converse(store, *map(str, range(30)), session_id="old")
     job = store.retention._delete_session_job("old")
@@ -200,7 +196,7 @@ async def test_a_session_whose_deletion_was_cut_off_is_nobodys_and_goes_with_the
     assert await store.sessions.list("ann") == []
     assert await store.sessions.get_own("old", owner="ann") is None
     assert await store.retention.purge({}) == {}
-    assert stored_ids(folder, "sessions") == stored_ids(folder, "messages") == set()
+    assert stored_ids(place, "sessions") == stored_ids(place, "messages") == set()
     assert await store.write(job) is True
 
 
@@ -226,7 +222,7 @@ async def test_a_session_that_goes_on_while_it_is_about_to_be_deleted_stays(
     assert len(await store.messages.list("old")) == 4
 
 
-async def test_old_usage_goes_but_that_of_an_active_run(store: Store, folder: Path) -> None:
+async def test_old_usage_goes_but_that_of_an_active_run(store: Store, place: Place) -> None:
     await begin_run(store, "active", "r1")
     for id, fields in {
         "old": {"started_at": 10.0, "run_id": "r0"},
@@ -235,14 +231,14 @@ async def test_old_usage_goes_but_that_of_an_active_run(store: Store, folder: Pa
     }.items():
         await store.usage.add(UsageRecord(id=id, owner="ann", status="finished", **fields))  # type: ignore[arg-type]
     assert await purge(store, USAGE) == {"usage": 1}
-    assert stored_ids(folder, "usage") == {"fresh", "active"}
+    assert stored_ids(place, "usage") == {"fresh", "active"}
 
 
-async def test_nothing_goes_for_ever(store: Store, folder: Path) -> None:
+async def test_nothing_goes_for_ever(store: Store, place: Place) -> None:
     await converse(store, "hello")
     await add_call(store, "c")
     assert await store.retention.purge(dict.fromkeys(("calls", "sessions", "usage"))) == {}
-    assert stored_ids(folder, "calls") == {"c"}
+    assert stored_ids(place, "calls") == {"c"}
 
 
 async def test_rows_go_in_small_transactions_behind_those_of_runs(

@@ -96,7 +96,7 @@ def copy_rows(location: DatabaseLocation, target: Path, *, progress: Progress) -
     backend = SQLiteBackend(target, synchronous="full")
     try:
         report = DatabaseCopy(
-            location.backend(exclusive=False), backend, source_name=location.name, progress=progress
+            location.backend(exclusive=False), backend, source_name=location.identity, progress=progress
         ).run()
     finally:
         backend.release()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
+
+import msgspec
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.store.connection import Backend
 from dragoman.store.sqlite import SQLiteBackend
-from dragoman.store.store import DATABASE_FILE
+from dragoman.store.store import DATABASE_FILE, DatabaseSettings, choose_backend
 
 SQLITE_SCHEME = "sqlite:"
 URL_HINT = "write sqlite:PATH, with the data folder or its database file, or postgresql://user@host/name"
@@ -24,12 +28,13 @@ class DatabaseLocation(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, *, folder: Path | None = None) -> DatabaseLocation:
-        """Return the database at an address. BadRequest, which does not show it."""
+        """Return the database at an address. Raises BadRequest or ConfigError, which do not show it."""
         if text.startswith(SQLITE_SCHEME):
             path = Path(unquote(sqlite_path(text)))
             file = path / DATABASE_FILE if path.is_dir() or not path.suffix else path
             return cls(file.absolute(), None, file.absolute().parent)
         if text.startswith(("postgresql://", "postgres://")):
+            choose_backend(Path(), DatabaseSettings(text))  # raises ConfigError for what cannot be used
             return cls(None, text, folder)
         raise BadRequest("the address of a database begins with sqlite: or postgresql://", hint=URL_HINT)
 
@@ -39,10 +44,15 @@ class DatabaseLocation(NamedTuple):
         return cls((folder / DATABASE_FILE).absolute(), None, folder)
 
     def backend(self, *, exclusive: bool) -> Backend:
-        """Return the backend. With `exclusive`, its `prepare` locks the database against hubs."""
-        if self.path is None:
-            raise BadRequest("Postgres is not supported yet", hint=URL_HINT)
-        return SQLiteBackend(self.path, exclusive=exclusive)
+        """Return the backend. With `exclusive`, its `prepare` locks database and folder against hubs.
+
+        Raises ConfigError for a URL that cannot be read, or without the driver of Postgres.
+        """
+        if self.path is not None:
+            return SQLiteBackend(self.path, exclusive=exclusive)
+        return postgres_backend(
+            self.url or "", folder=self.folder if exclusive else None, exclusive=exclusive
+        )
 
     def require(self) -> None:
         """Raise NotFound unless there is a database file, or it is Postgres."""
@@ -51,8 +61,35 @@ class DatabaseLocation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The address without a password."""
-        return f"sqlite:{self.path}"
+        """The address without a password. ConfigError."""
+        return f"sqlite:{self.path}" if self.path is not None else self._shown_url
+
+    @property
+    def identity(self) -> str:
+        """The same for the same database: its address, and a hash of the parameters that are not shown."""
+        if self.path is not None:
+            return f"sqlite:{self.path.resolve()}"
+        params = {name: str(value) for name, value in self._params.items() if "password" not in name}
+        return f"{self.name}#{hashlib.sha256(msgspec.json.encode(params, order='sorted')).hexdigest()[:16]}"
+
+    @property
+    def _shown_url(self) -> str:
+        from dragoman.store.postgres.url import describe_url  # late: psycopg is an extra
+
+        return describe_url(self._params)
+
+    @property
+    def _params(self) -> Mapping[str, Any]:
+        from dragoman.store.postgres.url import parse_url  # late: psycopg is an extra
+
+        return parse_url(self.url or "")
+
+
+def postgres_backend(url: str, *, folder: Path | None, exclusive: bool) -> Backend:
+    """Return the backend of Postgres; it locks the data folder too, if there is one."""
+    from dragoman.store.postgres.backend import PostgresBackend  # late: psycopg is an extra
+
+    return PostgresBackend(url, folder=folder, exclusive=exclusive)
 
 
 def sqlite_path(text: str) -> str:

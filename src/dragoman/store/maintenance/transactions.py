@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from dragoman.store.connection import Backend, BackendConnection
+from dragoman.store.connection import Backend, BackendConnection, RetryTransaction
+from dragoman.store.writer import MAX_ATTEMPTS, cause_of
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ def raising_store_errors(backend: Backend) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        meaning = backend.translate_error(error)
+        meaning = backend.translate_error(cause_of(error))
         if meaning is error:
             raise
         raise meaning from error
@@ -37,12 +38,16 @@ def snapshot(backend: Backend) -> Iterator[BackendConnection]:
 
 
 def run_transaction(connection: BackendConnection, job: Callable[[], T]) -> T:
-    """Run a job in a transaction of the connection, and commit it."""
-    connection.begin()
-    try:
-        result = job()
-        connection.commit()
-    except BaseException:
-        connection.rollback()
-        raise
-    return result
+    """Run a job in a transaction and commit it; again, where the connection asks for that."""
+    for attempt in range(MAX_ATTEMPTS):
+        connection.begin()
+        try:
+            result = job()
+            connection.commit()
+        except BaseException as error:
+            connection.rollback()
+            if not isinstance(error, RetryTransaction) or attempt == MAX_ATTEMPTS - 1:
+                raise
+        else:
+            return result
+    raise AssertionError("the last attempt returns or raises")

@@ -17,12 +17,12 @@ def transfer(
     Raises BadRequest when both are one; NotFound, Conflict, StoreError.
     """
     source.require()
-    if source.name == target.name:
+    if source.identity == target.identity:
         raise BadRequest("the source and the target are the same database")
     backend = target.backend(exclusive=True)
     try:
         origin = source.backend(exclusive=False)
-        copy = DatabaseCopy(origin, backend, source_name=source.name, progress=progress, replace=replace)
+        copy = DatabaseCopy(origin, backend, source_name=source.identity, progress=progress, replace=replace)
         report = copy.run()
         if source.path is not None and target.path is not None:
             copy_files(source.path.parent, target.path.parent)
