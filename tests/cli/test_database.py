@@ -15,6 +15,7 @@ from dragoman.store.store import DATABASE_FILE, Store
 from tests.cli.conftest import Run
 from tests.cli.program import Terminal
 from tests.store.filled import fill
+from tests.store.older import downgrade
 from tests.store.samples import converse
 
 
@@ -65,10 +66,7 @@ def test_retention_of_the_configuration_counts(run: Run, data: Path, tmp_path: P
 
 
 def test_an_older_database_is_migrated_on_request_but_not_under_a_hub(run: Run, data: Path) -> None:
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as raw:
-        raw.execute("DROP TABLE spoke_namespaces")
-        raw.execute("UPDATE alembic_version SET version_num = '0006'")
-        raw.commit()
+    downgrade(data / DATABASE_FILE, "0006")
     shown = run("database", "status", "--data", data)
     assert "0006 (this program has" in shown.out
     assert "database migrate" in shown.err

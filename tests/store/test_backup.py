@@ -18,6 +18,7 @@ from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.filled import fill
+from tests.store.older import downgrade
 from tests.store.samples import converse, session
 
 SERVER = '{"command": ["server"], "secrets": {"TOKEN": "hunter2"}}'
@@ -193,10 +194,7 @@ async def test_the_journal_of_the_replaced_database_is_not_applied_to_the_restor
 async def test_a_backup_of_an_older_version_is_migrated(data: Path, file: Path, tmp_path: Path) -> None:
     async with await Store.open(data) as store:
         await store.sessions.create(session("old"))
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as raw:
-        raw.execute("DROP TABLE spoke_namespaces")
-        raw.execute("UPDATE alembic_version SET version_num = '0006'")
-        raw.commit()
+    downgrade(data / DATABASE_FILE, "0006")
     assert make(data, file).revision == "0006"
     bring_back(file, tmp_path / "new")
     assert b"old" in await histories(tmp_path / "new")
