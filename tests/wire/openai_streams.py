@@ -36,7 +36,6 @@ REGULAR = (
     "openai_refusal",
     "openai_text",
     "openai_two_choices",
-    "openrouter",
     "openrouter_encrypted",
     "openrouter_image",
     "think_tags",

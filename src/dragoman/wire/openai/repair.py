@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Event, ToolInputDelta, ToolInputStart
-from dragoman.json_text import is_well_formed, replace_surrogates
+from dragoman.json_text import DECODE_ERRORS, is_well_formed, replace_surrogates
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import OpenAIToolCallDelta, as_integer, lenient_tool_call
 from dragoman.wire.openai.event_builder import tool_call_fragment
@@ -55,6 +55,10 @@ class ChunkRepair:
     def accept_calls(self, index: int, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
         """Return whether the SDKs read the calls of a delta right; False if it must be repaired."""
         return self._choice(index).accept(fragments)
+
+    def accept_role(self, index: int) -> bool:
+        """Return whether a choice has had no role; the SDKs would add them up."""
+        return self._choice(index).accept_role()
 
     def accept_list(self, index: int, name: str, *, entries: Sequence[Any]) -> bool:
         """Return whether the SDKs can add a list of a delta to the earlier ones."""
@@ -128,7 +132,10 @@ class ChunkRepair:
         if finish_reason is not None and (fragments := state.flush()):
             delta["tool_calls"] = [*delta.get("tool_calls", ()), *fragments]
         state.started = state.started or bool(delta.keys() - {"role"})
-        return {**choice, "index": index, "delta": delta, "finish_reason": finish_reason}
+        repaired = {**choice, "index": index, "delta": delta, "finish_reason": finish_reason}
+        if not isinstance(choice.get("logprobs"), Mapping | None):
+            del repaired["logprobs"]
+        return repaired
 
 
 class _ChoiceState:
@@ -138,6 +145,7 @@ class _ChoiceState:
         self.accepted: set[str] = set()  # fields of the current delta
         self.started = False
         self.has_calls = False
+        self._has_role = False
         self._defaults = defaults
         self._ids: set[str] = set()  # of the calls
         self._names: list[str] = []  # of the calls, by index
@@ -152,6 +160,18 @@ class _ChoiceState:
     def reassembles(self) -> bool:
         """Whether the calls are assembled, since a fragment had to be repaired."""
         return self._assembler is not None
+
+    def accept_role(self) -> bool:
+        """Whether this is the first role of the choice."""
+        is_first, self._has_role = not self._has_role, True
+        if is_first:
+            self.accepted.add("role")
+        return is_first
+
+    def _without_repeated_role(self, delta: Mapping[str, Any]) -> Mapping[str, Any]:
+        if delta.get("role") is None or "role" in self.accepted or self.accept_role():
+            return delta
+        return {name: value for name, value in delta.items() if name != "role"}
 
     def accept(self, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
         """Whether these fragments continue the calls in OpenAI's own form."""
@@ -222,13 +242,13 @@ class _ChoiceState:
 
     def repair_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the delta in OpenAI's own form."""
-        repaired = {**delta, **_repair_content(delta)}
+        repaired = {**self._without_repeated_role(delta), **_repair_content(delta)}
         for name in ("content", *_TEXTS):
             text = as_text(repaired.get(name))
             if text is not None:
                 repaired[name] = self._joiners.setdefault(name, SurrogateJoiner()).join(text)
         for name in _LISTS:
-            entries = delta.get(name)
+            entries = repaired.get(name)
             if name in self.accepted or not isinstance(entries, list):
                 continue
             if not self.accept_list(name, entries):
@@ -366,22 +386,27 @@ def _has_plain_arguments(call: Mapping[str, Any]) -> bool:
 
 
 def _repair_content(delta: Mapping[str, Any]) -> dict[str, Any]:
-    """Split content that is a list, or of another type, into text, reasoning and refusal."""
+    """Split content that is a list, or of another type, into text, reasoning, refusal and images."""
     content = delta.get("content")
     if content is None or isinstance(content, str):
         return {}
     texts: list[str] = []
     reasoning: list[str] = []
     refusals: list[str] = []
+    images: list[Any] = []
     for part in content if isinstance(content, list) else [content]:
         part_type = part.get("type") if isinstance(part, Mapping) else "text"
         if part_type in ("thinking", "reasoning"):
             reasoning.append(as_text(part.get("thinking") or part.get("reasoning")) or as_text(part) or "")
         elif part_type == "refusal":
             refusals.append(as_text(part.get("refusal")) or "")
+        elif part_type == "image_url":
+            images.append(part)
         else:
             texts.append(as_text(part) or "")
-    fields: dict[str, Any] = {"content": "".join(texts) if texts or not reasoning else None}
+    fields: dict[str, Any] = {"content": "".join(texts) if texts or not (reasoning or images) else None}
+    if images:
+        fields["images"] = [*_objects(delta.get("images")), *images]
     if reasoning:
         fields["reasoning_content"] = "".join(reasoning)
     return {**fields, "refusal": "".join(refusals)} if refusals else fields
@@ -389,6 +414,15 @@ def _repair_content(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def is_same_json(value: Mapping[str, Any], frame: bytes) -> bool:
+    """Return whether a frame is this object as valid JSON: Python takes `0` and `0.0` for equal."""
+    try:
+        original = msgspec.json.decode(frame)
+    except DECODE_ERRORS:
+        return False
+    return isinstance(original, dict) and encode_repaired(original) == encode_repaired(value)
 
 
 def encode_repaired(value: Mapping[str, Any]) -> bytes:

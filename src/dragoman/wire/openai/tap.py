@@ -7,7 +7,7 @@ notes on providers, §3 and §4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ from dragoman.wire.openai.chunk import (
     lenient_chunk,
     read_objects,
 )
-from dragoman.wire.openai.repair import ChunkRepair, encode_repaired
+from dragoman.wire.openai.repair import ChunkRepair, encode_repaired, is_same_json
 from dragoman.wire.openai.usage import has_counts, read_usage
 from dragoman.wire.provider_errors import (
     find_error,
@@ -35,11 +35,13 @@ from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerDefaults, RelayFrameReader, join_frames
 
 _DONE = b"[DONE]"
+_ROLE = b'"role":"assistant",'  # as vendors write it that repeat it
 
 
 class OpenAITapDelta(msgspec.Struct, gc=False):
     """The fields of a delta that are counted or checked."""
 
+    role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -54,9 +56,10 @@ class OpenAITapDelta(msgspec.Struct, gc=False):
 class OpenAITapChoice(msgspec.Struct, gc=False):
     """One choice."""
 
-    index: int
+    index: Annotated[int, msgspec.Meta(ge=0)]
     delta: OpenAITapDelta
     finish_reason: str | None = None
+    logprobs: dict[str, msgspec.Raw] | None = None
     error: Any = None
 
 
@@ -201,9 +204,24 @@ class OpenAITap:
             self._repair.set_head(chunk.id, created=chunk.created, model=chunk.model)
         if self._hide_usage and not chunk.choices and has_counts(chunk.usage):
             return ()
-        return (
-            (frame,) if self._is_regular(chunk) else self._repair_frame([msgspec.json.decode(frame)], frame)
-        )
+        self._repair.begin_chunk()
+        short_frame = self._drop_repeated_role(chunk, frame)
+        if short_frame is not None and self._is_regular(chunk):
+            return (short_frame,)
+        return self._repair_frame([msgspec.json.decode(frame)], frame)
+
+    def _drop_repeated_role(self, chunk: OpenAITapChunk, frame: bytes) -> bytes | None:
+        """Return the frame without a role that was sent before; None if that needs the frame's repair."""
+        repeated = [
+            choice
+            for choice in chunk.choices
+            if choice.delta.role is not None and not self._repair.accept_role(choice.index)
+        ]
+        if not repeated:
+            return frame
+        if type(frame) is bytes and frame.count(b'"role"') == 1 and _ROLE in frame:
+            return frame.replace(_ROLE, b"", 1)
+        return None
 
     def _count_delta(self, chunk: OpenAITapChunk) -> bool:
         """Count a chunk that has only a delta, as most have; False for any other."""
@@ -217,7 +235,8 @@ class OpenAITap:
         if 0 not in self._unfinished_choices or chunk.x_groq is not None or self._repair.usage is not None:
             return False
         if (
-            delta.tool_calls is not None
+            delta.role is not None
+            or delta.tool_calls is not None
             or delta.reasoning_details is not None
             or delta.thinking_blocks is not None
             or delta.annotations is not None
@@ -230,7 +249,6 @@ class OpenAITap:
     def _is_regular(self, chunk: OpenAITapChunk) -> bool:
         """Whether the SDKs can add a chunk, which has the right fields, to what was passed on."""
         repair = self._repair
-        repair.begin_chunk()
         if has_counts(chunk.usage):
             repair.usage = chunk.usage
         elif repair.usage is not None or (
@@ -254,7 +272,7 @@ class OpenAITap:
         if isinstance(frame, NamedFrame) and frame.event not in _CHUNK_EVENTS:
             return ()  # a heartbeat: an SDK would read it as a chunk
         repaired = list(map(self._repair.repair, values))
-        if len(repaired) == 1 and repaired[0] == values[0]:
+        if len(repaired) == 1 and is_same_json(repaired[0], frame):
             return (frame,)
         return list(map(encode_repaired, repaired))
 
@@ -353,10 +371,10 @@ def to_tap_chunk(chunk: OpenAIChunk) -> OpenAITapChunk:
     """Convert a leniently parsed chunk to the fields that are read."""
     choices = [
         OpenAITapChoice(
-            position if choice.index is None else choice.index,
+            position if choice.index is None or choice.index < 0 else choice.index,
             to_tap_delta(choice.delta or choice.message),
             choice.finish_reason,
-            choice.error,
+            error=choice.error,
         )
         for position, choice in enumerate(chunk.choices or ())
     ]
@@ -370,7 +388,11 @@ def to_tap_delta(delta: OpenAIDelta | None) -> OpenAITapDelta:
     if delta is None:
         return OpenAITapDelta()
     return OpenAITapDelta(
-        as_text(delta.content), delta.reasoning_content, delta.reasoning, delta.refusal, delta.tool_calls
+        content=as_text(delta.content),
+        reasoning_content=delta.reasoning_content,
+        reasoning=delta.reasoning,
+        refusal=delta.refusal,
+        tool_calls=delta.tool_calls,
     )
 
 
