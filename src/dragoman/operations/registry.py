@@ -34,6 +34,27 @@ class RegistryListener(Protocol):
     def remove(self, operation: Operation) -> None: ...
 
 
+class Arrivals:
+    """Hears of operations until those of these ids are registered: then `complete` is set."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self._missing = {id.lower() for id in ids}
+        self.complete = asyncio.Event()
+        self._check()
+
+    def add(self, operation: Operation) -> None:
+        """Note that an operation is there."""
+        self._missing.discard(operation.id.lower())
+        self._check()
+
+    def remove(self, operation: Operation) -> None:
+        """Nothing waits for operations that leave."""
+
+    def _check(self) -> None:
+        if not self._missing:
+            self.complete.set()
+
+
 class OperationSupplier(Protocol):
     """Supplies the operations of a namespace, perhaps later: an MCP server, for example."""
 
@@ -155,6 +176,17 @@ class Registry:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(supplier.wait_until_ready() for supplier in bringers.values()))
+
+    async def wait_until_registered(self, ids: Iterable[str], *, seconds: float) -> None:
+        """Wait up to so many seconds until these operations are there, whoever brings them: a spoke, too."""
+        arrivals = Arrivals(ids)
+        self.add_listener(arrivals)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await arrivals.complete.wait()
+        finally:
+            self._listeners = tuple(each for each in self._listeners if each is not arrivals)
 
     def _find_underscored(self, id: str) -> Sequence[Operation]:
         """Return the operations that this may be another spelling of; a dot fixes the namespace."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +21,8 @@ from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.fold import merge_metadata
 from dragoman.messages import Message
-from dragoman.operations.earlier_calls import EarlierCalls
+from dragoman.operations.earlier_calls import EarlierCalls, is_cut_off
+from dragoman.operations.execution import META_PREFIX
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.runs.recovery import close_message, restore_approvals
 from dragoman.runs.run import HubRun
@@ -62,6 +63,26 @@ class StoredRun(msgspec.Struct, frozen=True):
     calls: Sequence[LedgerEntry]
     usage: Sequence[UsageRecord]
 
+    def cut_off_operations(self) -> Sequence[str]:
+        """Return the operations whose calls were cut off."""
+        names = {call.record.operation for call in self.calls if is_cut_off(call)}
+        return sorted(name for name in names if not name.startswith(META_PREFIX))
+
+
+WaitForOperations: TypeAlias = Callable[[Sequence[str]], Awaitable[None]]
+"""Waits, for some seconds, until operations are registered: a spoke has to find the hub again first."""
+
+
+async def no_wait(operations: Sequence[str]) -> None:
+    """Wait for no operation: all are there."""
+
+
+class CutOffRuns(NamedTuple):
+    """The runs that were under way when the hub stopped; `arrival` waits for operations that they called."""
+
+    rows: Sequence[rows.RunRecord] = ()
+    arrival: WaitForOperations = no_wait
+
 
 class CrashRecovery:
     """The runs that were under way when the hub stopped.
@@ -75,14 +96,15 @@ class CrashRecovery:
         store: Store,
         starter: RunStarter,
         *,
-        runs: Sequence[rows.RunRecord],
+        runs: CutOffRuns,
         at_once: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._starter = starter
         self._clock = clock
-        self._waiting = {run.session_id: run for run in runs}
+        self._arrival = runs.arrival
+        self._waiting = {run.session_id: run for run in runs.rows}
         self._begun: dict[str, asyncio.Task[HubRun | None]] = {}
         self._slots = asyncio.Semaphore(at_once)
         self._alone = asyncio.Lock()
@@ -126,6 +148,8 @@ class CrashRecovery:
     async def _resume(self, run: rows.RunRecord) -> HubRun | None:
         try:
             stored = await load_run(self._store, run)
+            if stored is not None:
+                await self._arrival(stored.cut_off_operations())
             resumed = None if stored is None else await self._resume_or_close(stored)
             if stored is None:
                 await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))

@@ -31,7 +31,7 @@ from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun
+from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
 from dragoman.runs.live import Follower
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash, remaining_budget
 from dragoman.runs.preparation import (
@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
+NO_CUT_OFF_RUNS = CutOffRuns()
 
 
 class ToolboxFactory(Protocol):
@@ -109,9 +110,8 @@ class RunRegistry:
         toolbox: ToolboxFactory,
         billing: Billing,
         settings: RunSettings,
-        cut_off: Sequence[rows.RunRecord] = (),
+        cut_off: CutOffRuns = NO_CUT_OFF_RUNS,
     ) -> None:
-        """`cut_off` are the runs that were under way when the hub stopped."""
         self.agents = agents
         """May be replaced: later runs use the new one."""
         self.billing = billing

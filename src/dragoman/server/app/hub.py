@@ -23,6 +23,7 @@ from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.agent_operations import AgentOperations
+from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.server.app.agents import CallableAgents
@@ -73,7 +74,7 @@ class Hub:
             toolbox=services.toolbox,
             billing=Billing(self.meter, setup.catalog.price),
             settings=run_settings(config, services),
-            cut_off=services.cut_off,
+            cut_off=CutOffRuns(services.cut_off, services.wait_for_operations),
         )
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))

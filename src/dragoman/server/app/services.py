@@ -37,6 +37,7 @@ from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
 
 log = logging.getLogger(__name__)
+REJOIN_TIMEOUT = 15.0  # seconds that a run waits after a crash for the operations of its calls
 ARRIVAL_TIMEOUT = 5.0
 
 
@@ -116,6 +117,10 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         there = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
         shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
+
+    async def wait_for_operations(self, ids: Sequence[str]) -> None:
+        """Wait up to REJOIN_TIMEOUT seconds for operations of MCP servers and spokes that come back."""
+        await self.registry.wait_until_registered(ids, seconds=REJOIN_TIMEOUT)
 
     def operation_source(self, operation: str, owner: str) -> str | None:
         """Return where an operation comes from; None when there is none for this owner."""
