@@ -74,7 +74,40 @@ async def test_a_change_that_cannot_be_made_says_why() -> None:
     agent = Agent(scripted("hi"), operations=[add], on_prepare_step=lambda _: StepChange(tools=["nothing"]))
     result = await agent.spawn(ASK).result
     assert result.exit_reason == "crashed"
-    assert result.error.message == "there is no tool nothing; there are math_add"
+    assert result.error.message == "StepChange(tools=): there is no tool 'nothing'; there are math.add"
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["math.add"], ["math_add"]),
+        (["math_add"], ["math_add"]),
+        (["add"], ["math_add"]),
+        (["math.*"], ["math_add"]),
+        (["*_fail", "page"], ["lab_fail", "page"]),
+        (["*"], ["math_add", "lab_fail", "page"]),
+        ([], []),
+        (["math.ad"], "did you mean 'math.add'?"),
+        (["ad"], "did you mean 'math.add'?"),
+        (["math.add", "lab.*", "shop.*"], "there is no tool 'shop.*'"),
+        (["pag"], "did you mean 'page'?"),
+    ],
+)
+async def test_a_step_names_tools_as_allowed_tools_does(names: list[str], shown: Any) -> None:
+    page = Tool("page", "", {"type": "object"})
+    agent = Agent(
+        scripted("hi"),
+        operations=[add, fail],
+        client_tools=[page],
+        on_prepare_step=lambda _: StepChange(tools=names),
+    )
+    result = await agent.spawn(ASK).result
+    if isinstance(shown, str):
+        assert result.error is not None
+        assert shown in result.error.message
+        return
+    [sent] = provider(agent).requests
+    assert sorted(tool.name for tool in sent.tools) == sorted(shown)
 
 
 async def test_hooks_hear_of_a_whole_run_in_order() -> None:

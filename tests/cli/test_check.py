@@ -162,6 +162,7 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
             "files": None,
             "spokes": {"namespaces": {}, "reserved": []},
         },
+        "warnings": [],
     }
 
 
@@ -174,7 +175,11 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
     result = run("check")
     expected = [line.split() for line in REACHED.splitlines()]
     assert [line.split() for line in result.out.splitlines()][-len(expected) :] == expected
-    assert result.err == "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set\n"
+    assert result.err.splitlines() == [
+        "dragoman: WARNING: the MCP server git gets no GIT_HOME: it is not set",
+        "dragoman: WARNING: dragoman.yaml:8: policy[1].ask: there is no namespace 'mail'",
+        "dragoman: WARNING: dragoman.yaml:8: policy[1].agent: there is no agent 'support'",
+    ]
     report = run("check", "--json")
     assert report.json["mcpServers"][0] == {
         "name": "git",
@@ -281,3 +286,23 @@ def test_what_an_agent_names_is_looked_for(agent: str, why: str, run: Run, tmp_p
     result = run("check")
     assert result.code == 1
     assert f"dragoman: dragoman.yaml:1: {why}" in result.err
+
+
+def test_unknown_names_in_the_policy_are_told_with_their_lines(run: Run) -> None:
+    Path("dragoman.yaml").write_text(
+        "providers: {small: {type: local}}\n"
+        "policy:\n"
+        "  - deny: math.calcualte\n"
+        "  - {ask: time.*, agent: suport}\n"
+        "agents: {support: {}}\n"
+    )
+    result = run("check")
+    assert result.code == 0
+    assert (
+        "WARNING: dragoman.yaml:3: policy[0].deny: there is no operation 'math.calcualte';"
+        " did you mean 'math.calculate'?"
+    ) in result.err
+    assert (
+        "dragoman.yaml:4: policy[1].agent: there is no agent 'suport'; did you mean 'support'?" in result.err
+    )
+    assert len(run("check", "--json").json["warnings"]) == 2

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.agent.mcp_servers import McpServer, server_specs
-from dragoman.agent.tool_names import matches_id, matches_tool
+from dragoman.agent.tool_names import describe_tools, matches_id, matches_tool
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import ConfigError, Unavailable
 from dragoman.mcp.server_spec import ServerStatus
@@ -24,14 +24,12 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.policy import Policy
 from dragoman.operations.registry import OperationSource, Registry
-from dragoman.suggestions import find_similar_name
 
 if TYPE_CHECKING:
     from dragoman.mcp.client.client import McpClient
 
 MAX_SHOWN_TOOLS = 64  # tools, above which a model is shown the four meta-tools
 LEDGER_CALLS = 1_000  # calls that are remembered
-MAX_NAMES_SHOWN = 50  # in an error
 
 
 class ToolSelection(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,12 +184,3 @@ class AgentTools:
 
 
 DEFAULT_SELECTION = ToolSelection()
-
-
-def describe_tools(name: str, ids: Sequence[str]) -> str:
-    """Return which tools there are, and the one that a misspelt name may mean."""
-    listed = ", ".join([*ids[:MAX_NAMES_SHOWN], *["…"][: len(ids) > MAX_NAMES_SHOWN]])
-    id_of_bare_name = {id.partition(".")[2]: id for id in ids if "." in id}
-    bare_name = find_similar_name(name, id_of_bare_name)
-    similar = find_similar_name(name, ids) or (bare_name and id_of_bare_name[bare_name])
-    return f"there are {listed or 'none'}" + (f"; did you mean {similar!r}?" if similar else "")

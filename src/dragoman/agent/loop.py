@@ -299,7 +299,12 @@ class Loop:
         events: Batch = ()
         step = StepRequest(turn.routes, self._build_request())
         if turn.prepare_step is not None:
-            step = await turn.prepare_step(step, self._message_progress(), number=self.step_count + 1)
+            step = await turn.prepare_step(
+                step,
+                self._message_progress(),
+                number=self.step_count + 1,
+                tool_ids=turn.toolbox.operation_ids,
+            )
         request = step.request
         if turn.context_window is not None:
             request, events = await turn.context_window.fit(request, turn.context, provider=step.provider)

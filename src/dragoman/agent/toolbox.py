@@ -99,6 +99,12 @@ class Toolbox:
             return InnerCall(entry.tool[:MAX_ID_LENGTH], entry.input)
         return InnerCall(operation.id, entry.input, operation.policy_effect)
 
+    @property
+    def operation_ids(self) -> Mapping[str, str]:
+        """The ids of operations and meta-tools by the names that the model is shown."""
+        meta = {tool.name: meta_tool_id(tool.name) or tool.name for tool in META_TOOLS}
+        return {**meta, **{name: operation.id for name, operation in self._pinned.items()}}
+
     def tool_names(self) -> list[str]:
         """Return the names that the model is shown."""
         return [tool.name for tool in self.tools]

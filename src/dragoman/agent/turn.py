@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 import msgspec
@@ -25,6 +26,7 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import Condition, SoFar
 from dragoman.agent.structured_output import Output
 from dragoman.agent.tool_execution import NestedApprovals
+from dragoman.agent.tool_names import describe_tools, matches_id
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import BadRequest
 from dragoman.fold import Fold
@@ -67,7 +69,8 @@ class StepContext(msgspec.Struct, frozen=True, kw_only=True):
 class StepChange(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of `on_prepare_step` to one step; None keeps a field as it is.
 
-    `model` is a Model or `provider/model`. `tools` names the tools to show; no other may be called. `options`
+    `model` is a Model or `provider/model`. `tools` are names or patterns of the tools to show, as in
+    `allowed_tools`; no other may be called, and one that matches none is an error. `options`
     are merged over those of the request.
     """
 
@@ -127,8 +130,10 @@ class StepPreparer:
         self._function = function
         self._find_model = find_model
 
-    async def __call__(self, step: StepRequest, so_far: SoFar, *, number: int) -> StepRequest:
-        """Return the step with the change applied."""
+    async def __call__(
+        self, step: StepRequest, so_far: SoFar, *, number: int, tool_ids: Mapping[str, str]
+    ) -> StepRequest:
+        """Return the step with the change applied. `tool_ids` are the ids of operations by tool name."""
         request = step.request
         result = self._function(
             StepContext(
@@ -146,15 +151,17 @@ class StepPreparer:
             return step
         if not isinstance(change, StepChange):
             raise BadRequest(f"on_prepare_step must return a StepChange or None, not {type(change).__name__}")
-        return self._apply_change(step, change)
+        return self._apply_change(step, change, tool_ids=tool_ids)
 
-    def _apply_change(self, step: StepRequest, change: StepChange) -> StepRequest:
+    def _apply_change(
+        self, step: StepRequest, change: StepChange, *, tool_ids: Mapping[str, str]
+    ) -> StepRequest:
         routes, request = step.routes, step.request
         if change.model is not None:
             routes, options = self._find_model(change.model)
             request = replace(request, model=routes.first.model, options={**request.options, **options})
         if change.tools is not None:
-            request = replace(request, tools=select_tools(request, change.tools))
+            request = replace(request, tools=select_tools(request, change.tools, ids=tool_ids))
         if change.messages is not None:
             request = replace(request, messages=parse_conversation(change.messages))
         if change.instructions is not None:
@@ -164,14 +171,17 @@ class StepPreparer:
         return StepRequest(routes, request)
 
 
-def select_tools(request: ModelRequest, names: Sequence[str]) -> tuple[Tool, ...]:
-    """Return the tools of these names. Raises BadRequest for an unknown one."""
-    wanted = {name.replace(".", "_") for name in names}
-    selected = tuple(tool for tool in request.tools if tool.name in wanted)
-    missing = wanted - {tool.name for tool in selected}
-    if missing:
-        available = ", ".join(tool.name for tool in request.tools) or "none"
-        raise BadRequest(
-            f"there is no tool {', '.join(sorted(missing))}; there are {available}", field="tools"
-        )
-    return selected
+def select_tools(request: ModelRequest, names: Sequence[str], *, ids: Mapping[str, str]) -> tuple[Tool, ...]:
+    """Return the tools that names or patterns match. Raises BadRequest for one that matches none."""
+    tool_ids = {tool.name: ids.get(tool.name, tool.name) for tool in request.tools}
+    for name in names:
+        if not any(matches_name(name, tool, id) for tool, id in tool_ids.items()):
+            known_tools = describe_tools(name, list(tool_ids.values()))
+            raise BadRequest(f"StepChange(tools=): there is no tool {name!r}; {known_tools}", field="tools")
+    wanted = {tool for tool, id in tool_ids.items() if any(matches_name(name, tool, id) for name in names)}
+    return tuple(tool for tool in request.tools if tool.name in wanted)
+
+
+def matches_name(name: str, tool: str, id: str) -> bool:
+    """Return whether a name or pattern matches a tool by its name or the id of its operation."""
+    return fnmatchcase(tool, name) or matches_id(name, id)

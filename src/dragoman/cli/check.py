@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dragoman.cli.logs import configure_logging
 from dragoman.cli.options import AsJson, ConfigFile, Places
 from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
+from dragoman.errors import ConfigError
 
 EPILOG = examples(
     ("dragoman check", "check ./dragoman.yaml and the environment"),
@@ -29,15 +31,18 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     """
     from dragoman.cli.config_summary import explain_config  # late: YAML and the server take 0.3 s
     from dragoman.cli.configuration import choose_config, is_file_source, locating_errors  # late: as above
+    from dragoman.config import locate_error  # late: as above
     from dragoman.server.app.startup_check import check_startup  # late: as above
 
     configure_logging("error", as_json=False)
     chosen, source = choose_config(config, operations or ())
     with locating_errors(source):
         meaning = explain_config(chosen, os.environ)
-        asyncio.run(check_startup(chosen, os.environ))
+        unknown_names = asyncio.run(check_startup(chosen, os.environ))
+    if is_file_source(source) and Path(source).is_file():
+        unknown_names = [locate_error(ConfigError(name), Path(source)).message for name in unknown_names]
     if json:
-        print_json({"source": source, **meaning})
+        print_json({"source": source, **meaning, "warnings": unknown_names})
         return
     print_line(f"{source} is valid" if is_file_source(source) else source)
     print_providers(meaning)
@@ -48,6 +53,8 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     print_policy(meaning)
     print_reach(meaning)
     print_warnings(meaning)
+    for name in unknown_names:
+        print_note(f"WARNING: {name}")
 
 
 def print_providers(explanation: Mapping[str, Any]) -> None:

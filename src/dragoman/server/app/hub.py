@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
@@ -30,7 +31,8 @@ from dragoman.server.app.agents import CallableAgents
 from dragoman.server.app.background_jobs import ApprovalResumer, RetentionPurge, run_in_background
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import ModelSetup, listed_models
-from dragoman.server.app.operations import build_policy
+from dragoman.server.app.operations import as_tuple, build_policy
+from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
@@ -148,7 +150,20 @@ class Hub:
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
+            for name in await hub.unknown_policy_names(config):
+                log.warning("%s", name)
             yield hub
+
+    async def unknown_policy_names(self, config: Config) -> Sequence[str]:
+        """Return a sentence for each name in a rule of the policy that no agent or operation has."""
+        external = {*config.mcp_servers, *config.spokes.reserved}
+        external |= {server.name for server in self.external.servers.list()}
+        for patterns in config.spokes.namespaces.values():
+            external.update(as_tuple(patterns))
+        with suppress(Unavailable):  # the owners of namespaces are not known without the database
+            external |= set(await self.external.switchboard.namespaces())
+        ids = [*META_TOOLS_BY_ID, *(operation.id for operation in self._services.registry.list())]
+        return unknown_policy_names(config, ids, external=external)
 
     async def reload(self, config: Config) -> None:
         """Use another configuration for new requests; active requests finish with the old one.
@@ -160,6 +175,8 @@ class Hub:
         delegates = self._callable_agents.build(setting.roster.agents)
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
+        for name in await self.unknown_policy_names(config):
+            log.warning("%s", name)
         if self.store.database.is_up:
             await self.meter.ledger.flush()  # a new budget counts what was spent before it
         old, self._setup = self._setup, setting
