@@ -96,9 +96,9 @@ RULES: dict[str, tuple[dict[str, Any], str | None]] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_for_what_does_not_exist_is_told_with_what_was_meant(name: str) -> None:
-    rule, told = RULES[name]
+    rule, message = RULES[name]
     config = parse_config({"agents": {"support": {}}, "policy": [{"allow": "math.*"}, rule]})
-    expected = [] if told is None else [f"policy[1].{told}"]
+    expected = [] if message is None else [f"policy[1].{message}"]
     assert unknown_policy_names(config, IDS, external=EXTERNAL) == expected
 
 

@@ -175,13 +175,13 @@ def select_tools(request: ModelRequest, names: Sequence[str], *, ids: Mapping[st
     """Return the tools that names or patterns match. Raises BadRequest for one that matches none."""
     tool_ids = {tool.name: ids.get(tool.name, tool.name) for tool in request.tools}
     for name in names:
-        if not any(matches_name(name, tool, id) for tool, id in tool_ids.items()):
+        if not any(matches_name(name, tool, id=id) for tool, id in tool_ids.items()):
             known_tools = describe_tools(name, list(tool_ids.values()))
             raise BadRequest(f"StepChange(tools=): there is no tool {name!r}; {known_tools}", field="tools")
-    wanted = {tool for tool, id in tool_ids.items() if any(matches_name(name, tool, id) for name in names)}
+    wanted = {tool for tool, id in tool_ids.items() if any(matches_name(name, tool, id=id) for name in names)}
     return tuple(tool for tool in request.tools if tool.name in wanted)
 
 
-def matches_name(name: str, tool: str, id: str) -> bool:
+def matches_name(name: str, tool: str, *, id: str) -> bool:
     """Return whether a name or pattern matches a tool by its name or the id of its operation."""
     return fnmatchcase(tool, name) or matches_id(name, id)
