@@ -13,6 +13,7 @@ from dragoman.errors import BadRequest, TooLarge
 
 MAX_VALUES = 100_000
 MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed
+SLICE = 65_536  # bytes of a body that are counted at once
 SMALL = 16_384  # bytes of a body that cannot have many values
 _STEPS = bytes(1 if byte in b"{[" else 255 if byte in b"}]" else 0 for byte in range(256))
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
@@ -68,4 +69,6 @@ def may_exceed(body: bytes) -> bool:
 def check_shape(body: bytes, *, max_values: int = MAX_VALUES) -> None:
     """Check a JSON text that is there as a whole. TooLarge, BadRequest."""
     if may_exceed(body):
-        JsonShape(max_values=max_values).feed(body)
+        shape = JsonShape(max_values=max_values)
+        for start in range(0, len(body), SLICE):  # short calls: each of them holds the interpreter
+            shape.feed(body[start : start + SLICE])

@@ -14,16 +14,22 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from dragoman.large_json import LARGE, decode_large, split_fields
+
 T = TypeVar("T")
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What `decode_json` raises for text that is not JSON, or not of the decoder's type."""
 _HIGH, _LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_LONE_ESCAPE = re.compile(rb"%s(?!%s)|(?<!%s)%s" % (_HIGH, _LOW, _HIGH, _LOW))
+# It begins with what is rare, so that the search skips to it.
+_LONE_ESCAPE = re.compile(
+    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!%s)|[c-fC-F][0-9a-fA-F]{2}(?<!%s%s))" % (_LOW, _HIGH, _LOW)
+)
 _ESCAPED_BACKSLASH, _HIDDEN_BACKSLASH = b"\\\\", b"\0\0"
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @overload
@@ -32,6 +38,25 @@ def decode_json(raw: bytes | str) -> Any: ...
 def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[T]) -> T: ...
 def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[Any] = _any_decoder) -> Any:
     """Decode JSON, with U+FFFD for every lone surrogate. Raises one of `DECODE_ERRORS`."""
+    if len(raw) > LARGE and decoder is _any_decoder:
+        data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
+        return decode_large(data, _decode)
+    return _decode(raw, decoder)
+
+
+def decode_typed(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode JSON as `decode_json` does, also megabytes; the decoder's type contains no `Raw`."""
+    if len(raw) <= LARGE:
+        return decode_json(raw, decoder)
+    return msgspec.convert(decode_large(raw, _decode), decoder.type)
+
+
+def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
+    """Split a JSON object into its fields, each with its bytes. Raises one of `DECODE_ERRORS`."""
+    return split_fields(raw, _decode) if len(raw) > LARGE else _decode(raw, _fields_decoder)
+
+
+def _decode(raw: bytes | str, decoder: msgspec.json.Decoder[Any] = _any_decoder) -> Any:
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeError):

@@ -6,13 +6,15 @@ Source: wire notes on the AI SDK, section "UIMessage and parts". Snake case in P
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import BadRequest
+from dragoman.json_text import decode_typed
+from dragoman.large_json import LARGE, SMALL, encode_large, measure
 
 Role = Literal["system", "user", "assistant"]
 BlockState = Literal["streaming", "done"]
@@ -242,16 +244,57 @@ def to_json(message: Message) -> dict[str, Any]:
     return body
 
 
+def messages_size(messages: Iterable[Message]) -> int:
+    """Return about how many bytes messages take; of many, some number above `offload.SMALL`."""
+    size = 0
+    for message in messages:
+        size += sum(map(part_size, message.parts))
+        if size > SMALL:
+            break
+    return size
+
+
+def part_size(part: Part) -> int:
+    """Return about how many bytes a part takes; of a large one, some number above `offload.SMALL`."""
+    match part:
+        case TextPart():
+            return len(part.text)
+        case FilePart():
+            return len(part.url)
+        case ReasoningPart():
+            return len(part.text) + measure(part.provider_metadata)
+        case ToolPart():
+            return measure(part.input) + measure(part.output)
+        case DataPart():
+            return measure(part.data)
+        case _:
+            return 0
+
+
 def encode_part(part: Part) -> bytes:
     """Encode a part as JSON, in the store's format."""
+    if isinstance(part, TextPart | ReasoningPart) and len(part.text) > LARGE:
+        return encode_large(msgspec.to_builtins(part))
     return _encoder.encode(part)
+
+
+def encode_messages(messages: Iterable[Message]) -> bytes:
+    """Encode messages as a JSON list, part by part."""
+    encoded = [
+        {**to_json(message), "parts": [msgspec.Raw(encode_part(part)) for part in message.parts]}
+        for message in messages
+    ]
+    return _encoder.encode(encoded)
 
 
 def decode_part(raw: str) -> Part:
     """Return the part that `encode_part` wrote. Its JSON begins with the type."""
     if raw.startswith(('{"type":"tool-', '{"type":"dynamic-tool"')):
-        return _tool_decoder.decode(raw)
-    return _data_decoder.decode(raw) if raw.startswith('{"type":"data-') else _fixed_decoder.decode(raw)
+        decoder: msgspec.json.Decoder[Any] = _tool_decoder
+    else:
+        decoder = _data_decoder if raw.startswith('{"type":"data-') else _fixed_decoder
+    part: Part = decoder.decode(raw) if len(raw) <= LARGE else decode_typed(raw.encode(), decoder)
+    return part
 
 
 def decode(raw: bytes | str) -> Message:

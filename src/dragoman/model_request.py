@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.messages import Message, ProviderMetadata
+from dragoman.messages import Message, ProviderMetadata, messages_size
 
 
 class NamedToolChoice(msgspec.Struct, frozen=True):
@@ -48,3 +48,9 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice | None = None
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+def request_size(request: ModelRequest) -> int:
+    """Return about how many bytes a request takes; of a large one, some number above `offload.SMALL`."""
+    size = len(request.instructions or "") + sum(len(tool.description) for tool in request.tools)
+    return size + messages_size(request.messages)

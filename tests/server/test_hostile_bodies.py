@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from tests.serving import write_script
 
 from .asgi_client import AsgiClient
 
-MOST = 0.15  # CPU seconds between two turns of the loop; 0.05 are meant, and a busy machine's caches are cold
+MOST = 0.05  # seconds between two turns of the loop
+TRIES = 4  # the best is the body's own: other work of the process counts too
 OPERATIONS = '''
 from pydantic import BaseModel
 from dragoman import operation
@@ -133,6 +134,45 @@ BODIES: dict[str, tuple[str, int, Any]] = {
     "mcp: batch": ("/mcp", 50_000, lambda n: many('{"jsonrpc":"2.0","id":1,"method":"ping"}', n)),
     "mcp: calls": ("/mcp", 100_000, lambda n: MCP % ('{"calls":%s}' % many("1", n))),
 }
+# Texts of megabytes: as many escapes as fit, a half of an emoji after each 1,000 characters, other scripts.
+TEXTS: dict[str, Callable[[int], str]] = {
+    "escapes": lambda size: '\\n\\"' * (size // 4),
+    "lone surrogates": lambda size: ("x" * 994 + "\\ud83d") * (size // 1000),
+    "other scripts": lambda size: "\u4e2d" * (size // 3),
+}
+LARGE_BODIES: dict[str, tuple[str, int, str]] = {
+    "openai": ("/v1/chat/completions", 8_000_000, OPENAI % ('[{"role":"user","content":"%s"}]', "")),
+    "openai, many": (
+        "/v1/chat/completions",
+        2_700,
+        OPENAI % (many('{"role":"user","content":"%s"}', 3_000), ""),
+    ),
+    "openai, relayed": (
+        "/v1/chat/completions",
+        8_000_000,
+        '{"model":"openai/x","messages":[{"role":"user","content":"%s"}]}',
+    ),
+    "openai to anthropic": (
+        "/v1/chat/completions",
+        8_000_000,
+        '{"model":"anthropic/x","messages":[{"role":"user","content":"%s"}]}',
+    ),
+    "anthropic to ollama": (
+        "/v1/messages",
+        8_000_000,
+        '{"model":"ollama/x","max_tokens":5,"messages":[{"role":"user","content":"%s"}]}',
+    ),
+    "anthropic: count": (
+        "/v1/messages/count_tokens",
+        8_000_000,
+        ANTHROPIC % ('[{"role":"user","content":"%s"}]', ""),
+    ),
+    "a name": ("/v1/chat/completions", 8_000_000, '{"model":"%s"}'),
+    "chat": ("/api/chat", 3_900_000, CHAT % ("t", '[{"type":"text","text":"%s"}]', "")),
+    "chat: data": ("/api/chat", 3_900_000, CHAT % ("u", '[{"type":"data-x","data":{"a":"%s"}}]', "")),
+    "operation": ("/api/operations/time.now/call", 3_900_000, '{"zone":"%s"}'),
+    "mcp": ("/mcp", 3_900_000, MCP % '{"calls":[{"tool":"time.now","input":{"zone":"%s"}}]}'),
+}
 DEEP_BODIES = {
     "/api/chat": CHAT % ("e", '[{"type":"data-x","data":%s}]' % DEEP, ""),
     "/v1/chat/completions": OPENAI % (many(SAID, 1), f',"x":{DEEP}'),
@@ -154,7 +194,13 @@ async def hub_client(folder: Path) -> AsyncIterator[AsgiClient]:
     (folder / "operations.py").write_text(OPERATIONS)
     config = parse_config(
         {
-            "providers": {"sim": {"type": "scripted", "script": str(script)}},
+            "providers": {
+                "sim": {"type": "scripted", "script": str(script)},
+                **{
+                    name: {"type": name, "base_url": "http://127.0.0.1:9", "retries": 0}
+                    for name in ("openai", "anthropic", "ollama")
+                },
+            },
             "model": "sim/x",
             "operations": [str(folder / "operations.py")],
         }
@@ -166,19 +212,44 @@ async def hub_client(folder: Path) -> AsyncIterator[AsgiClient]:
         yield client
 
 
+async def measure(client: AsgiClient, method: str, path: str, body: bytes) -> tuple[int, bytes, float]:
+    """The response, and how long the loop was held in the best of some tries."""
+    status, answer = await client.request(method, path, body)
+    lag = client.lag
+    for _ in range(TRIES - 1):
+        if lag > MOST:
+            await client.request(method, path, body)
+            lag = min(lag, client.lag)
+    return status, answer, lag
+
+
 async def test_no_body_of_many_values_holds_the_event_loop(tmp_path: Path) -> None:
     lags: dict[str, float] = {}
     async with hub_client(tmp_path) as client:
         for name, (path, most, build) in BODIES.items():
             for count in (most, most // 12):
                 body = build(count).encode()
-                # Other work of the process counts too, so the best of two tries is the body's own.
-                status, answer = await client.post(path, body)
-                lags[f"{name} x {count}"] = client.lag
-                if client.lag > MOST:
-                    await client.post(path, body)
-                    lags[f"{name} x {count}"] = min(lags[f"{name} x {count}"], client.lag)
+                status, answer, lag = await measure(client, "POST", path, body)
+                lags[f"{name} x {count}"] = lag
                 assert status < 500, (name, count, answer[:300])
+    assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
+
+
+async def test_no_text_of_megabytes_holds_the_event_loop(tmp_path: Path) -> None:
+    lags: dict[str, float] = {}
+    async with hub_client(tmp_path) as client:
+        for name, (path, size, template) in LARGE_BODIES.items():
+            for kind, make in TEXTS.items():
+                if kind != "escapes" and name not in ("openai to anthropic", "chat"):
+                    continue  # the same code
+                body = template.replace("%s", make(size)).encode()
+                status, answer, lags[f"{name}: {kind}"] = await measure(client, "POST", path, body)
+                assert status < 500 or status == 502, (name, status, answer[:300])
+        for session in ("t", "u"):
+            status, answer, lags[f"messages of {session}"] = await measure(
+                client, "GET", f"/api/sessions/{session}/messages", b""
+            )
+            assert (status, len(answer) > 3_000_000) == (200, True)
     assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
 
 

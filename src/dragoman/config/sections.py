@@ -293,7 +293,7 @@ class LimitsConfig(ConfigSection, frozen=True):
 
     body: PositiveInt = 8_000_000
     history: PositiveInt = 256_000_000
-    gateway_body: PositiveInt = 64_000_000
+    gateway_body: PositiveInt = 32_000_000
     part: PositiveInt = 4_000_000
     values: PositiveInt = 100_000
     answer: PositiveInt = 64_000_000

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -21,6 +22,8 @@ from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge, relea
 from dragoman.identity import LOCAL, Identity
 from dragoman.json_shape import MAX_VALUES, JsonShape, may_exceed
 from dragoman.json_text import decode_json
+from dragoman.large_json import SMALL, encode_large, measure, weigh
+from dragoman.offload import offload
 
 log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -49,7 +52,7 @@ class ClientDisconnected(Exception):
     """The client closed the connection before it had sent the whole request."""
 
 
-SKIMMED_SLICE = 32_768  # bytes between two turns of the event loop
+SKIMMED_SLICE = 8_192  # bytes between two turns of the event loop
 
 
 class BodySkimmer(Protocol):
@@ -162,7 +165,7 @@ class Exchange:
         """Read the body as JSON; an empty body is an empty object. Raises BadRequest, TooLarge."""
         raw = await self.read_body(limit)
         try:
-            return decode_json(raw or b"{}")
+            return await offload(weigh(raw), lambda: decode_json(raw or b"{}"))
         except (msgspec.DecodeError, UnicodeError) as error:
             raise BadRequest(f"the request body is not valid JSON: {error}") from None
         except RecursionError:
@@ -172,7 +175,7 @@ class Exchange:
         self, status: int, body: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> None:
         """Send a whole response: a value as JSON, bytes as they are, None as an empty body."""
-        payload = body if isinstance(body, bytes) else b"" if body is None else _encoder.encode(body)
+        payload = body if isinstance(body, bytes) else b"" if body is None else await encode_response(body)
         fields = {"content-length": str(len(payload)), **(headers or {})}
         if payload and "content-type" not in fields:
             fields["content-type"] = "application/json"
@@ -201,6 +204,12 @@ class Exchange:
             ]
             message = {**message, "headers": [*message.get("headers", ()), *extra]}
         await self.send(message)
+
+
+async def encode_response(body: Any) -> bytes:
+    """Encode a value as JSON; a large one in a thread."""
+    size = measure(body)
+    return await offload(size, partial(_encoder.encode if size <= SMALL else encode_large, body))
 
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]

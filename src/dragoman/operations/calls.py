@@ -19,6 +19,8 @@ from msgspec.structs import replace
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
+from dragoman.large_json import measure
+from dragoman.offload import offload
 from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore, SuspendedCall
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.artifact import MemoryArtifactStore
@@ -181,7 +183,7 @@ class Calls:
             call_context = replace(
                 context, on_progress=on_progress, idempotency_key=key or call_id, hooks=hooks
             )
-            attempt = self._prepare(operation, input, call_id=call_id, context=call_context)
+            attempt = await self._prepare(operation, input, call_id=call_id, context=call_context)
             return await self._record_and_run(with_earlier(attempt, earlier))
         finally:
             if parent is not None:
@@ -213,7 +215,7 @@ class Calls:
         earlier = context.earlier_calls.get(key) if context.earlier_calls and key else None
         if earlier is not None and earlier.status != "pending":  # it was allowed before a crash
             return CallReview()
-        attempt = self._prepare(operation, input, call_id="", context=context)
+        attempt = await self._prepare(operation, input, call_id="", context=context)
         try:
             return await Execution(
                 self, attempt, check=self.access_control.preview, worker=self._worker
@@ -238,7 +240,7 @@ class Calls:
             self._threads.pool, copy_context().run, convert_exit_exceptions, function
         )
 
-    def _prepare(
+    async def _prepare(
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
         target, arguments, digest = (
@@ -247,7 +249,7 @@ class Calls:
             "",
         )
         try:
-            digest = hash_input(arguments)
+            digest = await offload(measure(arguments), lambda: hash_input(arguments))
         except (TypeError, ValueError, RecursionError) as error:
             target, arguments = invalid_input([make_problem((), f"JSON ({error})")]), None
         if not isinstance(arguments, Mapping) and isinstance(target, Operation):

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman.errors import NotFound
+from dragoman.large_json import encode_large
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallStatus
 
@@ -143,7 +144,7 @@ def hash_input(input: object) -> str:
 
     Raises TypeError or ValueError if it is not JSON.
     """
-    return hashlib.sha256(msgspec.json.encode(input, order="sorted")).hexdigest()
+    return hashlib.sha256(encode_large(input, order="sorted")).hexdigest()
 
 
 class CallSpan(Protocol):

@@ -13,6 +13,7 @@ from dragoman.json_text import decode_json
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import describe_error, find_error
 
 Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
@@ -48,8 +49,10 @@ class ProviderAdapter(Protocol):
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """Return the headers of a request, names in lower case."""
 
-    def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
-        """Encode the body of a request, without the fields in `drop`."""
+    def encode(
+        self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
+    ) -> bytes:
+        """Encode the body of a request with `encode`, without the fields in `drop`."""
 
     def decoder(self, request: ModelRequest) -> AnswerDecoder:
         """Return a decoder for the answer."""

@@ -20,7 +20,7 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.anthropic.request import check_request, rejected_field, write_request
-from dragoman.wire.json_codec import encode_body
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 
 ANTHROPIC_URL = "https://api.anthropic.com"
 DEFAULT_TIMEOUTS = Timeouts()
@@ -64,7 +64,9 @@ class AnthropicAdapter:
             reply["anthropic-beta"] = ",".join(self.settings.beta)
         return {**reply, "x-api-key": secret} if secret else reply
 
-    def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
+    def encode(
+        self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
+    ) -> bytes:
         """See `Language.encode`."""
         body = write_request(
             request,
@@ -74,7 +76,7 @@ class AnthropicAdapter:
         )
         if request.options.get("cache_control") and not drop:
             self.caching.compare(request, body)
-        return encode_body(body)
+        return encode(body)
 
     def decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """See `Language.decoder`."""

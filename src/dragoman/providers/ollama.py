@@ -17,6 +17,7 @@ from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 
@@ -61,13 +62,16 @@ class OllamaAdapter:
         reply = {"content-type": "application/json", "accept": "application/x-ndjson"}
         return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
-    def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
+    def encode(
+        self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
+    ) -> bytes:
         """See `Language.encode`."""
         return encode_request(
             self._with_defaults(request),
             provider=self._name,
             num_ctx=self.settings.num_ctx,
             drop={*drop, *self._rejected_fields.get(request.model, ())},
+            encode=encode,
         )
 
     def decoder(self, request: ModelRequest) -> OllamaDecoder:

@@ -16,6 +16,7 @@ from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import check_request, encode_request
@@ -67,9 +68,11 @@ class OpenAIAdapter:
         reply = {"content-type": "application/json", "accept": "text/event-stream"}
         return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
-    def encode(self, request: ModelRequest, *, drop: Collection[str]) -> bytes:
+    def encode(
+        self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
+    ) -> bytes:
         """See `Language.encode`."""
-        return encode_request(request, quirks=self.quirks, provider=self._name)
+        return encode_request(request, quirks=self.quirks, provider=self._name, encode=encode)
 
     def decoder(self, request: ModelRequest) -> OpenAIDecoder:
         """See `Language.decoder`."""

@@ -12,7 +12,9 @@ from dragoman.errors import ProviderError
 from dragoman.events import Event
 from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Response, Sender
-from dragoman.model_request import ModelRequest
+from dragoman.large_json import SMALL
+from dragoman.model_request import ModelRequest, request_size
+from dragoman.offload import offload
 from dragoman.providers.adapter import Family, ProviderAdapter
 from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse, read_answer
 from dragoman.providers.error_classification import rejects_files
@@ -22,7 +24,7 @@ from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
-from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.json_codec import BYTE_ORDER_MARK, encode_body, encode_large_body
 from dragoman.wire.tool_outputs import without_tool_files
 
 MAX_ERROR_BYTES = 1024 * 1024
@@ -92,21 +94,23 @@ class RemoteProvider:
     async def relay(
         self,
         url: str,
-        encode_body: Callable[[], bytes],
+        write_body: Callable[[], bytes],
         *,
+        size: int = 0,
         headers: Mapping[str, str],
         handle: Callable[[RelayedResponse], Awaitable[None]],
     ) -> None:
         """Send a body in the server's own protocol, and pass the response to `handle`.
 
-        Each attempt calls both: `encode_body` returns the body; `handle` gets a response that was not
-        rejected, and raises errors that another attempt may avoid. Raises ProviderError, with our keys
-        redacted.
+        Each attempt calls both: `write_body` returns the body, of about `size` bytes; `handle` gets a
+        response that was not rejected, and raises errors that another attempt may avoid. Raises
+        ProviderError, with our keys redacted.
         """
-
         try:
             await self._with_retries(
-                lambda lease: self._relay_once(url, encode_body, headers=headers, handle=handle, lease=lease)
+                lambda lease: self._relay_once(
+                    url, lambda: offload(size, write_body), headers=headers, handle=handle, lease=lease
+                )
             )
         except ProviderError as error:
             raise self.redact_error(error) from None
@@ -177,7 +181,7 @@ class RemoteProvider:
     async def _relay_once(
         self,
         url: str,
-        encode_body: Callable[[], bytes],
+        write_body: Callable[[], Awaitable[bytes]],
         *,
         headers: Mapping[str, str],
         handle: Callable[[RelayedResponse], Awaitable[None]],
@@ -186,7 +190,7 @@ class RemoteProvider:
         """Send a relayed request with one key, and pass the accepted response to `handle`."""
         merged = merge_headers(self._request_headers(lease.key), headers)
         while True:
-            response = await self._transport.send("POST", url, headers=merged, body=encode_body())
+            response = await self._transport.send("POST", url, headers=merged, body=await write_body())
             if response.status in (200, 201):
                 break
             error, body = await self._read_error(response)
@@ -207,22 +211,25 @@ class RemoteProvider:
         drop: set[str] = set()
         if request.model in self._text_only_models:
             request = replace(request, messages=without_tool_files(request.messages))
+        size = request_size(request)
+        encode = encode_body if size <= SMALL else encode_large_body
         while True:
+            body = await offload(size, lambda: self._adapter.encode(request, drop=drop, encode=encode))
             response = await self._transport.send(
                 "POST",
                 self._adapter.url(self.server),
                 headers=self._request_headers(key),
-                body=self._adapter.encode(request, drop=drop),
+                body=body,
             )
             if response.status in (200, 201):
                 return response
-            error, body = await self._read_error(response)
+            error, answer = await self._read_error(response)
             messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
             if messages is not request.messages:
                 self._text_only_models.add(request.model)
                 request = replace(request, messages=messages)
                 continue
-            field = self._adapter.rejected_field(request, status=response.status, body=body)
+            field = self._adapter.rejected_field(request, status=response.status, body=answer)
             if field is None or field in drop or len(drop) >= MAX_DROPPED_FIELDS:
                 raise error
             drop.add(field)

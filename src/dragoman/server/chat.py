@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 import msgspec
 
 from dragoman.errors import TooLarge
 from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
@@ -19,7 +20,6 @@ from dragoman.wire.ui.client_request import parse_chat_request
 from dragoman.wire.ui.history_skimmer import HistorySkimmer
 
 MAX_HISTORY_VALUES = 2_000_000  # in messages that are skipped, not decoded
-SMALL_BODY = 64 * 1024  # bytes of a body that is parsed at once; others are parsed in a thread
 
 
 class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class ChatHandlers:
             max_part=self._settings.part,
             max_values=exchange.body_limits.max_values,
         )
-        request = parse() if len(raw) <= SMALL_BODY else await asyncio.to_thread(parse)
+        request = await offload(weigh(raw), parse)
         started = await self._runs.start_run(request, exchange.identity)
         if isinstance(started, StoredAnswer):
             await self._send_stored(exchange, started, dialect=dialect, session_id=request.session_id)

@@ -12,7 +12,8 @@ from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import to_json
+from dragoman.messages import encode_messages, messages_size
+from dragoman.offload import offload
 from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
@@ -118,7 +119,10 @@ class SessionHandlers:
         stored = list(await self._store.messages.list(session.id))
         if run is not None and stored and stored[-1].id == run.fold.id:
             stored[-1] = run.fold.message()
-        await exchange.respond(200, {"messages": [to_json(message) for message in stored]})
+        encoded = await offload(messages_size(stored), lambda: encode_messages(stored))
+        await exchange.respond(
+            200, b'{"messages":%b}' % encoded, headers={"content-type": "application/json"}
+        )
 
     async def search(self, exchange: Exchange) -> None:
         """Search messages for the words of `?q`; `?session`, `?owner` and `?limit` narrow it.

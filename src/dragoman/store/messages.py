@@ -11,11 +11,14 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
+from dragoman.offload import offload
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
 from dragoman.store.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
 from dragoman.store.tables import messages, parts
+
+ROW_SIZE = 100  # bytes that reading a row takes as much time as
 
 
 class MessageStatements:
@@ -209,11 +212,16 @@ class MessageRepository:
             return heads, bodies, read_tails(connection, queries.tails, params=params)
 
         head_rows, body_rows, tails = await self._database.read(query)
-        parts: dict[str, list[Part]] = {}
-        for message_id, position, body in body_rows:
-            part = with_tail(decode_part(body), tails.get((message_id, position)))
-            parts.setdefault(message_id, []).append(part)
-        return [to_message(head, parts.get(head[0], ())) for head in head_rows]
+
+        def build() -> Sequence[Message]:
+            parts: dict[str, list[Part]] = {}
+            for message_id, position, body in body_rows:
+                part = with_tail(decode_part(body), tails.get((message_id, position)))
+                parts.setdefault(message_id, []).append(part)
+            return [to_message(head, parts.get(head[0], ())) for head in head_rows]
+
+        size = sum(len(row[2]) + ROW_SIZE for row in body_rows) + sum(map(len, tails.values()))
+        return await offload(size, build)
 
 
 class MessageQueries(NamedTuple):

@@ -11,16 +11,17 @@ from typing import Any
 
 import msgspec
 
+from dragoman import json_text
 from dragoman.errors import BadRequest
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
 
-_fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 MAX_FIELDS = 1_000
+MAX_MODEL_LENGTH = 500  # characters of a model's name, which errors repeat
 MAX_ITEMS = 10_000  # messages, content parts, results
 MAX_TOOLS = 2_000
 
@@ -44,6 +45,10 @@ class RawRequestBody:
         if not isinstance(model, str) or not model:
             problem = "is missing" if model is None else f"must be a string, not {model!r:.80}"
             raise BadRequest(f"model {problem}", field="model", hint="list the models with GET /v1/models")
+        if len(model) > MAX_MODEL_LENGTH:
+            raise BadRequest(
+                f"model has {len(model)} characters; {MAX_MODEL_LENGTH} are allowed", field="model"
+            )
         self.model = model
         stream = self._decode_field("stream")
         if stream is not None and not isinstance(stream, bool):
@@ -109,7 +114,7 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
     Lone surrogates, which some clients send when they cut a text, become U+FFFD; all else keeps its bytes.
     """
     try:
-        return decode_json(raw, _fields_decoder)
+        return json_text.decode_fields(raw)
     except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not a JSON object: {error}", hint="send a JSON object") from None
 

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.json_text import replace_surrogates
+from dragoman.json_text import DECODE_ERRORS, decode_json, replace_surrogates
+from dragoman.large_json import LARGE, encode_large
 
+MAX_LENIENT = 4_000_000  # bytes that are parsed by a parser that cannot work in pieces
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+BodyEncoder: TypeAlias = Callable[[Any], bytes]
 
 
 def parse_lenient_json(payload: bytes) -> Any:
     """Parse JSON that may have NaN, control characters, lone surrogates or invalid UTF-8; else ValueError."""
+    if len(payload) > LARGE:
+        try:
+            return decode_json(payload.removeprefix(BYTE_ORDER_MARK))
+        except DECODE_ERRORS as error:
+            if len(payload) > MAX_LENIENT:
+                raise ValueError(str(error)) from None
     try:
         return json.loads(payload.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace"), strict=False)
     except RecursionError:
@@ -74,6 +85,14 @@ def encode_body(value: Any) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, enc_hook=mapping_enc_hook)
         return msgspec.json.encode(replace_surrogates(plain))
+
+
+def encode_large_body(value: Any) -> bytes:
+    """Encode the body of a request in pieces, as `encode_body` does: in a thread, for megabytes."""
+    try:
+        return encode_large(value, enc_hook=mapping_enc_hook)
+    except UnicodeEncodeError:
+        return encode_large(replace_surrogates(value), enc_hook=mapping_enc_hook)
 
 
 def mapping_enc_hook(value: Any) -> Any:

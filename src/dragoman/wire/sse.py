@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dragoman.errors import FrameTooLong
 
-MAX_FRAME_BYTES = 32 * 1024 * 1024  # an image or an encrypted search result takes hundreds of kB
+MAX_FRAME_BYTES = 16_000_000  # an image takes some megabytes
 DONE_FRAME = b"data: [DONE]\n\n"
 
 _BOM = b"\xef\xbb\xbf"

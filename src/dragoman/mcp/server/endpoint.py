@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -18,17 +17,18 @@ from dragoman.http.key_validity import KeyValidity
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity
 from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
+from dragoman.large_json import weigh
 from dragoman.mcp.server import sdk_server
 from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
 from dragoman.mcp.server.stateless import StatelessCalls, parse_tool_call
+from dragoman.offload import offload
 from dragoman.operations.access import require_scope
 
 DEFAULT_LIMITS = McpLimits()
 INVALID_REQUEST, PARSE_ERROR = -32600, -32700
 NOT_JSON = "the request is not valid JSON (which has no NaN, infinities and numbers too large for a float)"
-PARSED_INLINE = 100_000  # bytes; longer bodies are parsed in a thread
 METHODS = "POST, GET, DELETE, OPTIONS"
 EXPOSED_HEADERS = "mcp-session-id, mcp-protocol-version, www-authenticate"
 Identify: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Identity]]
@@ -106,8 +106,10 @@ class McpEndpoint:
             await self._sdk_server.serve(scope, exchange, stateless=False)
             return
         body = await exchange.read_body(self._body_limit)
-        body = mend_json(body) or body
-        request = parse_tool_call(exchange.headers, body)
+        size = weigh(body)
+        mended = await offload(size, partial(mend_json, body))
+        body = mended or body
+        request = await offload(size, lambda: parse_tool_call(exchange.headers, body))
         if request is not None:
             await self._stateless.serve(request, exchange)
             return
@@ -139,10 +141,7 @@ class McpEndpoint:
 async def is_json(body: bytes) -> bool:
     """Return whether the body is JSON. The SDK takes NaN and infinities, which no later step can encode."""
     try:
-        if len(body) > PARSED_INLINE:
-            await asyncio.to_thread(decode_json, body)
-        else:
-            decode_json(body)
+        await offload(weigh(body), lambda: decode_json(body))
     except DECODE_ERRORS:
         return False
     return True

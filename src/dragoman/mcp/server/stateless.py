@@ -18,6 +18,7 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.keepalive import KeepAlive
+from dragoman.json_text import decode_typed
 from dragoman.mcp.server.running_call import ProgressUpdate, RunningCall
 from dragoman.mcp.server.server import NAME, ToolCall, ToolServer
 from dragoman.mcp.server.tool_list import meta_tool_id
@@ -82,7 +83,7 @@ def parse_tool_call(headers: Mapping[str, str], body: bytes) -> ToolCallMessage 
     if "mcp-session-id" in headers or not accepts_json_and_sse(headers) or b'"tools/call"' not in body:
         return None
     try:
-        request = _decoder.decode(body)
+        request = decode_typed(body, _decoder)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     params, meta = request.params, request.params.meta

@@ -40,7 +40,8 @@ JSON_HEADERS = {"content-type": "application/json"}
 class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a client asks for.
 
-    `input_tokens` estimates the prompt, `parsed` is there for a long body, `keep_alive` is in seconds.
+    `input_tokens` estimates the prompt, `parsed` is there for a long body (or what is wrong with it),
+    `keep_alive` is in seconds.
     """
 
     dialect: ClientDialect
@@ -48,7 +49,7 @@ class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
     head: RawRequestBody
     routes: ModelRoutes
     input_tokens: int
-    parsed: ClientRequest | None = None
+    parsed: ClientRequest | BadRequest | None = None
     tracing: Tracing
     keep_alive: float
 
@@ -61,7 +62,7 @@ class GatewayRequest:
         self._exchange = exchange
         self._hub_dialect: StreamEncoder | None = requested_dialect(exchange)
         self._stream = plan.head.stream or self._hub_dialect is not None
-        self._parsed: ClientRequest | None = plan.parsed
+        self._parsed = plan.parsed
         self._handler_task: asyncio.Task[object] | None = None
         self._stop_error: DragomanError | None = None
         self._dropped_fields: Sequence[str] = ()
@@ -153,7 +154,7 @@ class GatewayRequest:
         )
         return RelayedAnswer(
             lambda handle: provider.relay(
-                dialect.url(provider.server), write, headers=forwarded, handle=handle
+                dialect.url(provider.server), write, size=head.size, headers=forwarded, handle=handle
             ),
             span=span,
             stream=head.stream,
@@ -171,7 +172,7 @@ class GatewayRequest:
     ) -> TranslatedAnswer:
         """Return a document as the stream that the client asked for, or a stream as a document."""
         try:
-            parsed = self._parsed or self._plan.dialect.parse_request(self._plan.body)
+            parsed = self._parse()
             if parsed.request.options.get("n") not in (None, 1):
                 raise BadRequest("several answers cannot be converted", field="n")
         except BadRequest:
@@ -183,7 +184,7 @@ class GatewayRequest:
 
     def _translate(self, route: Route) -> TranslatedAnswer:
         plan, provider = self._plan, route.provider
-        parsed = self._parsed = self._parsed or plan.dialect.parse_request(plan.body)
+        parsed = self._parse()
         request = plan.routes.request_for(parsed.request, route)
         self._dropped_fields = [*parsed.ignored_fields, *provider.check(request)]
         if self._dropped_fields:
@@ -191,6 +192,14 @@ class GatewayRequest:
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
         return TranslatedAnswer(answer, encoder=self._encoder(parsed))
+
+    def _parse(self) -> ClientRequest:
+        """Return the parsed request. BadRequest."""
+        if self._parsed is None:
+            self._parsed = self._plan.dialect.parse_request(self._plan.body)
+        if isinstance(self._parsed, BadRequest):
+            raise self._parsed
+        return self._parsed
 
     def _encoder(self, parsed: ClientRequest) -> AnswerEncoder | None:
         plan, id = self._plan, self._exchange.request_id

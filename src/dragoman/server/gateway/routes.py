@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Mapping
@@ -14,10 +13,12 @@ from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, token_factor
-from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable
+from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, Unavailable, release_frames
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route, require_model_access
@@ -39,7 +40,7 @@ from dragoman.wire.openai.document import read_document
 from dragoman.wire.token_estimate import estimate_input
 
 log = logging.getLogger(__name__)
-SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content, in a thread
+SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content
 UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
 MAX_EMBEDDING_VALUES = 2_000_000  # tokens as numbers, which are relayed as they are
 MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
@@ -94,7 +95,7 @@ class Gateway:
         """How many tokens a Messages request has: as its provider counts, or an estimate."""
         exchange.response_headers |= request_id_headers(exchange.request_id)
         raw = await exchange.read_body(self._settings.body_limit)
-        head = RawRequestBody(raw)
+        head = await offload(len(raw), lambda: RawRequestBody(raw))
         route = self._routes(exchange, head, select=False).first
         with DisconnectWatch(exchange) as presence:
             counted = await count_upstream(route, head, headers=exchange.headers)
@@ -104,8 +105,8 @@ class Gateway:
             await exchange.respond(200, counted, headers=JSON_HEADERS)
             return
         factor = token_factor(route)
-        tokens = await asyncio.to_thread(
-            lambda: estimate_input(parse_count_tokens_request(raw), factor=factor)
+        tokens = await offload(
+            weigh(raw), lambda: estimate_input(parse_count_tokens_request(raw), factor=factor)
         )
         await exchange.respond(200, {"input_tokens": tokens}, headers={"x-dragoman-estimated": "true"})
 
@@ -161,18 +162,20 @@ class Gateway:
             self._metrics.request_ended(dialect.endpoint)
 
     async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
-        head = RawRequestBody(body)
+        head = await offload(len(body), lambda: RawRequestBody(body))
         routes = self._routes(exchange, head)
         parsed = None
         if len(body) > SMALL_BODY and dialect is not EMBEDDINGS:
-            parsed = await asyncio.to_thread(parse_request, dialect, body, route=routes.first)
+            parsed = await offload(weigh(body), lambda: parse_request(dialect, body, route=routes.first))
         return RequestPlan(
             dialect=dialect,
             body=body,
             head=head,
             routes=routes,
-            parsed=None if parsed is None else parsed.request,
-            input_tokens=max(1, len(body) // CHARACTERS_PER_TOKEN) if parsed is None else parsed.tokens,
+            parsed=parsed.request if isinstance(parsed, ParsedBody) else parsed,
+            input_tokens=parsed.tokens
+            if isinstance(parsed, ParsedBody)
+            else max(1, len(body) // CHARACTERS_PER_TOKEN),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
         )
@@ -223,12 +226,13 @@ class ParsedBody(NamedTuple):
     tokens: int
 
 
-def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> ParsedBody | None:
-    """Parse a long body; None for an invalid one: a server of the same family may know better."""
+def parse_request(dialect: ClientDialect, body: bytes, *, route: Route) -> ParsedBody | BadRequest:
+    """Parse a long body; what is wrong with an invalid one: a server of the same family may know better."""
     try:
         parsed = dialect.parse_request(body)
-    except BadRequest:
-        return None
+    except BadRequest as error:
+        release_frames(error)
+        return error
     return ParsedBody(parsed, estimate_input(parsed.request, factor=token_factor(route)))
 
 
@@ -250,7 +254,11 @@ async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping
     url = provider.server.url("/messages/count_tokens", root="/v1")
     try:
         await provider.relay(
-            url, lambda: head.rewrite(route.model, options={}), headers=passed, handle=listen
+            url,
+            lambda: head.rewrite(route.model, options={}),
+            size=head.size,
+            headers=passed,
+            handle=listen,
         )
     except ProviderError as error:
         if error.upstream_status not in UNSUPPORTED_STATUSES:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
-from dragoman.wire.json_codec import encode_body
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.ollama.messages import write_messages
 from dragoman.wire.ollama.options import (
     reject_unsupported,
@@ -32,6 +32,7 @@ def encode_request(
     num_ctx: int | None = None,
     stream: bool = True,
     drop: Collection[str] = (),
+    encode: BodyEncoder = encode_body,
 ) -> bytes:
     """Encode the body. BadRequest, with the client's field, for what Ollama does not support.
 
@@ -45,7 +46,7 @@ def encode_request(
         "stream": stream,
     }
     fields = {name: value for name, value in body.items() if name not in drop and value not in ([], {})}
-    return encode_body(fields | extra_body_fields(request.options, fields))
+    return encode(fields | extra_body_fields(request.options, fields))
 
 
 def check_request(request: ModelRequest) -> Sequence[str]:

@@ -6,14 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.json_codec import encode_body
+from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.messages import write_messages
 from dragoman.wire.openai.options import extra_body_fields, unsupported_options, write_options
 from dragoman.wire.openai.quirks import Quirks, safe_tool_name
 
 
 def encode_request(
-    request: ModelRequest, *, quirks: Quirks | None = None, provider: str | None = None
+    request: ModelRequest,
+    *,
+    quirks: Quirks | None = None,
+    provider: str | None = None,
+    encode: BodyEncoder = encode_body,
 ) -> bytes:
     """Encode the body. Options are included, except those that the request itself determines.
 
@@ -36,7 +40,7 @@ def encode_request(
             body["tool_choice"] = _write_tool_choice(request.tool_choice)
     for name, value in write_options(request.options, model=request.model, quirks=quirks).items():
         body.setdefault(name, value)
-    return encode_body(body | extra_body_fields(request.options, body))
+    return encode(body | extra_body_fields(request.options, body))
 
 
 def check_request(request: ModelRequest, quirks: Quirks) -> Sequence[str]:

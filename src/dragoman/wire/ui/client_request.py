@@ -87,7 +87,7 @@ class ChatBody(msgspec.Struct, rename="camel"):
     message_id: str | None = None
     model: str | None = None
     agent: str | None = None
-    tools: list[dict[str, Any]] | dict[str, dict[str, Any]] | None = None
+    tools: msgspec.Raw = msgspec.Raw()
     when_busy: Literal["refuse", "queue"] = "refuse"
 
 
@@ -97,7 +97,9 @@ class ChatMessageHead(msgspec.Struct):
     id: Any = None
 
 
+DeclaredTools: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
 _decoder = msgspec.json.Decoder(ChatBody)
+_tools_decoder = msgspec.json.Decoder(list[dict[str, Any]] | dict[str, dict[str, Any]] | None)
 _head_decoder = msgspec.json.Decoder(ChatMessageHead)
 MAX_PARTS = 1_000  # of a user message: each is stored, and read by the model
 
@@ -121,8 +123,7 @@ def parse_chat_request(
         raise BadRequest(f"the body is not a valid chat request: {error}", hint=_HINT) from None
     session = _session_id(body.id, session_id)
     messages = body.messages if body.messages is not None else [body.message] if bytes(body.message) else []
-    tools = body.tools or ()
-    check_count(len(tools), "tools", limit=MAX_TOOLS)
+    tools = _decode_tools(bytes(body.tools), max_values=max_values)
     if not messages:
         raise BadRequest("the body has no messages", field="messages", hint=_HINT)
     return ChatRequest(
@@ -135,9 +136,7 @@ def parse_chat_request(
     )
 
 
-def parse_client_tools(
-    declared: Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]],
-) -> tuple[Tool, ...]:
+def parse_client_tools(declared: DeclaredTools) -> tuple[Tool, ...]:
     """Parse tools that run in the front end: a list of `{name, description, inputSchema}`, or a map by
     name.
     """
@@ -147,6 +146,18 @@ def parse_client_tools(
         else list(declared)
     )
     return tuple(_parse_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+
+
+def _decode_tools(raw: bytes, *, max_values: int) -> DeclaredTools:
+    if not raw:
+        return ()
+    check_shape(raw, max_values=max_values)
+    try:
+        tools = decode_json(raw, _tools_decoder) or ()
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"the body is not a valid chat request: tools: {error}", hint=_HINT) from None
+    check_count(len(tools), "tools", limit=MAX_TOOLS)
+    return tools
 
 
 def _parse_tool(declared: Mapping[str, Any], field: str) -> Tool:

@@ -15,6 +15,7 @@ from dragoman.errors import TooLarge
 KEY = b"messages"
 STRUCTURE = b'"[]{},'
 STRING = re.compile(rb'(?:[^"\\]+|\\.)*', re.DOTALL)
+MAX_MESSAGES = 10_000  # of the last ones
 OUTSIDE = re.compile(rb'[^"\[\]{},]*')
 
 
@@ -116,7 +117,7 @@ class HistorySkimmer:
             return
         self._messages[-1] += data
         self._size += len(data)
-        while self._size > self._limit and len(self._messages) > 1:
+        while (self._size > self._limit and len(self._messages) > 1) or len(self._messages) > MAX_MESSAGES:
             self._size -= len(self._messages.popleft())
         if self._size > self._limit:
             self._is_oversized, self._size = True, 0

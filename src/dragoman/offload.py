@@ -1,0 +1,34 @@
+"""Work on large values in a thread, so that the event loop serves others meanwhile.
+
+Small values are worked on at once: a thread costs more than they do. One call of a C function in a thread
+still holds the event loop, so what works on megabytes makes many calls: see `large_json.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+from dragoman.large_json import SMALL
+
+T = TypeVar("T")
+
+_THREADS = 2  # each takes its turns of the interpreter from the event loop
+
+
+async def offload(size: int, function: Callable[[], T]) -> T:
+    """Return what a function returns that works on `size` bytes; in a thread if these are many.
+
+    Cancelling drops the result; the thread runs on.
+    """
+    if size <= SMALL:
+        return function()
+    return await asyncio.get_running_loop().run_in_executor(_pool(), function)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="large-values")
