@@ -13,6 +13,10 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
+from dragoman.operations.calls import Calls
+from dragoman.operations.context import Context
+from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.search.embedder import Embedder, HashingEmbedder, embedding_text, import_extra
 from dragoman.operations.search.search import OperationSearch
 from dragoman.operations.search.semantic_index import SemanticIndex
@@ -57,12 +61,14 @@ class Synonyms:
     def __init__(self) -> None:
         self.gate = threading.Event()
         self.gate.set()
+        self.waits = threading.Event()
         self.embedded: list[str] = []
         self.failures = 0
         self._words = HashingEmbedder(256)
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
         if threading.current_thread() is not threading.main_thread():
+            self.waits.set()
             self.gate.wait(10)
         if self.failures:
             self.failures -= 1
@@ -107,6 +113,22 @@ async def test_words_count_alone_until_all_operations_have_vectors() -> None:
         await settled(meanings)
         assert names(search, "automobile") == ["garage.rent"]
         assert names(search, "walk town")[0] == "town.walk"
+
+
+async def test_a_model_that_takes_long_embeds_queries_beside_the_event_loop() -> None:
+    embedder = Synonyms()
+    async with searching(embedder, *GARAGE) as (registry, search, meanings):
+        await settled(meanings)
+        embedder.gate.clear()
+        embedder.waits.clear()
+        async with asyncio.timeout(10), Calls(registry, MemoryLedger()) as calls:
+            tools = MetaTools(registry, calls, search=search)
+            found = asyncio.create_task(tools.run("hub.search", {"q": "automobile"}, context=Context()))
+            while not embedder.waits.is_set():  # the loop runs on while the embedder works
+                await asyncio.sleep(0)
+            embedder.gate.set()
+            outcome = await found
+        assert [each["tool"] for each in outcome.result["tools"]] == ["garage.rent"]
 
 
 async def test_an_operation_that_comes_later_is_found_by_words_at_once_and_by_meaning_soon() -> None:

@@ -171,8 +171,10 @@ class MetaTools:
         ]
 
     async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        q = input.get("q", "")
+        await self._search.prepare(q)
         answer = self._search.search(
-            input.get("q", ""),
+            q,
             namespace=input.get("namespace"),
             allow=lambda operation: self._calls.is_visible(operation, context),
             owner=context.identity.owner,

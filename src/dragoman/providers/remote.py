@@ -214,7 +214,7 @@ class RemoteProvider:
         size = request_size(request)
         encode = encode_body if size <= SMALL else encode_large_body
         while True:
-            body = await offload(size, lambda: self._adapter.encode(request, drop=drop, encode=encode))
+            body = await offload(size, partial(self._adapter.encode, request, drop=drop, encode=encode))
             response = await self._transport.send(
                 "POST",
                 self._adapter.url(self.server),

@@ -21,7 +21,7 @@ MAX_TEXT_LENGTH = 2_000  # characters of an operation that are embedded
 class Embedder(Protocol):
     """Turns texts into vectors of one length; similar meanings have similar directions.
 
-    It embeds operations in a thread, and queries on the event loop: those must be fast.
+    It is called in threads: for operations by one at a time, and meanwhile for queries.
     """
 
     def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]: ...

@@ -144,7 +144,7 @@ class OperationSearch:
         For an `owner` the result is that of a hub without other owners' private operations. Operations that
         `allow` rejects are left out, and count only for how rare a word is.
         """
-        text = q[:MAX_QUERY_LENGTH].strip()
+        text = query_text(q)
         if not text:
             return self._list_namespace(namespace, allow)
         query, hidden = query_weights(text), self._hidden_from(owner)
@@ -162,6 +162,12 @@ class OperationSearch:
             hits, len(best) - len(hits), count_by_namespace(best), None if is_strong else PARTIAL_MATCH_HINT
         )
 
+    async def prepare(self, q: str) -> None:
+        """Do what takes long for a search of `q` in a thread; the search itself is then quick."""
+        text = query_text(q)
+        if text and self._semantic_index:
+            await self._semantic_index.prepare(text)
+
     def rank(
         self,
         q: str,
@@ -176,7 +182,7 @@ class OperationSearch:
         First ids and names that equal `q`, then names that start with it, then the rest by score; ties by
         id. Otherwise as search().
         """
-        text, hidden = q[:MAX_QUERY_LENGTH].strip(), self._hidden_from(owner)
+        text, hidden = query_text(q), self._hidden_from(owner)
         ranked = self._rank(text, query_weights(text), namespace=namespace, allow=allow, hidden=hidden)
         return list(islice(ranked, limit))
 
@@ -314,6 +320,11 @@ def matching_slots(scores: Sequence[int], candidates: int, *, accepts: SlotFilte
         rest &= ~top
         count *= 4
     return 0
+
+
+def query_text(q: str) -> str:
+    """Return the part of a query that is searched for."""
+    return q[:MAX_QUERY_LENGTH].strip()
 
 
 def query_weights(q: str) -> dict[str, float]:

@@ -40,6 +40,7 @@ class SemanticIndex:
         self._pending: dict[int, str] = {}
         self._removed_vectors: OrderedDict[bytes, Any] = OrderedDict()
         self._query_vectors: OrderedDict[str, Any] = OrderedDict()
+        self._failed_query: str | None = None  # which need not be tried again on the event loop
         self._work_available = asyncio.Event()
         self.idle = asyncio.Event()  # set while no operation waits for its vector
         self.ready = False
@@ -125,15 +126,29 @@ class SemanticIndex:
             similarities[:filled] = self._matrix[:filled] @ vector
         return self._numpy.where(has_vector, similarities, 0.0), has_vector
 
+    async def prepare(self, query: str) -> None:
+        """Embed a query that is about to be ranked in a thread: a model may take 100 ms."""
+        if self.ready and self._matrix is not None and query not in self._query_vectors:
+            vector = await asyncio.to_thread(self._embed_query, query)
+            self._failed_query = query if vector is None else None
+            if vector is not None:
+                self._query_vectors[query] = vector
+
+    def _embed_query(self, query: str) -> Any:
+        """Return the vector of a query, None if the embedder fails."""
+        try:
+            return self._numpy.asarray(self._embedder.embed([well_formed(query)])[0], dtype="float32")
+        except Exception:  # an embedder may raise anything; the words still find operations
+            log.exception("A query could not be embedded; it is searched by words only")
+            return None
+
     def _query_vector(self, query: str) -> Any:
         """Return the vector of a query, None if the embedder fails. Cached."""
         vector = self._query_vectors.pop(query, None)
+        if vector is None and query != self._failed_query:
+            vector = self._embed_query(query)
         if vector is None:
-            try:
-                vector = self._numpy.asarray(self._embedder.embed([well_formed(query)])[0], dtype="float32")
-            except Exception:  # an embedder may raise anything; the words still find operations
-                log.exception("A query could not be embedded; it is searched by words only")
-                return None
+            return None
         self._query_vectors[query] = vector
         while len(self._query_vectors) > MAX_QUERY_VECTORS:
             self._query_vectors.popitem(last=False)
