@@ -124,8 +124,7 @@ async def test_a_model_that_takes_long_embeds_queries_beside_the_event_loop() ->
         async with asyncio.timeout(10), Calls(registry, MemoryLedger()) as calls:
             tools = MetaTools(registry, calls, search=search)
             found = asyncio.create_task(tools.run("hub.search", {"q": "automobile"}, context=Context()))
-            while not embedder.waits.is_set():  # the loop runs on while the embedder works
-                await asyncio.sleep(0)
+            assert await asyncio.to_thread(embedder.waits.wait, 10)  # the loop runs on meanwhile
             embedder.gate.set()
             outcome = await found
         assert [each["tool"] for each in outcome.result["tools"]] == ["garage.rent"]
