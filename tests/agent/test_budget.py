@@ -101,7 +101,7 @@ async def test_a_step_whose_conversation_was_cut_reserves_its_own_prompt_only() 
     assert (await agent.spawn(ASK).result).exit_reason == "success"
 
 
-async def test_what_a_request_says_of_the_length_of_its_answer_is_believed() -> None:
+async def test_what_a_request_says_of_the_length_of_its_answer_is_trusted() -> None:
     agent = limited(0.002, Step(text="4", usage=USED), options={"max_tokens": 50})
     assert (await agent.spawn(ASK).result).exit_reason == "success"
 

@@ -148,7 +148,7 @@ async def test_a_cancelled_agent_run_closes_its_connection() -> None:
             await running
 
 
-async def test_a_run_goes_on_while_somebody_waits_and_a_detached_one_without_anybody() -> None:
+async def test_a_run_goes_on_while_somebody_waits_and_a_detached_one_always() -> None:
     agent = Agent(scripted(WAITING, "never", turns=True), operations=[wait])
     for details, others in (({}, 1), ({"detached": True}, 0)):
         run = agent.spawn(ASK, **details)  # type: ignore[arg-type]

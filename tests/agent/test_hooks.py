@@ -85,7 +85,7 @@ async def test_a_hook_cannot_change_a_call_behind_the_check(post: Post) -> None:
     assert (outcome.ok, post.sent) == (True, ["bob"])
 
 
-async def test_hooks_see_the_input_as_it_was_mended(post: Post) -> None:
+async def test_hooks_see_the_input_as_it_was_repaired(post: Post) -> None:
     seen: list[Any] = []
     outcome = await post.call(Hooks().on("pre_tool_use", lambda e: seen.append(e.input)), {"To": "bob"})
     assert (outcome.ok, post.sent, seen) == (True, ["bob"], [{"to": "bob"}])
@@ -322,7 +322,7 @@ async def test_the_words_of_a_failure_can_be_changed_and_its_hint_goes_with_them
     assert outcome.error.hint is None
 
 
-async def test_hooks_after_a_call_hear_of_those_that_were_blocked(post: Post) -> None:
+async def test_hooks_after_a_call_see_blocked_calls(post: Post) -> None:
     seen: list[tuple[str, str | None]] = []
     hooks = Hooks().on("pre_tool_use", lambda _: Block("no"))
     await post.call(hooks.on("post_tool_use", lambda event: seen.append((event.status, event.error))))

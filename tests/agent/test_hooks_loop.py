@@ -68,7 +68,7 @@ async def test_a_decision_that_means_nothing_here_stops_the_run(decision: Any) -
     assert "hook <lambda> failed" in prompt.reason
 
 
-async def test_answers_and_ends_are_heard_of_and_a_broken_hook_spoils_nothing(
+async def test_hooks_see_answers_and_ends_and_a_broken_hook_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     hooks, seen = Hooks(), list[Any]()

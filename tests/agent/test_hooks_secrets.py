@@ -124,7 +124,7 @@ def test_known_secrets_are_found_whatever_they_look_like() -> None:
     assert "sesame" not in repr(scan)
 
 
-def test_a_field_named_like_a_secret_is_blotted_where_it_is_wanted() -> None:
+def test_a_field_named_like_a_secret_is_redacted_where_it_is_wanted() -> None:
     value = {"password": "hi", "tokens": 5, "max_tokens": "9", "name": "x"}
     assert SecretScan(fields=True).redact(value) == {
         "password": MASK,
@@ -169,7 +169,7 @@ async def test_a_secret_in_a_result_or_an_error_is_taken_out_or_withheld() -> No
 
 
 @pytest.mark.parametrize("together", ["one scan", "in turn"])
-async def test_secrets_and_patterns_are_blotted_out_together(together: str) -> None:
+async def test_secrets_and_patterns_are_redacted_together(together: str) -> None:
     both = in_turn(SecretScan().after, Redaction("email").after)
     hooks = secret_scan(patterns=["email"]) if together == "one scan" else Hooks().on("post_tool_use", both)
     redacted = await after(hooks, f"ann@example.org has ghp_{mixed(36)}")
@@ -275,7 +275,7 @@ async def test_those_that_watch_see_what_the_model_is_told() -> None:
     assert seen == [{"key": MASK}]
 
 
-def test_a_runner_knows_whether_anybody_listens() -> None:
+def test_a_runner_knows_which_hooks_it_has() -> None:
     runner = HookRunner(list(Hooks().on("pre_tool_use", lambda _: None, match="files.*")))
     assert runner.has_hooks("pre_tool_use", operation="files.read")
     assert not runner.has_hooks("pre_tool_use", operation="mail.send")

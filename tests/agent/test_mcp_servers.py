@@ -101,7 +101,7 @@ async def test_an_agent_that_is_not_connected_says_so() -> None:
     assert provider(agent).requests == []
 
 
-async def test_a_server_that_does_not_start_is_told_with_its_reason() -> None:
+async def test_a_server_that_does_not_start_is_reported_with_its_reason() -> None:
     agent = Agent(scripted("hi"), mcp=[["/no/such/program"], [sys.executable, "-c", "raise SystemExit(3)"]])
     before = asyncio.all_tasks()
     with pytest.raises(Unavailable) as refused:

@@ -106,7 +106,7 @@ OTHERS: list[tuple[ContentPiece, str]] = [
 
 
 @pytest.mark.parametrize(("piece", "text"), OTHERS)
-def test_what_a_tool_gave_and_ollama_cannot_take_is_told_and_ends_no_conversation(
+def test_what_ollama_cannot_take_from_a_tool_is_reported_and_the_conversation_goes_on(
     piece: ContentPiece, text: str
 ) -> None:
     tool = sent(ollama_request, *drawn(tool_output("Here:", piece)))[2]

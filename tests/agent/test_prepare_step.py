@@ -110,7 +110,7 @@ async def test_a_step_names_tools_as_allowed_tools_does(names: list[str], shown:
     assert sorted(tool.name for tool in sent.tools) == sorted(shown)
 
 
-async def test_hooks_hear_of_a_whole_run_in_order() -> None:
+async def test_hooks_see_a_whole_run_in_order() -> None:
     hooks, heard = Hooks(), list[str]()
 
     @hooks.user_prompt_submit
@@ -169,7 +169,7 @@ async def test_a_hook_may_change_what_the_user_said_and_what_the_model_is_asked(
     assert result.messages[0] == sent.messages[0]
 
 
-async def test_hooks_hear_of_runs_that_fail_or_are_aborted() -> None:
+async def test_hooks_see_runs_that_fail_or_are_aborted() -> None:
     hooks, heard = Hooks(), list[Any]()
     hooks.on("run_end", lambda event: heard.append((event.reason, event.error)))
     hooks.on("post_model", lambda event: heard.append(event.error))
@@ -278,7 +278,7 @@ async def test_a_result_says_that_nobody_tried_again_where_that_would_help() -> 
     assert (await Agent(scripted(Step(error=wrong))).spawn(ASK).result).notices == ()
 
 
-async def test_hooks_hear_what_kind_of_failure_ended_a_run_and_when_to_try_again() -> None:
+async def test_hooks_see_what_kind_of_failure_ended_a_run_and_when_to_try_again() -> None:
     hooks, heard = Hooks(), list[RunEnd]()
     hooks.on("run_end", heard.append)
     busy = Failure("slow down", category="rate_limit", transient=True, retry_after=7)

@@ -43,7 +43,7 @@ async def test_the_answer_to_a_question_is_what_the_model_is_told() -> None:
 
 
 @pytest.mark.parametrize(("reason", "output"), [("Ask him.", f"{UNANSWERED}: Ask him."), (None, UNANSWERED)])
-async def test_a_question_that_is_declined_is_told_as_such(reason: str | None, output: str) -> None:
+async def test_a_question_that_is_declined_is_reported_as_declined(reason: str | None, output: str) -> None:
     agent, model = asker("Then not.")
 
     def decline(run: Any, event: e.Event) -> Any:

@@ -44,7 +44,7 @@ async def test_everything_that_happens_is_an_event_under_its_canonical_name() ->
 
 
 @pytest.mark.parity
-async def test_any_number_may_listen_and_who_comes_late_hears_it_all() -> None:
+async def test_any_number_may_listen_and_late_listeners_get_everything() -> None:
     agent = Agent(scripted(calling(text="Let me"), "4"), operations=[add])
     run = agent.spawn(ASK)
     early = await asyncio.gather(types(run), types(run), types(run))

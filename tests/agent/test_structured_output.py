@@ -96,7 +96,7 @@ def test_an_answer_is_a_value_of_the_type_in_text_and_in_a_call(type: Any, text:
         '  {"name": "Bonn",}  ',
     ],
 )
-def test_json_is_found_among_words_and_mended(text: str) -> None:
+def test_json_is_found_among_words_and_repaired(text: str) -> None:
     assert Output(City).read(text) == City(name="Bonn")
 
 
@@ -110,7 +110,7 @@ def test_json_is_found_among_words_and_mended(text: str) -> None:
         ('{"name": ""}', "name"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(text: str, says: str) -> None:
+def test_what_is_wrong_is_reported_by_its_field(text: str, says: str) -> None:
     problem = Output(City).read(text)
     assert isinstance(problem, Problem)
     assert says in problem.message
@@ -213,7 +213,7 @@ def test_ollama_is_given_the_format_and_told_it_or_a_tool_beside_others() -> Non
     assert [tool["function"]["name"] for tool in both["tools"]] == ["look", "final_answer"]
 
 
-def test_whoever_speaks_another_language_is_told_in_words() -> None:
+def test_a_provider_of_another_family_gets_the_schema_in_its_instructions() -> None:
     request = Output(City).prepare(asking(), "claude-code")
     assert (request.options, request.tools) == ({}, ())
     assert '"people"' in (request.instructions or "")

@@ -99,7 +99,7 @@ def broken(why: str, **more: Any) -> ProviderError:
         ([Step(text="", finish="stop")], {}, ""),
     ],
 )
-async def test_how_a_sub_agent_failed_is_told_to_the_model_and_the_caller(
+async def test_how_a_sub_agent_failed_is_reported_to_the_model_and_the_caller(
     steps: list[Any], limits: dict[str, Any], message: str
 ) -> None:
     helper, _ = worker(*steps, operations=[add], limits=RunLimits(**limits))

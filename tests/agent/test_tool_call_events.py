@@ -8,7 +8,7 @@ from dragoman import Agent, Context, ScriptedModel, operation
 from dragoman.events import ToolOutputAvailable
 
 
-async def test_what_a_call_says_right_after_it_was_heard_is_told_too() -> None:
+async def test_progress_right_after_progress_is_reported_too() -> None:
     heard = {"one": asyncio.Event(), "two": asyncio.Event()}
 
     @operation("lab", effect="read")

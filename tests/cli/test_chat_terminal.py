@@ -76,7 +76,7 @@ def test_commands_begin_with_a_slash(hub: Hub) -> None:
     assert chat.wait() == 0
 
 
-def test_an_error_is_told_and_the_talk_goes_on(hub: Hub) -> None:
+def test_an_error_is_shown_and_the_chat_goes_on(hub: Hub) -> None:
     chat = open_chat(hub, "--model", "none/x")
     chat.see("you> ")
     chat.type("hello")

@@ -193,7 +193,7 @@ def test_servers_policy_and_what_operations_reach_are_explained_without_secrets(
     assert "hunter2" not in result.out + result.err + report.out + report.err
 
 
-def test_what_is_switched_off_is_told_as_off(run: Run, tmp_path: Path) -> None:
+def test_what_is_switched_off_is_reported_as_off(run: Run, tmp_path: Path) -> None:
     text = "web: {enabled: false}\nspokes: {enabled: false}\n"
     (tmp_path / "dragoman.yaml").write_text(text, encoding="utf-8")
     assert [line.split() for line in run("check").out.splitlines()[-3:]] == [

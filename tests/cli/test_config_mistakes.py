@@ -157,7 +157,9 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_line_its_field_and_a_cure(mistake: str, run: Run, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_with_its_line_its_field_and_a_fix(
+    mistake: str, run: Run, tmp_path: Path
+) -> None:
     text, place, cure = MISTAKES[mistake]
     (tmp_path / "dragoman.yaml").write_text(text, encoding="utf-8-sig")  # with a BOM, as some editors do
     result = run("check")

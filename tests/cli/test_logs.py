@@ -193,7 +193,7 @@ def test_whatever_is_logged_no_key_comes_through(capsys: Err, as_json: bool) -> 
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_traceback_is_told_without_its_keys(capsys: Err, as_json: bool) -> None:
+def test_a_traceback_is_reported_without_its_keys(capsys: Err, as_json: bool) -> None:
     configure_logging("info", as_json=as_json, secrets=[ODD])
     try:
         try:
@@ -244,7 +244,7 @@ def test_a_line_that_cannot_be_written_tells_none_of_its_arguments(capsys: Err) 
     assert re.fullmatch(r"a log line failed \(TypeError\), from .*test_logs\.py:\d+\n", message)
 
 
-def test_what_ends_the_program_or_a_thread_is_told_without_keys(capsys: Err) -> None:
+def test_what_ends_the_program_or_a_thread_is_reported_without_keys(capsys: Err) -> None:
     configure_logging("info", as_json=True)
     error = RuntimeError(f"with {KEYS[0]}")
     sys.excepthook(RuntimeError, error, None)

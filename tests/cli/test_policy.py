@@ -98,7 +98,7 @@ def test_an_operation_that_is_not_known_here_is_said_to_be_guessed(run: Run, con
         ({"allow": "a.b", "effect": "write"}, "write"),
     ],
 )
-def test_a_rule_that_cannot_be_is_told(run: Run, tmp_path: Path, rule: dict[str, Any], text: str) -> None:
+def test_an_invalid_rule_is_reported(run: Run, tmp_path: Path, rule: dict[str, Any], text: str) -> None:
     path = tmp_path / "hub.yaml"
     path.write_bytes(msgspec.json.encode({"policy": [rule]}))
     refused = run("policy", "check", "a.b", "--config", path)

@@ -108,7 +108,7 @@ def test_csv_continues_over_all_pages(run: Run, data: Path, monkeypatch: pytest.
     assert len(run("usage", "--data", data, "--requests", "--csv", "--limit", "5").out.splitlines()) == 6
 
 
-def test_what_cannot_be_asked_is_told(run: Run, data: Path) -> None:
+def test_what_cannot_be_asked_is_reported(run: Run, data: Path) -> None:
     for wrong in (("--by", "colour"), ("--since", "never"), ("--until", "")):
         reply = run("usage", "--data", data, *wrong)
         assert (reply.code, reply.out, wrong[0][2:] in reply.err or wrong[1] in reply.err) == (1, "", True)

@@ -38,7 +38,7 @@ async def play(hub: Served) -> dict[str, Any]:
 
 
 @pytest.mark.promise("waiting-goes-on-where-it-was")
-async def test_after_a_kill_at_any_commit_whoever_is_asked_is_heard(
+async def test_after_a_kill_at_any_commit_the_answer_to_an_approval_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))

@@ -77,7 +77,7 @@ def turns(ways: Iterable[str]) -> list[Any]:
 
 @pytest.mark.promise("waiting-goes-on-where-it-was")
 @pytest.mark.parametrize(("way", "up"), turns(WAYS))
-async def test_a_run_that_waits_outlives_kill_9_and_goes_on_by_itself(
+async def test_a_run_that_waits_survives_kill_9_and_goes_on_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, *, up: bool
 ) -> None:
     lead, marks, questions = WAYS[way]
@@ -125,7 +125,7 @@ LATE = {
 
 @pytest.mark.promise("late-is-told-once")
 @pytest.mark.parametrize(("who", "down"), turns(LATE))
-async def test_what_nobody_answers_in_time_is_told_once_and_the_run_goes_on(
+async def test_what_nobody_answers_in_time_is_reported_once_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str, *, down: bool
 ) -> None:
     lead, asks = LATE[who]
@@ -151,7 +151,7 @@ async def over(hub: Process, folder: Path) -> None:
     assert {part["data"]["reason"] for part in messages} <= {"nobody answered in time"}
 
 
-async def test_the_one_who_is_denied_in_the_midst_of_it_goes_on_and_is_told(
+async def test_an_agent_that_is_denied_in_the_middle_of_its_run_goes_on_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))

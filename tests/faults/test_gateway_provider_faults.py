@@ -173,7 +173,7 @@ async def test_a_whole_answer_that_fails_is_an_error_with_a_status(tmp_path: Pat
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_a_stream_that_breaks_ends_with_the_doors_own_error_and_nothing_is_made_up(
+async def test_a_stream_that_breaks_ends_with_the_endpoints_own_error_and_nothing_is_invented(
     tmp_path: Path, way: Way
 ) -> None:
     faults = {**LATE, **OWN.get(way.family, {})}
@@ -215,7 +215,7 @@ ODD: Mapping[str, Fault] = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_an_answer_in_another_form_than_was_asked_for_is_told_as_it_was_asked_for(
+async def test_an_answer_in_another_form_than_was_asked_for_is_reported_as_it_was_asked_for(
     tmp_path: Path, way: Way
 ) -> None:
     for name, (response, row) in (await observe(tmp_path, way, ODD, stream=True)).items():

@@ -90,7 +90,7 @@ async def test_an_overloaded_provider_is_asked_again_also_when_it_says_so_in_its
 
 
 @pytest.mark.parametrize("way", MAIN, ids=str)
-async def test_an_overload_that_stays_is_told_as_one(tmp_path: Path, way: Way) -> None:
+async def test_an_overload_that_stays_is_reported_as_one(tmp_path: Path, way: Way) -> None:
     moody = Moody(lambda speech, _: [[complete(OVERLOADED[speech.family])]] * 9)
     async with house(tmp_path, way.family, moody.script, retries=1) as it:
         response = await it.post(way, stream=True)
@@ -180,7 +180,7 @@ async def test_the_next_model_answers_when_nothing_was_told_yet(tmp_path: Path, 
         }
 
 
-async def test_what_the_client_did_wrong_is_told_and_nobody_else_is_asked(tmp_path: Path) -> None:
+async def test_what_the_client_did_wrong_is_reported_and_nobody_else_is_asked(tmp_path: Path) -> None:
     way = Way("openai", "openai")
     wrong = msgspec.json.encode({"error": {"message": "no such field", "type": "invalid_request_error"}})
     counter: Counter[str] = Counter()

@@ -82,7 +82,7 @@ class Hose:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_clients_that_read_nothing_cost_bounded_memory_and_hold_nobody_up(
+async def test_clients_that_read_nothing_cost_bounded_memory_and_delay_no_others(
     tmp_path: Path, way: Way
 ) -> None:
     hose = Hose(way)

@@ -135,7 +135,7 @@ async def test_calls_of_no_run_that_kill_9_cuts_off_are_ended_too(tmp_path: Path
 
 
 @pytest.mark.promise("crash-approvals")
-async def test_what_waits_for_an_approval_outlives_kill_9_and_its_answer_goes_on(tmp_path: Path) -> None:
+async def test_what_waits_for_an_approval_survives_kill_9_and_its_answer_goes_on(tmp_path: Path) -> None:
     config = write(tmp_path, WIPE, pinned=["danger.wipe"])
     async with started(config, tmp_path / "hub") as hub:
         frames = frames_in((await hub.http.post("/api/chat", json=ask("go"))).text)

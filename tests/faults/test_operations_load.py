@@ -32,7 +32,7 @@ async def load(hub: Process, request: str, *, wanted: str, rate: int) -> None:
 
 
 @pytest.mark.promise("calls-load")
-async def test_calls_over_all_doors_are_all_answered_in_flat_memory(
+async def test_calls_over_all_endpoints_are_all_answered_in_flat_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHAIN_LOG", str(tmp_path / "log"))

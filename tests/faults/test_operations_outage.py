@@ -94,7 +94,7 @@ async def test_what_acts_below_a_call_is_not_done_while_the_database_is_down(
         assert words(log)["wiped b"] == 0
 
 
-async def test_a_result_that_cannot_be_kept_is_told_in_part(tmp_path: Path, log: Path) -> None:
+async def test_a_result_that_cannot_be_kept_is_reported_in_part(tmp_path: Path, log: Path) -> None:
     async with serving(tmp_path, operations=["tests.faults.operations_chain"]) as hub:
         piling = await begun(log, "pile", collect(hub, "big.pile", rows=2_000))
         with replaced(tmp_path / "hub"):

@@ -122,7 +122,7 @@ async def test_of_many_uses_and_answers_at_once_one_passes(tmp_path: Path) -> No
         assert replies.count(True) == 1
 
 
-async def test_what_was_approved_in_a_chat_is_taken_by_no_other_door(tmp_path: Path) -> None:
+async def test_what_was_approved_in_a_chat_is_accepted_at_no_other_endpoint(tmp_path: Path) -> None:
     steps = turn(("danger_wipe", {"disk": "a"}))
     async with serving(tmp_path, steps, operations=[PREY], pinned=["danger.wipe"], keys=True) as hub:
         ann = await key_of(hub, "ann")

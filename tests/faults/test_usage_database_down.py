@@ -209,7 +209,7 @@ async def test_a_replay_that_a_crash_cut_off_counts_nothing_twice(tmp_path: Path
         (tmp_path / "usage.spool.replayed").write_bytes(copy)
 
 
-async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
+async def test_a_row_that_the_database_refuses_does_not_delay_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path) as rooms:

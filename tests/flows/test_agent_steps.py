@@ -136,7 +136,7 @@ async def test_the_last_text_is_the_json_alone_whatever_the_model_said_around_it
         (str(OWN), "holds no JSON Schema"),
     ],
 )
-async def test_a_schema_that_is_none_is_told_at_the_start(output: Any, why: str, tmp_path: Path) -> None:
+async def test_an_invalid_schema_is_reported_at_the_start(output: Any, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         async with serving(tmp_path, agents={"default": {"output": output}}):
             pass

@@ -56,7 +56,7 @@ async def test_what_failed_costs_what_it_says_too(tmp_path: Path) -> None:
         assert "Claude Code stopped at its own budget" in text_of(frames)
 
 
-async def test_the_budgets_of_owner_and_answer_are_told(tmp_path: Path) -> None:
+async def test_the_budgets_of_owner_and_answer_are_reported(tmp_path: Path) -> None:
     limits = {"owner": {"usd_total": 1}, "unpriced": "allow"}
     agents = {"default": {"max_usd": 0.01, "output": {"type": "object", "required": ["city"]}}}
     async with serving(tmp_path, **claude(tmp_path, limits=limits, agents=agents)) as hub:

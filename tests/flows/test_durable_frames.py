@@ -113,7 +113,7 @@ class BlockedWriter:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-async def test_what_is_complete_is_told_once_it_is_stored_and_what_grows_at_once(
+async def test_what_is_complete_is_reported_once_it_is_stored_and_what_grows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     pinned = ["time.now"] if "hub" in script else []

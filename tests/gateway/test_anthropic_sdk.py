@@ -20,7 +20,7 @@ UNNAMED = "unnamed"  # events without the names by which the SDK goes
 
 
 @pytest.mark.parametrize("name", sorted(ANTHROPIC.keys() - {TRAILING, UNNAMED}))
-def test_each_way_to_read_a_stream_gives_the_same_as_straight(
+def test_each_way_to_read_a_stream_gives_the_same_as_without_the_hub(
     stage: Stage, messages: Pair, name: str
 ) -> None:
     stage.upstream.play(Answer(body=ANTHROPIC[name]))
@@ -31,7 +31,9 @@ def test_each_way_to_read_a_stream_gives_the_same_as_straight(
 
 
 @pytest.mark.parametrize("name", ["search", "thinking"])
-def test_an_asynchronous_client_hears_the_same_as_straight(stage: Stage, messages: Pair, name: str) -> None:
+def test_an_asynchronous_client_reads_the_same_as_without_the_hub(
+    stage: Stage, messages: Pair, name: str
+) -> None:
     stage.upstream.play(Answer(body=ANTHROPIC[name]))
     straight = heard(final_in_a_loop, messages.straight, "m")
     assert heard(final_in_a_loop, messages.hub, "ant/m") == straight
@@ -105,7 +107,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
-def test_a_plain_answer_is_the_same_as_straight(stage: Stage, messages: Pair) -> None:
+def test_a_plain_answer_is_the_same_as_without_the_hub(stage: Stage, messages: Pair) -> None:
     stage.upstream.play(document(WHOLE))
     straight = message(messages.straight, "m")
     assert message(messages.hub, "ant/m").to_dict() == straight.to_dict() == WHOLE
@@ -137,7 +139,7 @@ class City(pydantic.BaseModel):
     city: str
 
 
-def test_a_structured_answer_is_parsed_as_straight(stage: Stage, messages: Pair) -> None:
+def test_a_structured_answer_is_parsed_as_without_the_hub(stage: Stage, messages: Pair) -> None:
     replies = [WHOLE["content"][2]]
     stage.upstream.play(document({**WHOLE, "content": replies, "stop_reason": "end_turn"}))
     request: dict[str, Any] = {"max_tokens": 99, "messages": HI, "output_format": City}
@@ -148,7 +150,7 @@ def test_a_structured_answer_is_parsed_as_straight(stage: Stage, messages: Pair)
     assert stage.upstream.body == sent
 
 
-def test_pings_and_comments_pass_without_being_heard(stage: Stage, messages: Pair) -> None:
+def test_pings_and_comments_are_skipped(stage: Stage, messages: Pair) -> None:
     raw = sse(b": wait\n\n", start(), b": on\n\n", {"type": "ping"}, *text(0, "Hi"), stop("end_turn"), STOP)
     stage.upstream.play(Answer(body=raw, seed=1))
     assert heard(events, messages.hub, "ant/m") == heard(events, messages.straight, "m")

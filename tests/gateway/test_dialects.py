@@ -130,7 +130,7 @@ def test_an_answer_that_breaks_off_ends_with_an_error_frame(
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_an_error_before_the_first_frame_is_in_the_door_s_own_words(
+def test_an_error_before_the_first_frame_has_the_endpoints_own_format(
     stage: Stage, http: httpx2.Client, door: str
 ) -> None:
     stage.upstream.play(document({"error": {"message": "No", "type": "x", "code": None}}, 429))

@@ -68,7 +68,7 @@ def unnamed(report: Any, provider: str) -> Any:
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("stream", [False, True])
-def test_openais_client_raises_the_same_as_straight(
+def test_openais_client_raises_the_same_as_without_the_hub(
     stage: Stage, chat: Pair, status: int, stream: bool
 ) -> None:
     read = snapshot if stream else completion
@@ -80,7 +80,7 @@ def test_openais_client_raises_the_same_as_straight(
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("stream", [False, True])
-def test_anthropics_client_raises_the_same_as_straight(
+def test_anthropics_client_raises_the_same_as_without_the_hub(
     stage: Stage, messages: Pair, status: int, stream: bool
 ) -> None:
     read = events if stream else message
@@ -145,7 +145,9 @@ def test_a_prompt_that_is_too_long_is_known_by_its_code(stage: Stage, chat: Pair
 
 
 @pytest.mark.parametrize("status", [429, 500, 529])
-def test_what_goes_away_is_mended_by_the_hub(stage: Stage, chat: Pair, messages: Pair, status: int) -> None:
+def test_a_passing_failure_is_retried_by_the_hub(
+    stage: Stage, chat: Pair, messages: Pair, status: int
+) -> None:
     refusals = {"oai": document(openais(), status), "ant": document(anthropics(status), status)}
     answers = {"oai": Answer(body=OPENAI["openai_text"]), "ant": Answer(body=ANTHROPIC["text"])}
     for pair, read in ((chat, snapshot), (messages, events)):
@@ -156,7 +158,7 @@ def test_what_goes_away_is_mended_by_the_hub(stage: Stage, chat: Pair, messages:
         assert report == heard(read, pair.straight, "m")
 
 
-def test_what_goes_away_is_mended_by_the_sdk_where_the_hub_does_not_try(stage: Stage) -> None:
+def test_a_passing_failure_is_retried_by_the_sdk_where_the_hub_does_not(stage: Stage) -> None:
     with openai_pair(stage, max_retries=2) as chat, anthropic_pair(stage, max_retries=2) as messages:
         for pair, read, refusal, answer in (
             (chat, snapshot, document(openais(), 500), OPENAI["openai_text"]),
@@ -215,7 +217,7 @@ def test_a_model_that_a_key_may_not_ask_is_forbidden(stage: Stage) -> None:
         assert (report.kind, report.status) == ("PermissionDeniedError", 403)
 
 
-def test_a_key_for_other_doors_is_forbidden(stage: Stage) -> None:
+def test_a_key_for_other_endpoints_is_forbidden(stage: Stage) -> None:
     for report in both(stage, key=stage.new_key(scopes=["chat"]), model="oai/m"):
         assert (report.kind, report.status) == ("PermissionDeniedError", 403)
 

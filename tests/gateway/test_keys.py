@@ -34,7 +34,7 @@ async def statuses(at: Desk, key: dict[str, str]) -> dict[str, int]:
     }
 
 
-async def test_a_key_may_be_sent_in_either_familys_way_to_either_door(tmp_path: Path) -> None:
+async def test_a_key_may_be_sent_in_either_familys_header_at_either_endpoint(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         bearer = await at.key()
         secret = secret_of(bearer)
@@ -55,7 +55,7 @@ async def test_a_key_may_be_sent_in_either_familys_way_to_either_door(tmp_path: 
         ({"authorization": "Bearer sk-of-openai"}, "this key is unknown"),
     ],
 )
-async def test_without_a_good_key_each_door_refuses_in_its_own_words(
+async def test_without_a_valid_key_each_endpoint_refuses_in_its_own_format(
     tmp_path: Path, headers: dict[str, str], text: str
 ) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
@@ -73,7 +73,7 @@ async def test_without_a_good_key_each_door_refuses_in_its_own_words(
         assert await at.rows() == []
 
 
-async def test_scopes_open_their_own_doors_only(tmp_path: Path) -> None:
+async def test_scopes_give_access_to_their_own_endpoints_only(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion()), metrics={"public": False}) as at:
         for scope in SCOPES:
             found = await statuses(at, await at.key(scopes=[scope]))
@@ -116,7 +116,7 @@ async def test_a_key_asks_the_models_that_it_may_and_sees_no_others(tmp_path: Pa
         assert (await at.http.get("/v1/models/slow", headers=alias)).json()["id"] == "slow"
 
 
-async def test_a_model_that_a_key_may_not_ask_is_refused_in_each_doors_words(tmp_path: Path) -> None:
+async def test_a_model_that_a_key_may_not_use_is_refused_in_each_endpoints_format(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key(models=["up/small*"])
         openai, anthropic = await at.chat("up/big", key), await at.message("up/big", key)
@@ -152,7 +152,7 @@ async def test_a_key_that_has_expired_opens_nothing(tmp_path: Path) -> None:
         assert (await at.chat(key=await at.key(expires_at=time.time() + 600))).status_code == 200
 
 
-async def test_a_key_that_expires_while_it_is_believed_is_not_believed_longer(tmp_path: Path) -> None:
+async def test_a_key_that_expires_while_it_is_cached_is_refused(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key(expires_at=time.time() + 2.0)
         assert (await at.chat(key=key)).status_code == 200
@@ -210,7 +210,7 @@ async def test_usage_says_which_key_and_whose(tmp_path: Path) -> None:
         ]
 
 
-async def test_who_sends_no_body_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
+async def test_a_request_without_a_body_is_refused_before_a_provider_is_asked(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         key = await at.key()
         refused = await at.http.post("/v1/chat/completions", content=b"", headers=key)

@@ -36,7 +36,9 @@ GOOD = sorted({*REGULAR, "logprobs"})
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_each_way_to_read_a_stream_gives_the_same_as_straight(stage: Stage, chat: Pair, name: str) -> None:
+def test_each_way_to_read_a_stream_gives_the_same_as_without_the_hub(
+    stage: Stage, chat: Pair, name: str
+) -> None:
     stage.upstream.play(Answer(body=OPENAI[name]))
     for read in (chunks, folded):
         straight = heard(read, chat.straight, "m", stream_options=USAGE)
@@ -61,7 +63,9 @@ def test_the_accumulator_reads_what_the_server_says(stage: Stage, chat: Pair, na
 
 
 @pytest.mark.parametrize("name", ["openai_calls", "groq_error"])
-def test_an_asynchronous_client_hears_the_same_as_straight(stage: Stage, chat: Pair, name: str) -> None:
+def test_an_asynchronous_client_reads_the_same_as_without_the_hub(
+    stage: Stage, chat: Pair, name: str
+) -> None:
     stage.upstream.play(Answer(body=OPENAI[name]))
     straight = heard(chunks_in_a_loop, chat.straight, "m", stream_options=USAGE)
     assert heard(chunks_in_a_loop, chat.hub, "oai/m", stream_options=USAGE) == straight
@@ -133,7 +137,7 @@ WHOLE = {
 }
 
 
-def test_a_plain_answer_is_the_same_as_straight(stage: Stage, chat: Pair) -> None:
+def test_a_plain_answer_is_the_same_as_without_the_hub(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(document(WHOLE))
     straight = completion(chat.straight, "m")
     assert completion(chat.hub, "oai/m").to_dict() == straight.to_dict() == WHOLE
@@ -166,7 +170,7 @@ class Weather(pydantic.BaseModel):
     warm: bool
 
 
-def test_a_structured_answer_is_parsed_as_straight(stage: Stage, chat: Pair) -> None:
+def test_a_structured_answer_is_parsed_as_without_the_hub(stage: Stage, chat: Pair) -> None:
     stage.upstream.play(document({**WHOLE, "choices": WHOLE["choices"][:1]}))  # type: ignore[index]
     request: dict[str, Any] = {"messages": HI, "response_format": Weather}
     straight = chat.straight.chat.completions.parse(model="m", **request)
@@ -177,7 +181,7 @@ def test_a_structured_answer_is_parsed_as_straight(stage: Stage, chat: Pair) -> 
     assert stage.upstream.body == sent
 
 
-def test_a_structured_stream_is_parsed_as_straight(stage: Stage, chat: Pair) -> None:
+def test_a_structured_stream_is_parsed_as_without_the_hub(stage: Stage, chat: Pair) -> None:
     pieces = ['{"city":', '"Oslo","wa', 'rm":true}']
     stage.upstream.play(
         Answer(

@@ -224,7 +224,7 @@ THOUGHTFUL = sse(
 
 
 @pytest.mark.parametrize("read", [snapshot, completion])
-def test_a_signed_thought_goes_round_the_openai_door_and_back_byte_for_byte(
+def test_signed_reasoning_returns_through_the_openai_endpoint_byte_for_byte(
     stage: Stage, chat: Pair, read: Callable[..., Any]
 ) -> None:
     """A tool loop over OpenAI's door with Anthropic behind it: the client sends back what it was given."""
@@ -244,7 +244,7 @@ def test_a_signed_thought_goes_round_the_openai_door_and_back_byte_for_byte(
 
 
 @pytest.mark.parametrize("read", [final, message])
-def test_a_thought_goes_round_the_anthropic_door_and_back_to_an_openai_compatible_server(
+def test_reasoning_returns_through_the_anthropic_endpoint_to_an_openai_compatible_server(
     stage: Stage, messages: Pair, read: Callable[..., Any]
 ) -> None:
     stage.upstream.play(Answer(body=OPENAI["openrouter_encrypted"]), Answer(body=OPENAI["openai_text"]))

@@ -82,7 +82,7 @@ async def test_a_failure_before_the_first_byte_goes_on_to_the_next(tmp_path: Pat
         assert fallbacks in (await at.http.get("/metrics")).text
 
 
-async def test_what_another_provider_would_not_do_better_is_told(tmp_path: Path) -> None:
+async def test_what_another_provider_would_not_do_better_is_reported(tmp_path: Path) -> None:
     first, second = Site(), Site(completion())
     async with desk(tmp_path, one=first, two=second, aliases={"any": ["one/a", "two/b"]}) as at:
         for reply in (refusal(400, "bad temperature"), refusal(400, "context length exceeded")):
@@ -101,7 +101,7 @@ async def test_the_classes_of_errors_to_fall_back_on_are_configured(tmp_path: Pa
         assert len(second.requests) == 1
 
 
-async def test_a_failure_behind_the_first_byte_is_told_in_the_stream_and_nobody_else_is_asked(
+async def test_a_failure_after_the_first_byte_is_reported_in_the_stream_without_a_fallback(
     tmp_path: Path,
 ) -> None:
     second = Site(tokens("other"))
@@ -126,7 +126,7 @@ async def test_what_a_provider_cannot_be_told_goes_on_to_the_next(tmp_path: Path
         assert (alone.status_code, alone.json()["error"]["param"]) == (400, "messages[0]")
 
 
-async def test_both_doors_take_the_same_fallbacks(tmp_path: Path) -> None:
+async def test_both_endpoints_take_the_same_fallbacks(tmp_path: Path) -> None:
     claude = Site(message("from claude"), type="anthropic")
     async with desk(tmp_path, one=Site(refusal(503)), ant=claude, fallbacks={"*": ["ant/c"]}) as at:
         assert served_by(await at.message("one/a")) == "ant/c"
@@ -194,7 +194,7 @@ async def test_a_key_that_is_refused_is_replaced_by_another_within_the_request(t
         assert [row.key_name for row in await at.rows()] == ["b", "b", "b"]
 
 
-async def test_what_all_keys_are_refused_with_is_told_without_them(tmp_path: Path) -> None:
+async def test_what_all_keys_are_refused_with_is_reported_without_them(tmp_path: Path) -> None:
     up = Site(refusal(401, "wrong: sk-secret-A, sk-secret-B and sk-secret-C"), retries=3, **KEYS)
     async with desk(tmp_path, environ=ENVIRON, up=up) as at:
         response = await at.chat()
@@ -265,7 +265,7 @@ TIMES: dict[str, tuple[dict[str, Any], Any, bool, str]] = {
 }
 
 
-async def test_each_time_that_runs_out_is_told_by_its_name(tmp_path: Path) -> None:
+async def test_each_time_that_runs_out_is_reported_by_its_name(tmp_path: Path) -> None:
     sites: dict[str, Any] = {
         f"up{number}": Site(reply, **times) for number, (times, reply, _, _) in enumerate(TIMES.values())
     }
@@ -279,7 +279,7 @@ async def test_each_time_that_runs_out_is_told_by_its_name(tmp_path: Path) -> No
                 assert response.status_code == (200 if row.first_byte else 504)
 
 
-async def test_a_server_to_which_all_connections_are_busy_is_told(tmp_path: Path) -> None:
+async def test_a_server_to_which_all_connections_are_busy_is_reported(tmp_path: Path) -> None:
     up = Site(silent, connections=1, connect_timeout=10 * SHORT)
     async with desk(tmp_path, up=up) as at:
         holding_it = asyncio.ensure_future(at.chat())
@@ -315,7 +315,7 @@ async def test_retries_are_made_before_a_fallback_and_a_success_among_them_is_on
         assert (await at.row()).status == "finished"
 
 
-async def test_a_model_that_is_nowhere_is_told_with_what_there_is(tmp_path: Path) -> None:
+async def test_an_unknown_model_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(completion()), aliases={"fast": "up/m"}) as at:
         openai, anthropic = await at.chat("gpt-x"), await at.message("gpt-x")
         assert (openai.status_code, anthropic.status_code) == (404, 404)

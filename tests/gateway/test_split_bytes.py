@@ -48,13 +48,13 @@ def check(stage: Stage, raw: bytes, name: str, *, hear: Callable[[], Any], lines
 
 
 @pytest.mark.parametrize("name", sorted(OPENAI))
-def test_openais_client_hears_the_same_however_the_bytes_come(stage: Stage, chat: Pair, name: str) -> None:
+def test_openais_client_reads_the_same_however_the_bytes_come(stage: Stage, chat: Pair, name: str) -> None:
     raw = OPENAI[name]
     check(stage, raw, name, hear=lambda: known_names(heard(chunks, chat.hub, "oai/m"), raw))
 
 
 @pytest.mark.parametrize("name", sorted({**ANTHROPIC, **BROKEN}))
-def test_anthropics_client_hears_the_same_however_the_bytes_come(
+def test_anthropics_client_reads_the_same_however_the_bytes_come(
     stage: Stage, messages: Pair, name: str
 ) -> None:
     raw = {**ANTHROPIC, **BROKEN}[name]
@@ -62,7 +62,7 @@ def test_anthropics_client_hears_the_same_however_the_bytes_come(
 
 
 @pytest.mark.parametrize("name", sorted(OLLAMA))
-def test_openais_client_hears_the_same_of_ollama(stage: Stage, chat: Pair, name: str) -> None:
+def test_openais_client_reads_the_same_from_ollama(stage: Stage, chat: Pair, name: str) -> None:
     raw = OLLAMA[name]
 
     def hear() -> Any:
@@ -73,7 +73,7 @@ def test_openais_client_hears_the_same_of_ollama(stage: Stage, chat: Pair, name:
 
 
 @pytest.mark.parametrize("name", ["openai_calls", "deepseek", "halves", "loose_frames", "think_tags", "xai"])
-def test_anthropics_client_hears_the_same_of_an_openai_compatible_server(
+def test_anthropics_client_reads_the_same_from_an_openai_compatible_server(
     stage: Stage, messages: Pair, name: str
 ) -> None:
     raw = OPENAI[name]
@@ -86,7 +86,7 @@ def test_anthropics_client_hears_the_same_of_an_openai_compatible_server(
 
 
 @pytest.mark.parametrize("name", ["calls", "search", "thinking", "gateway", "interleaved"])
-def test_openais_client_hears_the_same_of_an_anthropic_server(stage: Stage, chat: Pair, name: str) -> None:
+def test_openais_client_reads_the_same_from_an_anthropic_server(stage: Stage, chat: Pair, name: str) -> None:
     raw = ANTHROPIC[name]
 
     def hear() -> Any:

@@ -53,7 +53,7 @@ def check_anthropic(messages: Pair, *, model: str, raw: bytes, want: Said) -> No
 
 
 @pytest.mark.parametrize("name", sorted(ANTHROPIC))
-def test_openais_client_hears_what_an_anthropic_server_says(
+def test_openais_client_reads_an_anthropic_server(
     stage: Stage, chat: Pair, messages: Pair, name: str
 ) -> None:
     raw = ANTHROPIC[name]
@@ -67,7 +67,7 @@ def test_openais_client_hears_what_an_anthropic_server_says(
 
 
 @pytest.mark.parametrize("name", sorted(OPENAI.keys() - OPENAI_BROKEN.keys()))
-def test_anthropics_client_hears_what_an_openai_compatible_server_says(
+def test_anthropics_client_reads_an_openai_compatible_server(
     stage: Stage, chat: Pair, messages: Pair, name: str
 ) -> None:
     raw = OPENAI[name]
@@ -93,7 +93,7 @@ def unread(reply: Said) -> Said:
 
 
 @pytest.mark.parametrize("name", sorted(OLLAMA.keys() - OLLAMA_BROKEN.keys()))
-def test_both_clients_hear_what_ollama_says(stage: Stage, chat: Pair, messages: Pair, name: str) -> None:
+def test_both_clients_read_ollamas_answers(stage: Stage, chat: Pair, messages: Pair, name: str) -> None:
     raw = OLLAMA[name]
     stage.upstream.play(Answer(body=raw, headers=LINES, seed=5))
     want = decoded("oll", raw)

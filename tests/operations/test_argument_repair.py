@@ -221,7 +221,7 @@ rules = st.recursive(
 
 
 @given(schema=objects(rules), input=st.dictionaries(names, values, max_size=3))
-def test_what_is_mended_fits_and_what_fitted_is_left_as_it_was(schema: Any, input: Any) -> None:
+def test_what_is_repaired_fits_and_what_fitted_is_left_as_it_was(schema: Any, input: Any) -> None:
     validator = jsonschema_rs.validator_for(schema)
     before = repr(input)
     mended = repair_arguments(input, schema)

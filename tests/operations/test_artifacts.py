@@ -75,12 +75,12 @@ async def test_a_big_table_is_kept_as_json() -> None:
     assert (await artifacts.read(shown["artifact"], owner="ann", limit=18)) == b'[{"row":0},{"row":'
 
 
-async def test_small_results_and_pictures_are_told_whole() -> None:
+async def test_small_results_and_pictures_are_reported_whole() -> None:
     assert (await call("t.lines", {"count": 3}))[0] == "line 0 ü\nline 1 ü\nline 2 ü"
     assert (await call("t.picture", {}))[0] == PICTURE
 
 
-async def test_what_is_too_big_to_be_kept_is_told_in_part_and_says_so() -> None:
+async def test_what_is_too_big_to_be_kept_is_reported_in_part_and_says_so() -> None:
     shown, _ = await call("t.lines", {"count": 1000}, largest=2000)
     assert "artifact" not in shown
     assert "only results up to 2000 bytes are stored" in shown["hint"]
@@ -90,7 +90,7 @@ async def test_operations_get_each_others_results_whole() -> None:
     assert (await call("t.measure", {}))[0] == len("\n".join(f"line {n} ü" for n in range(1000)))
 
 
-async def test_each_call_of_a_batch_is_told_in_part_by_itself() -> None:
+async def test_each_call_of_a_batch_is_reported_in_part_by_itself() -> None:
     registry = Registry(lines)
     spill = ArtifactOverflow(MemoryArtifactStore(), limit=1000)
     batch = {"calls": [{"tool": "t.lines", "input": {"count": count}} for count in (1, 1000)]}

@@ -373,7 +373,7 @@ async def test_operations_made_from_a_schema_are_checked_by_it() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://127.0.0.1:9/schema.json"}])
-def test_a_schema_that_is_none_or_lies_elsewhere_is_refused(schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_and_a_reference_to_another_document_are_refused(schema: dict[str, Any]) -> None:
     with pytest.raises(Exception, match="The input schema is not a valid JSON Schema") as error:
         Operation.from_schema(failing(ValueError()).run, schema, namespace="a", name="b")
     assert type(error.value).__name__ == "ConfigError"

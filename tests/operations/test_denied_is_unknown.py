@@ -63,7 +63,7 @@ async def test_a_denied_operation_is_answered_like_one_that_is_not_there(
         await calls.close()
 
 
-async def test_code_that_calls_it_hears_that_it_is_denied() -> None:
+async def test_code_that_calls_a_denied_operation_gets_the_denial() -> None:
     _, calls = hub("mail.send")
     outcome = await calls.call("mail.send", {}, context=Context())
     assert outcome.error is not None

@@ -301,7 +301,7 @@ async def test_cancelling_a_batch_cancels_its_calls() -> None:
         ),
     ],
 )
-async def test_a_near_miss_is_mended_and_noted(input: dict[str, Any], notes: list[str] | None) -> None:
+async def test_a_near_miss_is_repaired_and_noted(input: dict[str, Any], notes: list[str] | None) -> None:
     expected: dict[str, Any] = {"success": True, "result": 8}
     async with hub() as here:
         outcome = await here.run("hub_call", input)
@@ -335,7 +335,7 @@ async def test_what_is_no_batch_is_refused_with_the_schema(input: dict[str, Any]
         ({"name": "math.double"}, "calls[0].tool"),
     ],
 )
-async def test_an_entry_that_cannot_be_mended_names_the_place(call: Any, path: str) -> None:
+async def test_an_entry_that_cannot_be_repaired_names_its_place(call: Any, path: str) -> None:
     async with hub() as here:
         (result,) = await here.call(call)
     assert [problem["path"] for problem in result["error"]["problems"]] == [path]

@@ -232,7 +232,7 @@ def test_a_hundred_thousand_operations_are_decided_about_in_a_moment() -> None:
         assert sum(seen) == 50_000 - 1  # but for `n0.get_1`, which has a rule of its own
 
 
-def test_all_that_fits_is_told_in_the_order_of_its_weight() -> None:
+def test_all_that_fits_is_reported_in_the_order_of_its_weight() -> None:
     rules = [rule("allow", "*"), rule("deny", "mail"), rule("ask", "mail.se*"), rule("deny", "files")]
     found = Policy(rules, default="deny").matches(SEND, identity=ANN)
     assert [(match.verdict.decision, match.pattern and match.pattern.text) for match in found] == [
@@ -316,7 +316,7 @@ def test_one_more_deny_never_allows_anything(
 
 
 @given(many_rules, decisions, some_calls)
-def test_what_is_told_first_is_what_decides_and_only_what_is_denied_is_hidden(
+def test_the_first_matching_rule_decides_and_only_what_is_denied_is_hidden(
     rules: list[Rule], default: Decision, call: Call
 ) -> None:
     operation, identity, agent = call

@@ -142,7 +142,7 @@ def test_a_secret_is_not_said_back() -> None:
     assert ("max_tokens", "integer", '"5"') in found_problems
 
 
-def test_at_most_twenty_problems_are_told() -> None:
+def test_at_most_twenty_problems_are_reported() -> None:
     assert len(wrong({"items": NUMBER, "type": "array"}, ["x"] * 500)) == MAX_PROBLEMS
 
 

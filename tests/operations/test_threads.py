@@ -8,7 +8,7 @@ from dragoman.operations.concurrency import LazyThreadPool
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_threads_that_were_let_go_take_nothing_more(used: bool) -> None:
+def test_abandoned_threads_take_no_further_work(used: bool) -> None:
     threads = LazyThreadPool(1, "lab")
     if used:
         assert threads.pool.submit(lambda: 1).result(10) == 1

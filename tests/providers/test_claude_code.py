@@ -197,7 +197,7 @@ async def test_the_next_question_goes_on_with_the_session(cli: Cli) -> None:
     assert cli.seen[1]["told"][0]["message"]["content"] == [{"type": "text", "text": "And b?"}]
 
 
-async def test_what_others_said_before_is_told_in_words(cli: Cli) -> None:
+async def test_messages_of_other_providers_are_sent_as_text(cli: Cli) -> None:
     call = ToolPart("tool-add", "c", "output-available", input={"a": 1}, output=3)
     other = Message("a", "assistant", (TextPart("Four."), call))
 
@@ -248,7 +248,7 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.promise("claude-code-abort")
-def test_nothing_of_it_outlives_a_program_that_is_killed(cli: Cli) -> None:
+def test_nothing_of_it_survives_a_program_that_is_killed(cli: Cli) -> None:
     asking = f"""
 import asyncio, os
 from dragoman import Agent, ClaudeCodeProvider
@@ -318,7 +318,7 @@ async def test_its_last_turn_is_a_finish_that_says_so_and_leaves_no_call_open(cl
     assert call.state == "output-error"
 
 
-async def test_whoever_gates_budgets_is_told_that_this_one_cannot_be_gated() -> None:
+async def test_the_notice_on_budgets_names_the_model_option_that_limits_them() -> None:
     assert "set the model option max_budget_usd" in ClaudeCodeProvider().budget_notice
 
 

@@ -15,7 +15,7 @@ __all__ = ["cli"]
 CLOSING = {"type": "text", "text": "(The message ends here.)"}
 
 
-async def test_what_a_call_gave_before_its_message_ended_is_told_once(cli: Cli) -> None:
+async def test_what_a_call_gave_before_its_message_ended_is_reported_once(cli: Cli) -> None:
     collected = await collect(cli.provider("early"))
 
     calls = [part for part in folded(collected).parts if isinstance(part, ToolPart)]

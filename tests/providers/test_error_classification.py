@@ -142,7 +142,7 @@ def test_the_wait_is_what_the_provider_asked_for(error: BaseException, seconds: 
     assert suggested_retry_delay(error, clock=lambda: NOW) == seconds
 
 
-def test_a_server_that_says_whether_to_try_again_is_believed() -> None:
+def test_a_server_that_says_whether_to_try_again_is_trusted() -> None:
     assert not is_transient_error(http(500, **{"x-should-retry": "false"}))
     assert is_transient_error(http(409, **{"x-should-retry": "true"}))
 
@@ -156,7 +156,7 @@ def test_what_an_error_was_raised_from_is_looked_at() -> None:
     assert suggested_retry_delay(group) == 2.0
 
 
-def test_the_message_of_an_error_is_told_without_keys() -> None:
+def test_the_message_of_an_error_is_reported_without_keys() -> None:
     error = read_error(refused(401, "Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwxyz"))
 
     assert error.message == "Incorrect API key provided: ***"

@@ -83,7 +83,7 @@ async def test_a_failure_before_the_first_word_goes_on_to_the_next() -> None:
     assert outcome.fell == [("a/m-a", "b/m-b"), ("b/m-b", "c/m-c")]
 
 
-async def test_a_failure_behind_the_first_word_is_told() -> None:
+async def test_a_failure_after_the_first_text_is_reported() -> None:
     last = says("two", "b")
     outcome = Told(fails("a", text="Hel lo"), last)
     with pytest.raises(ProviderError, match="busy"):
@@ -91,7 +91,7 @@ async def test_a_failure_behind_the_first_word_is_told() -> None:
     assert (outcome.text, outcome.fell, last.requests) == ("Hel lo", [], [])
 
 
-async def test_what_the_next_would_not_do_better_is_told_at_once() -> None:
+async def test_what_the_next_would_not_do_better_is_reported_at_once() -> None:
     last = says("two", "b")
     outcome = Told(fails("a", "context_limit"), last)
     with pytest.raises(ProviderError) as failed:

@@ -265,7 +265,7 @@ async def test_a_server_that_does_not_know_stream_options_is_asked_without_now_a
     assert received == [True, False, False]
 
 
-async def test_a_refusal_of_both_forms_is_told(transport: Transport) -> None:
+async def test_a_refusal_of_both_forms_is_reported(transport: Transport) -> None:
     no = refusal(400, {"error": {"message": "no stream_options, no tools"}})
     assert (await failure(answering(no, no), transport)).message == "no stream_options, no tools"
 

@@ -176,7 +176,7 @@ def test_a_session_that_only_grows_breaks_nothing(caplog: pytest.LogCaptureFixtu
     ],
     ids=["tools", "system", "settings", "messages"],
 )
-def test_what_breaks_the_beginning_is_told(
+def test_what_breaks_the_beginning_is_reported(
     after: ModelRequest, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = Watched()
@@ -210,7 +210,7 @@ def test_sessions_do_not_break_each_other() -> None:
     assert watched.busts == []
 
 
-def test_fields_of_ones_own_cannot_be_smuggled_in_through_a_door() -> None:
+def test_a_client_cannot_send_the_hubs_own_fields_through_an_endpoint() -> None:
     options, _ = parse_options(
         RequestFields({"max_tokens": 5, "extra_body": {"service_tier": "priority"}}, "")
     )

@@ -86,7 +86,7 @@ async def test_another_request_is_refused_with_the_difference(tmp_path: Path) ->
     assert '+          "text": "question 7"' in raised.value.message
 
 
-async def test_a_recording_answers_once_and_what_is_left_is_told(tmp_path: Path) -> None:
+async def test_a_recording_answers_once_and_what_is_left_is_reported(tmp_path: Path) -> None:
     await recorded(tmp_path, "one", "two")
     provider = replay(tmp_path)
     await collect(provider, ask("question 0"))

@@ -220,7 +220,7 @@ async def test_a_server_that_does_not_know_stream_options_is_asked_again_without
     assert (requests.failures, requests.retried) == ([], [])  # it was no failure of the server's
 
 
-async def test_one_that_goes_on_complaining_is_told_once(transport: Transport) -> None:
+async def test_a_rejection_that_comes_again_is_raised_after_one_retry(transport: Transport) -> None:
     requests = Asked(UNKNOWN, UNKNOWN)
     error = await requests.fail(transport)
     assert (error.upstream_status, requests.written) == (400, 2)
@@ -249,7 +249,7 @@ async def test_a_key_that_the_server_says_back_is_masked(
     assert "***" in error.message
 
 
-async def test_what_a_listener_heard_is_masked_as_well(transport: Transport) -> None:
+async def test_what_a_listener_receives_is_masked_as_well(transport: Transport) -> None:
     requests = Asked(GOOD)
 
     async def listen(_: RelayedResponse) -> None:

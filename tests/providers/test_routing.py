@@ -86,7 +86,7 @@ def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])
-def test_what_leads_nowhere_is_told_with_what_there_is(model: str) -> None:
+def test_a_model_without_a_route_is_refused_with_the_known_ones(model: str) -> None:
     with pytest.raises(NotFound) as refused:
         routing(aliases={"fast": ["a/m"]}).find_routes(model)
     assert refused.value.message == f"there is no model {model!r}; the hub knows a/..., b/..., c/..., fast"

@@ -150,7 +150,7 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -
         assert response.status_code == 413
 
 
-async def test_other_addresses_and_methods_are_told_in_the_hubs_words(tmp_path: Path) -> None:
+async def test_other_addresses_and_methods_are_reported_in_the_hubs_words(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         nowhere = await hub.http.get("/api/nothing")
         assert (nowhere.status_code, nowhere.json()["error"]["code"]) == (404, "not_found")

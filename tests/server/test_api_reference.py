@@ -105,7 +105,7 @@ def written(path: str) -> str:
 
 
 @pytest.mark.promise("every-address-is-described")
-def test_the_document_has_every_door_of_the_hub_and_says_which_want_a_key() -> None:
+def test_the_document_has_every_endpoint_of_the_hub_and_says_which_want_a_key() -> None:
     rooms = ApiHandlers(**ROOMS)
     replies = {
         (verb, path, replies.get("security") != [])
@@ -306,7 +306,7 @@ async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> N
         assert (await served.http.get("/openapi.json")).json() == DOCUMENT
 
 
-async def test_the_landing_page_speaks_to_browsers_and_to_programs(tmp_path: Path) -> None:
+async def test_the_landing_page_serves_browsers_and_programs(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         page = await served.http.get("/", headers={"accept": "text/html,*/*"})
         assert page.headers["content-type"] == "text/html; charset=utf-8"

@@ -185,7 +185,7 @@ async def test_an_answer_that_is_none_is_refused(tmp_path: Path, body: Any) -> N
 
 
 @pytest.mark.parametrize("query", ["status=open", "status=", "limit=0", "limit=501", "limit=x", "limit=²"])
-async def test_what_cannot_be_asked_is_told_by_name(tmp_path: Path, query: str) -> None:
+async def test_what_cannot_be_asked_is_reported_by_name(tmp_path: Path, query: str) -> None:
     async with serving(tmp_path, keys=False) as served:
         response = await served.http.get(f"/api/approvals?{query}")
         assert (response.status_code, response.json()["error"]["field"]) == (400, query.partition("=")[0])

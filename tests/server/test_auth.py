@@ -118,7 +118,9 @@ async def test_a_refused_key_is_told_why(tmp_path: Path) -> None:
         (("gateway", "chat"), "k", {"gateway", "chat"}),
     ],
 )
-def test_scopes_open_doors(scopes: tuple[str, ...], key_id: str | None, open_doors: set[str]) -> None:
+def test_scopes_give_access_to_their_endpoints(
+    scopes: tuple[str, ...], key_id: str | None, open_doors: set[str]
+) -> None:
     identity = Identity("ann", key_id, frozenset(scopes))
     assert {
         scope for scope in ("gateway", "chat", "operations", "spoke", "admin") if identity.may(scope)
@@ -200,7 +202,7 @@ async def test_a_file_that_is_damaged_is_as_good_as_none(tmp_path: Path, content
     assert restarted.get("x") is None
 
 
-async def test_a_key_that_the_database_has_not_confirmed_for_a_week_is_not_believed(tmp_path: Path) -> None:
+async def test_a_key_that_the_database_has_not_confirmed_for_a_week_is_refused(tmp_path: Path) -> None:
     clock = Clock()
     cache = KeyCache(tmp_path / "keys.cache", clock=clock)
     await cache.put("h", LOCAL, expires_at=None)

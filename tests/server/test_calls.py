@@ -159,7 +159,7 @@ async def test_a_tree_that_is_known_already_is_not_sent_again(tmp_path: Path) ->
         assert (news["running"], news["tree"]["status"]) == (False, "aborted")
 
 
-async def test_the_tree_of_a_run_outlives_its_session(tmp_path: Path) -> None:
+async def test_the_tree_of_a_run_survives_its_session(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await fill(hub.store)
         await hub.store.runs.finish("run", RunEnding(status="finished", finished_at=5.0))
@@ -193,7 +193,7 @@ async def test_calls_are_listed_newest_first_filtered_and_page_by_page(tmp_path:
             assert (await hub.ask(f"?{wrong}")).status_code == status
 
 
-async def test_one_call_is_told_whole(tmp_path: Path) -> None:
+async def test_one_call_is_reported_whole(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await fill(hub.store)
         found = await hub.json("/c9")

@@ -157,7 +157,7 @@ HEADS = [
 
 
 @pytest.mark.parametrize("path", ["/api/operations", "/api/spoke"])
-async def test_each_door_of_a_hub_without_keys_checks_host_and_origin(tmp_path: Path, path: str) -> None:
+async def test_each_endpoint_of_a_hub_without_keys_checks_host_and_origin(tmp_path: Path, path: str) -> None:
     async with serving(tmp_path) as hub:
         for lines, status in HEADS:
             found = await raw_status(hub.url, path, lines, upgrade=path == "/api/spoke")

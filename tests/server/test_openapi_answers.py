@@ -235,7 +235,7 @@ async def test_adding_and_removing_a_server_answers_as_the_document_says(tmp_pat
         assert (await check(served, "get", "/api/mcp/servers"))["servers"] == []
 
 
-async def test_spokes_are_told_as_the_document_says(tmp_path: Path) -> None:
+async def test_spokes_are_reported_as_the_document_says(tmp_path: Path) -> None:
     @mark("stock", effect="read")
     async def level(article: str) -> int:
         """How many of an article there are."""

@@ -188,7 +188,7 @@ async def test_a_key_sees_its_owners_usage_and_an_admins_everybodys(tmp_path: Pa
         ("colour=red", "colour"),
     ],
 )
-async def test_what_cannot_be_asked_is_told_by_name(tmp_path: Path, query: str, field: str) -> None:
+async def test_what_cannot_be_asked_is_reported_by_name(tmp_path: Path, query: str, field: str) -> None:
     async with serving(tmp_path) as door:
         response = await door.get(query)
         error = response.json()["error"]

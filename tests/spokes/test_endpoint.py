@@ -113,13 +113,13 @@ async def test_pages_of_other_sites_are_kept_out_and_those_named_are_let_in() ->
             await spoke.join()
 
 
-async def test_who_says_nothing_is_let_go() -> None:
+async def test_a_spoke_that_sends_nothing_is_disconnected() -> None:
     async with house(settings=SpokeSettings(hello_timeout=0.2)) as hub, raw(hub) as spoke:
         assert (await spoke.hear("refused"))["error"]["message"] == "the spoke did not send its hello in time"
         assert await spoke.end() == 4400
 
 
-async def test_who_never_answers_a_ping_is_let_go_and_its_calls_fail() -> None:
+async def test_a_spoke_that_never_answers_a_ping_is_disconnected_and_its_calls_fail() -> None:
     settings = SpokeSettings(heartbeat=0.1, timeout=0.4, grace=0.1)
     async with house(settings=settings) as hub, raw(hub) as spoke:
         await spoke.join()

@@ -63,7 +63,7 @@ async def test_an_operation_of_a_spoke_is_called_like_any_other() -> None:
         assert await hub.result("far.slow", {"text": "abc"}) == "ABC"
 
 
-async def test_wrong_input_and_failures_are_told_in_the_spoke_s_words() -> None:
+async def test_wrong_input_and_failures_are_reported_in_the_spoke_s_words() -> None:
     async with house() as hub, Spoke(Registry(greet, fail), hub=hub.url, key="key-a"):
         wrong = await hub.call("far.greet", {"name": 7})
         assert wrong.error is not None

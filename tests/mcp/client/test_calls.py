@@ -60,7 +60,7 @@ async def test_a_tool_that_fails_or_answers_garbage_fails_at_once_and_says_so(
         assert (await hub.call("raw.echo")).ok
 
 
-async def test_progress_is_told_as_it_comes(open_hub: Any, raw: Any) -> None:
+async def test_progress_is_reported_as_it_comes(open_hub: Any, raw: Any) -> None:
     async with open_hub(raw()) as hub:
         await hub.servers.wait_until_started()
         heard: list[Any] = []
@@ -77,7 +77,7 @@ async def test_a_huge_result_passes_up_to_the_limit_and_is_refused_above_it(open
         assert (await hub.call("raw.echo")).ok
 
 
-async def test_a_server_that_never_answers_ends_in_a_timeout_and_is_told(
+async def test_a_server_that_never_answers_ends_in_a_timeout_and_is_reported(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path
 ) -> None:
     async with open_hub(raw(timeout=0.3)) as hub:

@@ -105,7 +105,7 @@ def test_what_is_nested_too_deep_becomes_null_and_the_rest_stays(levels: int) ->
     assert message.message.id == 1  # type: ignore[union-attr]  # it was read
 
 
-def test_secrets_are_blotted_out_in_every_spelling() -> None:
+def test_secrets_are_redacted_in_every_spelling() -> None:
     blot = Redactor('pa"ss\\word', "tok", "secret-1", "secret-12")
     assert blot('a pa"ss\\word and pa\\"ss\\\\word') == "a *** and ***"
     assert blot("secret-12 tok") == "*** tok"  # a text this short is not a secret

@@ -33,7 +33,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.promise("mcp-start")
-async def test_fifty_servers_start_in_parallel_beside_dead_and_mute_ones(open_hub: Any, raw: Any) -> None:
+async def test_fifty_servers_start_in_parallel_beside_dead_and_silent_ones(open_hub: Any, raw: Any) -> None:
     good = [raw(f"s{n}") for n in range(50)]
     bad = [raw("mute", "mute"), raw("dies", "dies"), ServerSpec(name="none", command=("/no/such",))]
     async with open_hub(*bad, *good) as hub:
@@ -94,7 +94,7 @@ async def test_a_lazy_server_is_known_from_its_pins_and_starts_at_its_first_call
 
 @pytest.mark.promise("mcp-no-process")
 @pytest.mark.parametrize("mode", ["litter", "stubborn"])
-async def test_a_server_that_is_let_go_leaves_no_process(
+async def test_a_server_that_is_removed_leaves_no_process(
     open_hub: Any, raw: Any, until: Any, tmp_path: Path, mode: str
 ) -> None:
     async with open_hub(raw("raw", mode)) as hub:
@@ -106,9 +106,7 @@ async def test_a_server_that_is_let_go_leaves_no_process(
 
 
 @pytest.mark.parametrize("transport", ["auto", "sse", "http"])
-async def test_a_server_that_is_let_go_while_it_connects_is_over_at_once(
-    open_hub: Any, transport: Any
-) -> None:
+async def test_a_server_that_is_removed_while_it_connects_ends_at_once(open_hub: Any, transport: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         url = f"http://127.0.0.1:{gone.getsockname()[1]}/"
     spec = ServerSpec(name="gone", url=url, transport=transport)

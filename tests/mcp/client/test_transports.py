@@ -81,7 +81,7 @@ async def test_a_real_server_answers_alike_over_every_transport(open_hub: Any, w
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_tool_that_a_server_adds_is_heard_of_in_every_revision(
+async def test_a_tool_that_a_server_adds_is_announced_in_every_revision(
     open_hub: Any, until: Any, way: str
 ) -> None:
     async with spec_of(way) as spec, open_hub(spec) as hub:

@@ -130,7 +130,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def test_a_key_for_chats_alone_does_not_open_the_door(hub: World) -> None:
+async def test_a_key_for_chats_alone_is_refused_at_the_mcp_endpoint(hub: World) -> None:
     key = hub.hub.key("bob", "--scope", "chat")
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     both = {"accept": "application/json, text/event-stream"}

@@ -50,7 +50,7 @@ def post(address: str) -> None:
 
 @pytest.mark.promise("mcp-no-orphans")
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_of_a_server_outlives_the_hub(
+def test_no_process_of_a_server_survives_the_hub(
     tmp_path: Path, how: signal.Signals, threads: ThreadPoolExecutor
 ) -> None:
     with world(tmp_path, servers(tmp_path), limits={"drain": 0.5}) as hub:
@@ -116,7 +116,7 @@ def text_of(address: str, body: Any) -> tuple[int, str]:
     return answer.status_code, answer.text
 
 
-def test_the_watchdog_holds_nothing_of_a_server_that_was_let_go(tmp_path: Path) -> None:
+def test_the_watchdog_keeps_nothing_of_a_server_that_was_removed(tmp_path: Path) -> None:
     with world(tmp_path, servers(tmp_path)) as hub:
         for name in MODES:
             hub.settled(name)

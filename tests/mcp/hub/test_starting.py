@@ -21,7 +21,7 @@ def slow(state: Path, seconds: float, **details: Any) -> dict[str, Any]:
     return {**plain, "command": ["sh", "-c", f'sleep {seconds}; exec "$0" "$@"', *plain["command"]]}
 
 
-def test_servers_that_start_slowly_or_never_do_not_hold_up_the_hub(tmp_path: Path) -> None:
+def test_servers_that_start_slowly_or_never_do_not_delay_the_hub(tmp_path: Path) -> None:
     servers = {
         "slow": slow(tmp_path / "slow.txt", 90),
         "mute": raw(tmp_path / "mute.txt", "mute"),
@@ -135,7 +135,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def test_a_hub_without_mcp_servers_and_sessions_does_not_load_what_speaks_mcp() -> None:
+def test_a_hub_without_mcp_servers_and_sessions_does_not_load_the_mcp_modules() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False
     )

@@ -110,7 +110,7 @@ def leaving(request: Awaitable[Any]) -> Callable[[], Awaitable[Any]]:
 
 @pytest.mark.promise("mcp-stop")
 @pytest.mark.parametrize("way", [chat_stopped, call_aborted, caller_gone, client_gone])
-async def test_the_server_hears_at_once_that_nobody_wants_the_answer(
+async def test_the_server_is_notified_at_once_that_the_answer_is_not_wanted(
     bench: Bench, way: Callable[[Bench, int], Awaitable[Callable[[], Awaitable[Any]]]]
 ) -> None:
     took: list[float] = []

@@ -143,7 +143,7 @@ async def test_a_session_is_its_owner_s_only_and_ends_when_it_is_deleted() -> No
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_every_earlier_revision_is_spoken_with_and_without_a_session(version: str) -> None:
+async def test_every_earlier_revision_works_with_and_without_a_session(version: str) -> None:
     async with served() as hub:
         hello = {**HELLO, "params": {**HELLO["params"], "protocolVersion": version}}
         opened = await post(hub, hello)
