@@ -43,7 +43,7 @@ DEFAULT_PROVIDERS: Mapping[str, tuple[ProviderConfig, str]] = {
     ),
     "GEMINI_API_KEY": (
         ProviderConfig(type="openai", base_url=GEMINI_URL, api_key_env="GEMINI_API_KEY"),
-        "gemini/gemini-2.5-flash",
+        "gemini/gemini-3.5-flash",
     ),
     "OPENROUTER_API_KEY": (
         ProviderConfig(type="openai", base_url=OPENROUTER_URL, api_key_env="OPENROUTER_API_KEY"),

@@ -73,15 +73,45 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+FREE_TEXT = frozenset(
+    {
+        "ADDRESS", "ANSWER", "BECAUSE OF", "COMMAND OR ADDRESS", "FOR", "GOES TO", "INPUT", "ITS ANSWER",
+        "KEYS", "MAY", "MAY ASK", "REACH", "TITLE", "TOOLS", "WHAT IT DOES", "WHY",
+    }
+)  # fmt: skip
+"""Headings of columns that explain a row. They may be cut; the others identify it."""
+MIN_TEXT_WIDTH = 8  # of such a column
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings; a terminal cuts lines that are too long."""
+    """Print rows under headings.
+
+    In a terminal that is too narrow, columns of free text are cut, the widest first. What identifies a row
+    is not: the terminal wraps a line that is still too long.
+    """
     cells = [[strip_controls(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if limit is not None:
+        widths = fit_widths(headings, widths, limit=limit)
     for number, row in enumerate([list(headings), *cells]):
-        padded = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        line = truncate("  ".join(padded).rstrip(), limit)
+        padded = [truncate(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = "  ".join(padded).rstrip()
         typer.echo(typer.style(line, dim=True) if number == 0 else line)
+
+
+def fit_widths(headings: Sequence[str], widths: Sequence[int], *, limit: int) -> list[int]:
+    """Return the widths of columns of which those of free text are narrowed, so that a line fits `limit`."""
+    fitted = list(widths)
+    free = [number for number, heading in enumerate(headings) if heading in FREE_TEXT]
+    over = sum(fitted) + 2 * (len(fitted) - 1) - limit
+    while over > 0 and free:
+        widest = max(free, key=lambda number: fitted[number])
+        if fitted[widest] <= max(MIN_TEXT_WIDTH, len(headings[widest])):
+            break
+        fitted[widest] -= 1
+        over -= 1
+    return fitted
 
 
 def truncate(text: str, limit: int | None) -> str:
