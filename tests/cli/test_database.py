@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.store.maintenance.rows import TABLES
 from dragoman.store.sqlite import lock_folder
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.cli.conftest import Run
 from tests.cli.program import Terminal
 from tests.store.filled import fill
 from tests.store.older import downgrade
+from tests.store.places import empty_place
 from tests.store.samples import converse
 
 
@@ -127,6 +129,44 @@ def test_compacting_frees_the_space_of_deleted_rows_but_not_under_a_hub(run: Run
     assert done.code == 0
     assert "freed 6." in done.out
     assert (data / DATABASE_FILE).stat().st_size < 1_000_000
+
+
+def test_a_database_of_postgres_goes_through_all_commands_and_no_password_is_shown(
+    run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with empty_place("postgres", tmp_path / "moved", new=True) as place:
+        url = f"{place.url}&password=hunter2"
+        shown = [run("database", "copy", "--from", f"sqlite:{data}", "--to", url)]
+        assert "start the hub with the data folder" in shown[0].err
+        (tmp_path / "dragoman.yaml").write_text(f"database: {url}\n")
+        shown += [run("database", "status"), run("database", "status", "--json")]
+        assert "PostgreSQL" in shown[1].out
+        tables = {table["name"]: table["rows"] for table in shown[2].json["tables"]}
+        assert (tables["messages"], tables["usage"]) == (7, 3)
+        monkeypatch.setenv("DRAGOMAN_DATABASE", url)
+        shown += [run("database", *words) for words in (("migrate",), ("backup", "b.db"), ("compact",))]
+        assert [each.err for each in shown if each.code] == []
+        refused = run("database", "restore", "b.db")
+        assert (refused.code, refused.out) == (1, "")
+        assert "--replace" in refused.err
+        shown += [run("database", "restore", "b.db", "--replace"), run("database", "compact", "--full")]
+        monkeypatch.delenv("DRAGOMAN_DATABASE")
+        back = ("--database", f"sqlite:{tmp_path}/back")
+        shown.append(run("database", "restore", "b.db", "--data", tmp_path / "back", *back))
+        shown.append(run("database", "copy", "--from", url, "--to", f"sqlite:{tmp_path}/copy"))
+    assert [each.err for each in shown if each.code] == []
+    assert not any("hunter2" in each.out + each.err for each in (*shown, refused))
+    for folder in ("back", "copy"):
+        assert all_rows(tmp_path / folder) == all_rows(data)
+
+
+def all_rows(folder: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All rows of the tables that a copy has."""
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
+        return {
+            str(table.name): sorted(raw.execute(f"SELECT * FROM {table.name}").fetchall(), key=repr)
+            for table in TABLES
+        }
 
 
 @pytest.mark.parametrize(

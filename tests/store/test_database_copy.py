@@ -20,6 +20,7 @@ from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.rows import TABLES, RowFormat, RowStatements, read_digest
 from dragoman.store.maintenance.transactions import snapshot
 from tests.effort import rounds
+from tests.serving import serving
 from tests.store.filled import fill
 from tests.store.places import BackendName, Place, empty_place
 from tests.store.samples import FINISHED, assistant, converse, run, session
@@ -159,6 +160,21 @@ async def test_a_hub_on_the_copy_answers_the_same_histories(source: Place, targe
     assert report.rows["messages"] == 2 * sessions * turns
     for number in range(0, sessions, max(1, sessions // 20)):
         assert await history(target, f"s{number}") == await history(source, f"s{number}")
+
+
+async def test_a_hub_that_is_served_on_the_copy_answers_byte_for_byte_the_same(tmp_path: Path) -> None:
+    places = Place(tmp_path / "a" / "hub"), Place(tmp_path / "b" / "hub")
+    async with await places[0].open() as store:
+        await converse(store, "one", "two", session_id="s", owner="local", title="é")
+    copy(*places)
+    answers = []
+    for folder in ("a", "b"):
+        async with serving(tmp_path / folder) as hub:
+            paths = ("/api/sessions", "/api/sessions/s", "/api/sessions/s/messages", "/api/sessions/s/calls")
+            responses = [await hub.http.get(path) for path in paths]
+            answers.append([(response.status_code, response.content) for response in responses])
+    assert answers[0] == answers[1]
+    assert [status for status, _ in answers[0]][:3] == [200] * 3
 
 
 @between_all_kinds

@@ -232,13 +232,17 @@ def compact_database(
 
 
 def locate(data: Path, config: Path | None, *, url: str | None, is_new: bool = False) -> DatabaseLocation:
-    """Return the database of a command. NotFound when there is none in the data folder, unless `is_new`."""
-    from dragoman.cli.data_folder import require_data_folder  # late: as below
-    from dragoman.store.maintenance.location import DatabaseLocation  # late: SQLAlchemy takes 0.2 s
+    """Return the database of a command: of `--database`, of the configuration, or of the data folder.
 
-    del config
-    if url:
-        return DatabaseLocation.parse(url, folder=data)
+    NotFound when there is none in the data folder, unless `is_new`.
+    """
+    from dragoman.cli.configuration import read_config_if_any  # late: YAML and SQLAlchemy take 0.3 s
+    from dragoman.cli.data_folder import require_data_folder  # late: as above
+    from dragoman.store.maintenance.location import DatabaseLocation  # late: as above
+
+    address = url or read_config_if_any(config).database
+    if address:
+        return DatabaseLocation.parse(address, folder=data)
     if not is_new:
         require_data_folder(data)
     return DatabaseLocation.of_folder(data)

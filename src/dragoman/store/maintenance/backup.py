@@ -93,7 +93,7 @@ def copy_pages(source: Path, target: Path, *, progress: Progress) -> Mapping[str
 
 def copy_rows(location: DatabaseLocation, target: Path, *, progress: Progress) -> Mapping[str, int]:
     """Copy the rows of any database into a new file of SQLite; return how many each table has."""
-    backend = SQLiteBackend(target, synchronous="full")
+    backend = SQLiteBackend(target, synchronous="full", exclusive=False)  # the draft is locked
     try:
         report = DatabaseCopy(
             location.backend(exclusive=False), backend, source_name=location.identity, progress=progress
