@@ -8,12 +8,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import (
-    BigInteger,
     Boolean,
     Column,
     ColumnElement,
-    Double,
-    Integer,
     LargeBinary,
     Table,
     Text,
@@ -59,37 +56,28 @@ class TableDigest:
 
 
 class RowFormat:
-    """The form of a table's rows: what drivers return, as the column's type says.
+    """The form of a table's rows: booleans as such, also those of SQLite; all else is the same everywhere.
 
     With `replace_nul`, texts have U+FFFD for U+0000, which Postgres cannot store.
     """
 
     def __init__(self, table: Table, *, replace_nul: bool = False) -> None:
-        self._convert = [converter(column, replace_nul=replace_nul) for column in table.c]
+        self._convert: list[tuple[int, Callable[[Any], Any]]] = []
+        for index, column in enumerate(table.c):
+            if isinstance(column.type, Boolean):
+                self._convert.append((index, bool))
+            elif replace_nul and isinstance(column.type, Text):
+                self._convert.append((index, replace_nuls))
 
     def apply(self, row: Row) -> Row:
         """Return a row in this form."""
-        return tuple(
-            None if value is None else convert(value)
-            for convert, value in zip(self._convert, row, strict=True)
-        )
-
-
-def converter(column: Column[Any], *, replace_nul: bool) -> Callable[[Any], Any]:
-    """Return the function for the values of a column."""
-    match column.type:
-        case Boolean():
-            return bool
-        case BigInteger() | Integer():
-            return int
-        case Double():
-            return float
-        case LargeBinary():
-            return bytes
-        case Text():
-            return replace_nuls if replace_nul else str
-        case other:
-            raise AssertionError(f"{column} has the type {other!r}")
+        if not self._convert:
+            return row
+        values = list(row)
+        for index, convert in self._convert:
+            if values[index] is not None:
+                values[index] = convert(values[index])
+        return tuple(values)
 
 
 def replace_nuls(text: str) -> str:
