@@ -9,6 +9,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
+from dragoman.wire.anthropic.repair import EventRepair, encode_event
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import as_text, parse_lenient_json
@@ -34,6 +35,7 @@ _EVENT_TYPES = frozenset(
 class AnthropicTapDelta(msgspec.Struct, gc=False):
     """The fields of a delta that are read."""
 
+    type: str | None = None
     text: str | None = None
     thinking: str | None = None
     partial_json: str | None = None
@@ -52,6 +54,7 @@ class AnthropicTapEvent(msgspec.Struct, gc=False):
     """The fields of an event that are read."""
 
     type: str | None = None
+    index: int | None = None
     delta: AnthropicTapDelta | None = None
     message: AnthropicTapMessage | None = None
     usage: Any = None
@@ -72,6 +75,7 @@ class AnthropicTap:
         self.text_length = 0
         self._frames = RelayFrameReader(limit=limit)
         self._counts: dict[str, Any] = {}
+        self._repair = EventRepair()
         self._started = False
 
     @property
@@ -116,24 +120,47 @@ class AnthropicTap:
             self.failure = self._frames.failure
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
-        frames = without_done(frames)
-        for index, frame in enumerate(frames):
-            event = read_event(frame)
+        """Return the frames to pass on, as far as there is no failure."""
+        passed_frames: list[bytes] = []
+        for received in without_done(frames):
+            event = read_event(received)
             if event is None:
-                if not _is_ignorable(frame):
-                    self.failure = invalid_frame_error(frame)
-                    return frames[:index]
+                if not _is_ignorable(received):
+                    self.failure = invalid_frame_error(received)
+                    break
+                passed_frames += [received] if is_ping(received) else []
                 continue
-            if has_wrong_name(frame, event):
-                frames = [*frames[:index], NamedFrame(frame, event.type or ""), *frames[index + 1 :]]
-            if event.type == "content_block_delta" and event.delta is not None:
-                delta = event.delta
-                self.text_length += len(delta.text or delta.thinking or delta.partial_json or "")
-            elif not self._record(event, frame):
-                return frames[:index]
-            elif self.done:
-                return frames[: index + 1]
-        return frames
+            frame = NamedFrame(received, event.type or "") if has_wrong_name(received, event) else received
+            if self._count_delta(event):
+                passed_frames.append(frame)
+                continue
+            if not self._record(event, frame):
+                break
+            passed_frames += self._repair_frame(event, frame)
+            if self.done:
+                break
+        return passed_frames
+
+    def _count_delta(self, event: AnthropicTapEvent) -> bool:
+        """Count the text of a delta; return whether it can be passed on as it is."""
+        delta = event.delta
+        if delta is None or event.type != "content_block_delta":
+            return False
+        text = delta.text or delta.thinking or delta.partial_json
+        if not text:
+            return False
+        self.text_length += len(text)
+        return delta.type is not None and event.index is not None and event.index == self._repair.open_index
+
+    def _repair_frame(self, event: AnthropicTapEvent, frame: bytes) -> Sequence[bytes]:
+        """Return the frames to pass on for one: itself if the SDKs can read it."""
+        if event.type not in _EVENT_TYPES:
+            return (frame,)
+        value = parse_event(frame)
+        repaired = self._repair.repair(value)
+        if len(repaired) == 1 and repaired[0] is value:
+            return (frame,)
+        return [NamedFrame(encode_event(each), each["type"]) for each in repaired]
 
     def _record(self, event: AnthropicTapEvent, frame: bytes) -> bool:
         """Record an event; False if it is an error, or an end without a stop reason."""
@@ -162,6 +189,15 @@ class AnthropicTap:
     def _record_usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self._counts |= {name: value for name, value in usage.items() if value is not None}
+
+
+def parse_event(frame: bytes) -> dict[str, Any]:
+    """The object in a frame that `read_event` could read."""
+    try:
+        value = msgspec.json.decode(frame)
+    except _DECODE_ERRORS:
+        value = parse_lenient_json(frame)
+    return value if isinstance(value, dict) else {}
 
 
 def read_event(frame: bytes) -> AnthropicTapEvent | None:
@@ -218,8 +254,15 @@ def without_done(frames: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def _is_ignorable(frame: bytes) -> bool:
-    """Whether invalid JSON can be skipped: an empty frame, or a heartbeat."""
-    return not frame.strip() or (isinstance(frame, NamedFrame) and frame.event == "ping")
+    """Whether invalid JSON can be skipped: an empty frame, or an event of a vendor's own, as a heartbeat."""
+    if isinstance(frame, NamedFrame):
+        return frame.event not in _EVENT_TYPES and frame.event != "error"
+    return frame.strip() in (b"", b"null")
+
+
+def is_ping(frame: bytes) -> bool:
+    """Whether a frame is Anthropic's own heartbeat, whatever it holds."""
+    return isinstance(frame, NamedFrame) and frame.event == "ping"
 
 
 def frame_error(frame: bytes) -> Any:
