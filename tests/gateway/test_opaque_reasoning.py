@@ -117,6 +117,23 @@ def test_opaque_reasoning_goes_back_to_its_provider_unchanged(
 
 
 @pytest.mark.parametrize("read", [final, message])
+@pytest.mark.parametrize("form", FORMS)
+def test_opaque_reasoning_of_two_turns_goes_back_with_its_own_turn(
+    stage: Stage, messages: Pair, form: str, read: Callable[..., Any]
+) -> None:
+    deltas, wanted = FORMS[form]
+    turns: list[dict[str, Any]] = [*HI]
+    for call in (True, False):
+        stage.upstream.play(streamed(deltas, call=call))
+        reply = read(messages.hub, "oai/m", messages=turns)
+        turns += next_turn(reply, call=call)[1:]
+    stage.upstream.play(streamed([], call=False))
+    read(messages.hub, "oai/m", messages=turns)
+    sent = [each for each in stage.upstream.body["messages"] if each["role"] == "assistant"]
+    assert [opaque_fields(each) for each in sent] == [wanted, wanted]
+
+
+@pytest.mark.parametrize("read", [final, message])
 def test_the_signature_of_each_call_goes_back_with_its_call(
     stage: Stage, messages: Pair, read: Callable[..., Any]
 ) -> None:
