@@ -153,6 +153,52 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "https://",
     ),
     "a file of another format": ('providers = { up = "x" }\n', "1: expected a mapping", "space behind"),
+    "a misspelt alias of a fallback": (
+        f"{UP}aliases: {{fast: up/x}}\nfallbacks:\n  fats: [up/x]\n",
+        "5: fallbacks.fats: ",
+        "did you mean 'fast'?",
+    ),
+    "a list for one text": (f"{UP}instructions: [a, b]\n", "3: instructions: ", "expected text"),
+    "a fraction of retries": (
+        "providers:\n  up: {type: ollama, retries: 2.5}\n",
+        "2: providers.up.retries: ",
+        "expected a whole number",
+    ),
+    "namespaces without owners": (
+        f"{UP}spokes: {{namespaces: [stock]}}\n",
+        "3: spokes.namespaces: ",
+        "write `NAME:`",
+    ),
+    "an effect of a spoke": (
+        f"{UP}spokes: {{effects: {{stock.*: reads}}}}\n",
+        "3: spokes.effects.'stock.*': ",
+        "did you mean 'read'?",
+    ),
+    "a policy without dashes": (
+        f"{UP}policy: {{deny: web.*}}\n",
+        "3: policy: ",
+        "each item begins with `- `",
+    ),
+    "an unknown way to balance": (
+        f"{UP}aliases:\n  a: {{models: [up/x, up/y], balance: random}}\n",
+        "4: aliases.a.balance: ",
+        "round_robin",
+    ),
+    "a weight of another model": (
+        f"{UP}aliases:\n  a: {{models: [up/x], balance: weighted, weights: {{up/z: 2}}}}\n",
+        "4: aliases.a.weights.up/z: ",
+        "did you mean 'up/x'?",
+    ),
+    "secrets of a server as a list": (
+        f"{UP}mcp_servers:\n  git: {{command: [uvx, git], secrets: [TOKEN]}}\n",
+        "4: mcp_servers.git.secrets: ",
+        "write `NAME:`",
+    ),
+    "a misspelt embedder": (
+        f"{UP}search: {{embeddings: minlm}}\n",
+        "3: search.embeddings: ",
+        "did you mean 'minilm'?",
+    ),
 }
 
 
