@@ -210,7 +210,7 @@ async def test_what_fails_before_the_answer_begins_is_tried_again(
         (ok(b"<html><title>Sign in</title></html>", "content-type: text/html"), "api_error", "'Sign in'"),
         (ok(b"Hello", "content-type: text/html; charset=utf-8"), "api_error", "web page"),
         (ok(b""), "network", "is empty"),
-        (ok(b"[]"), "api_error", "no choices"),
+        (ok(b"[]"), "network", "is empty"),
         (ok(b'{"error":{"message":"no","code":404}}', "content-type: application/json"), "bad_request", "no"),
         (streamed(sse(*HELLO[:2], done=False)), "network", "without a finish reason"),
         (CHUNKED + piece(sse(*HELLO[:2], done=False)), "network", "127.0.0.1"),

@@ -172,8 +172,8 @@ class AgentConfig(ConfigSection, frozen=True):
     context: ContextConfig = ContextConfig()
     stop_when: tuple[StopConfig, ...] = ()
     on_prepare_step: Name | None = None
-    output: dict[str, Any] | Name | None = None
     after_crash: Literal["resume", "close"] = "resume"
+    output: dict[str, Any] | Name | None = None
 
 
 Patterns: TypeAlias = Name | tuple[Name, ...]
