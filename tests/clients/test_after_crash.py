@@ -31,7 +31,11 @@ def test_a_page_whose_hub_was_killed_gets_one_whole_answer_after_the_restart(
 ) -> None:
     monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
     gate = f"after the kill {sdk}"
-    half = [{"text": ["one ", "two ", "three "]}, {"gate": gate}, {"text": ["four ", "five"]}]
+    half: list[dict[str, Any]] = [
+        {"text": ["one ", "two ", "three "]},
+        {"gate": gate},
+        {"text": ["four ", "five"]},
+    ]
     mark = upstream.teach([{"calls": [calculate("6*7")]}], half)
     killed = start(tmp_path, upstream)
     try:

@@ -173,3 +173,27 @@ async def test_steps_that_were_finished_stay_and_count(
         [run] = await hub.runs()
         [made] = await hub.hub.store.calls.list_for_run(run.id)
         assert (made.record.operation, made.status) == ("time.now", "done")
+
+
+async def test_a_continuation_sent_again_after_a_crash_gets_the_rest_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = {"name": "colour", "description": "Ask.", "inputSchema": {"type": "object"}}
+    steps: list[dict[str, Any]] = [{"tools": [{"name": "colour", "input": {}, "id": "c1"}]}, *ANSWER]
+    config = write_config(tmp_path, steps)
+    second = "select 1 from runs group by session_id having count(*) = 2"
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once=second)
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await hub.post(ask("go", tools=[tool]))
+            [_, waiting] = await hub.messages()
+            waiting["parts"][1] |= {"state": "output-available", "output": "blue"}
+            again = {"id": "s", "messages": [waiting], "trigger": "submit-message", "tools": [tool]}
+            whole = await hub.post(again)
+    async with hub_of(config, copies.taken[0]) as hub:
+        frames = await hub.post(again)
+        assert types(frames).count("start-step") == types(whole).count("start-step") == 1
+        assert text_of(frames) == "So it is."
+        assert [run.status for run in await hub.runs()] == ["finished", "finished"]
+        [_, answer] = await hub.messages()
+        assert answer["parts"][1]["output"] == "blue"

@@ -12,19 +12,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.price import usage_of_error, with_cost
+from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
-from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
+from dragoman.accounts.upstream_answer import AnswerProgress, Batch, UpstreamAnswer
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
@@ -40,7 +40,7 @@ from dragoman.providers.balance import RouteAttempt
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.routing import ModelRoutes, Route
-from dragoman.tracing.interface import NO_TRACING, Tracing
+from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
 from dragoman.usage_record import UsageRecord
 from dragoman.wire.token_estimate import estimate_input
 
@@ -54,6 +54,59 @@ NO_RETRY = RetryPolicy(retries=0)
 NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
+
+# ---- the answer --------------------------------------------------------------------------------------
+
+
+class EventAnswer:
+    """An answer read as batches of events from `Provider.stream`."""
+
+    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
+        self.span = span
+        self.progress = AnswerProgress(model=model)
+        self._batches = batches
+        self._first: Batch | None = None
+        self._records_content = span.records_content
+
+    async def start(self) -> Self:
+        """See `UpstreamAnswer.start`: fetch the first batch."""
+        self._first = await anext(self._batches, None)
+        if self._first is not None:
+            self.progress.started = True
+            self.span.first_byte()
+        return self
+
+    async def receive(self) -> Batch | None:
+        """See `UpstreamAnswer.receive`."""
+        batch, self._first = self._first, None
+        if batch is None:
+            batch = await anext(self._batches, None)
+            if batch is None:
+                return None
+        progress = self.progress
+        if self._records_content:
+            self.span.add(batch)
+        for event in batch:
+            kind = type(event)
+            if kind is e.TextDelta or kind is e.ReasoningDelta:
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+            elif kind is e.ToolInputDelta:
+                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
+            elif isinstance(event, e.FinishStep):
+                self._note_finish(event)
+        return batch
+
+    async def close(self, *, abandoned: bool) -> None:
+        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
+        await self._batches.aclose()
+
+    def _note_finish(self, event: e.FinishStep) -> None:
+        progress = self.progress
+        progress.finish = event
+        progress.usage, progress.finish_reason = event.usage, event.finish_reason
+        progress.model, progress.key = event.model or progress.model, event.key
+        progress.cost = provider_cost(event)
+
 
 # ---- the call ----------------------------------------------------------------------------------------
 

@@ -21,8 +21,11 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.runs.plan import RunPlan
+from dragoman.runs.plan import RunPlan, is_repeat
+from dragoman.runs.repeats import missed_position
+from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
+from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 
@@ -60,6 +63,17 @@ def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
     if agent.timeout is None:
         return None
     return asyncio.get_running_loop().time() + agent.timeout - (time.time() - row.started_at)
+
+
+def continued_position(action: ContinueAnswer, run: HubRun) -> FoldPosition | None:
+    """Return what a client has of an answer that goes on after a crash, if its request began the run before.
+
+    The run itself no longer knows for which request it was begun.
+    """
+    message = run.fold.message()
+    if run.action is not None or action.message_id != message.id or not is_repeat(action, message):
+        return None
+    return missed_position(action, message)
 
 
 def is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:

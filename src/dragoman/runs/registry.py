@@ -36,6 +36,7 @@ from dragoman.runs.live import Follower
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash, remaining_budget
 from dragoman.runs.preparation import (
     continuation,
+    continued_position,
     deadline,
     is_waiting_for,
     new_row,
@@ -84,19 +85,22 @@ class ToolboxFactory(Protocol):
 class StartedRun(msgspec.Struct, frozen=True):
     """The run of a request: new, or that of an earlier request that was the same.
 
-    `replay`: what is sent of the part that is over: nothing, the whole `message`, or what this `run` added.
+    `replay`: what is sent of the part that is over: nothing, the whole `message`, what this `run` added, or
+    what is behind a position.
     """
 
     run: HubRun
-    replay: Literal["message", "run"] | None = None
+    replay: Literal["message", "run"] | FoldPosition | None = None
 
     def follow(self) -> Follower:
         """Follow the run."""
-        return (
-            self.run.follow_from_start()
-            if self.replay == "run"
-            else self.run.follow(replay=self.replay is not None)
-        )
+        match self.replay:
+            case "run":
+                return self.run.follow_from_start()
+            case FoldPosition():
+                return self.run.follow(replay=True, position=self.replay)
+            case _:
+                return self.run.follow(replay=self.replay is not None)
 
 
 class RunRegistry:
@@ -213,6 +217,9 @@ class RunRegistry:
         if active is not None:
             if is_same_action(active.action, action):
                 return StartedRun(active, replay="run")
+            position = continued_position(action, active)
+            if position is not None:
+                return StartedRun(active, replay=position)
             earlier = [message for message in stored if message.id != active.row.message_id]
             plan = make_plan(action, [*earlier, active.fold.message()], new_id="")
             if not plan.input_events:  # an old tab must not stop the run

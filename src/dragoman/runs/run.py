@@ -22,7 +22,7 @@ from dragoman.store import runs as rows
 from dragoman.store.spill_file import SpillFile
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
-from dragoman.unfold import current_position
+from dragoman.unfold import START_POSITION, FoldPosition, current_position
 from dragoman.wire.ui.client_request import ChatAction
 
 log = logging.getLogger(__name__)
@@ -126,9 +126,9 @@ class HubRun:
         )
         self._task.add_done_callback(lambda _: timer.cancel())
 
-    def follow(self, *, replay: bool = False) -> Follower:
-        """Follow the run: from now on, or with `replay` from the start of the message."""
-        return self.tail.follow(replay=replay)
+    def follow(self, *, replay: bool = False, position: FoldPosition = START_POSITION) -> Follower:
+        """Follow the run: from now on, or with `replay` from a position, by default the message's start."""
+        return self.tail.follow(replay=replay, position=position)
 
     def follow_from_start(self) -> Follower:
         """Follow the run from its own start: without what earlier runs have added to the message."""
