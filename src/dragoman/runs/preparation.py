@@ -25,6 +25,7 @@ from dragoman.runs.plan import RunPlan, is_repeat
 from dragoman.runs.repeats import missed_position
 from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
+from dragoman.store.sessions import Session
 from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
@@ -38,6 +39,11 @@ def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ..
         agent=row.agent,
         tools=row.tools,
     )
+
+
+def new_session(request: ChatRequest, *, owner: str, now: float) -> Session:
+    """Return the session that a request begins."""
+    return Session(id=request.session_id, owner=owner, created_at=now, updated_at=now)
 
 
 def new_row(

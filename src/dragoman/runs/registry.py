@@ -21,7 +21,6 @@ from dragoman.agent.approvals import (
     stored_answer,
 )
 from dragoman.agent.loop import Loop
-from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import DragomanError, Forbidden, NotFound, RunActive, Unauthorized, Unavailable
 from dragoman.identity import Identity
@@ -40,6 +39,7 @@ from dragoman.runs.preparation import (
     deadline,
     is_waiting_for,
     new_row,
+    new_session,
     store_answers,
     with_inputs,
 )
@@ -355,12 +355,9 @@ class RunRegistry:
         cut_off: CutOffRun | None = None,
     ) -> HubRun:
         """Start a run, or let one go on that a crash `cut_off`."""
-        if self._closed:
-            raise Unavailable("the hub is shutting down", hint="retry the request")
+        self._check_open()
         now, action = time.time(), request.action
-        session = existing or Session(
-            id=request.session_id, owner=identity.owner, created_at=now, updated_at=now
-        )
+        session = existing or new_session(request, owner=identity.owner, now=now)
         resolved = self._resolve_agent(request, session, identity=identity)
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
@@ -369,11 +366,22 @@ class RunRegistry:
             row = new_row(request, run_plan, agent=agent, identity=identity, now=now)
         else:
             run_plan, row = plan_after_crash(cut_off.answer, stored), cut_off.row
-        context = await self._context(row, run_plan, agent=agent, identity=identity, cut_off=cut_off)
+        context = Context(
+            identity=identity,
+            run_id=row.id,
+            session_id=row.session_id,
+            agent=agent.name,
+            deadline=deadline(agent, row),
+            budget=await remaining_budget(
+                agent, run_plan.assistant, session_id=row.session_id, store=self._store, is_new=not stored
+            ),
+            for_model=True,
+            key_scope=row.message_id,
+            earlier_calls=None if cut_off is None else cut_off.calls,
+        )
         tools = (*agent.client_tools, *request.tools)
         toolbox = await self.toolbox(agent.operations, tools, context=context)
-        inputs = await store_answers(run_plan, toolbox, by=identity)
-        run_plan = replace(run_plan, input_events=inputs)
+        run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
         await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
@@ -389,34 +397,9 @@ class RunRegistry:
         self._register(run, identity)
         return run
 
-    async def _context(
-        self,
-        row: rows.RunRecord,
-        run_plan: RunPlan,
-        *,
-        agent: AgentSpec,
-        identity: Identity,
-        cut_off: CutOffRun | None,
-    ) -> Context:
-        """Return the context of the run's calls."""
-        budget = await remaining_budget(
-            agent,
-            run_plan.assistant,
-            session_id=row.session_id,
-            store=self._store,
-            is_new=cut_off is None and not run_plan.assistant.parts,
-        )
-        return Context(
-            identity=identity,
-            run_id=row.id,
-            session_id=row.session_id,
-            agent=agent.name,
-            deadline=deadline(agent, row),
-            budget=budget,
-            for_model=True,
-            key_scope=row.message_id,
-            earlier_calls=None if cut_off is None else cut_off.calls,
-        )
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the hub is shutting down", hint="retry the request")
 
     async def _store_begin(
         self,
