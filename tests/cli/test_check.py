@@ -162,6 +162,7 @@ def test_the_meaning_comes_as_json_for_programs(run: Run, tmp_path: Path) -> Non
             "files": None,
             "spokes": {"namespaces": {}, "reserved": []},
         },
+        "database": None,
         "warnings": [],
     }
 

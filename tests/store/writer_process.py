@@ -1,4 +1,4 @@
-"""A process that writes until it is killed and prints what was acknowledged: `FOLDER NAME`.
+"""A process that writes until it is killed and prints what was acknowledged: `FOLDER NAME [URL]`.
 
 A line is `session message position text`; it is printed after the write has returned.
 """
@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from dragoman.store.store import Store
+from dragoman.store.store import DatabaseSettings, Store
 from tests.store.samples import FINISHED, assistant, run, session, text, user
 
 SESSIONS = 6
@@ -44,11 +44,12 @@ def tell(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-async def main(folder: Path, name: str) -> None:
-    async with await Store.open(folder) as store, asyncio.TaskGroup() as group:
+async def main(folder: Path, name: str, url: str | None = None) -> None:
+    opened = await Store.open(folder, database=DatabaseSettings(url))
+    async with opened as store, asyncio.TaskGroup() as group:
         for number in range(SESSIONS):
             group.create_task(chronicle(store, f"{name}-{number}"))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -13,6 +13,8 @@ from dragoman.cli.options import AsJson, ConfigFile, Places
 from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
 from dragoman.errors import ConfigError
 
+MAX_CLOCK_SKEW = 2.0  # seconds
+HUB_CONNECTIONS = 8  # a writer, four readers, the lock, and two while it recovers from an outage
 EPILOG = examples(
     ("dragoman check", "check ./dragoman.yaml and the environment"),
     ("dragoman check --config hub.yaml && systemctl reload dragoman", "reload only a valid configuration"),
@@ -27,18 +29,20 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, which agents others can
     call, when agents end their answers, the policy, and what operations may reach. Everything that `serve`
     refuses is an error here too: the modules and files that the configuration names are loaded. Nothing is
-    sent to any provider, and no MCP server is started.
+    sent to any provider, and no MCP server is started. A Postgres database is looked at and not changed: its
+    version and tables, how far its clock is off, and its connections.
     """
     from dragoman.cli.config_summary import explain_config  # late: YAML and the server take 0.3 s
     from dragoman.cli.configuration import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above
-    from dragoman.server.app.startup_check import check_startup  # late: as above
+    from dragoman.server.app.startup_check import check_database, check_startup  # late: as above
 
     configure_logging("error", as_json=False)
     chosen, source = choose_config(config, operations or ())
     with locating_errors(source):
         meaning = explain_config(chosen, os.environ)
         unknown_names = asyncio.run(check_startup(chosen, os.environ))
+        meaning["database"] = asyncio.run(check_database(chosen))
     if is_file_source(source) and Path(source).is_file():
         unknown_names = [locate_error(ConfigError(name), Path(source)).message for name in unknown_names]
     if json:
@@ -52,6 +56,7 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     print_agents(meaning)
     print_policy(meaning)
     print_reach(meaning)
+    print_database(meaning)
     print_warnings(meaning)
     for name in unknown_names:
         print_note(f"WARNING: {name}")
@@ -150,6 +155,42 @@ def print_reach(explanation: Mapping[str, Any]) -> None:
     print_table(("OPERATIONS", "REACH"), rows)
 
 
+def print_database(explanation: Mapping[str, Any]) -> None:
+    """Print what the Postgres database is; nothing for SQLite."""
+    found = explanation["database"]
+    if found is None or found["problem"] is not None:
+        return
+    tables = f"revision {found['revision']}" if found["revision"] else "none yet; the hub creates them"
+    if found["revision"] not in (None, found["programRevision"]):
+        tables += f"; the hub migrates them to {found['programRevision']}"
+    rows = [
+        ("address", found["url"]),
+        ("server", f"Postgres {found['version']}"),
+        ("tables", f"in schema {found['schema']}: {tables}"),
+        ("clock", f"{found['clockSkew']:+.1f} s"),
+        ("connections", f"{found['connections']} of max_connections {found['maxConnections']}"),
+        ("used by", found["usedBy"] or "no hub"),
+    ]
+    print_line("")
+    print_table(("DATABASE", ""), rows)
+
+
+def database_warnings(found: Mapping[str, Any] | None) -> list[str]:
+    """Return what may go wrong with a Postgres database."""
+    if found is None:
+        return []
+    if found["problem"] is not None:
+        return [f"the database cannot be reached now: {found['problem']}"]
+    warnings = []
+    if abs(found["clockSkew"]) > MAX_CLOCK_SKEW:
+        warnings.append(
+            f"the database's clock is {found['clockSkew']:+.1f} s off this machine's: set both by NTP"
+        )
+    if found["maxConnections"] - found["connections"] < HUB_CONNECTIONS:
+        warnings.append(f"a hub needs {HUB_CONNECTIONS} connections to the database, and it has fewer left")
+    return warnings
+
+
 def describe_hosts(web: Mapping[str, Any]) -> str:
     parts = [", ".join(web["allow"]) or "public hosts"]
     parts += [f"not {', '.join(web['deny'])}"] if web["deny"] else []
@@ -186,5 +227,5 @@ def print_warnings(explanation: Mapping[str, Any]) -> None:
         for agent in explanation["agents"]
         for model in agent["unpriced"]
     ]
-    for each in warnings:
+    for each in warnings + database_warnings(explanation["database"]):
         print_note(f"WARNING: {each}")

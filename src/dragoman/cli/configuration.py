@@ -10,7 +10,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from dragoman.cli.local import is_installed
-from dragoman.config import Config, ProviderConfig, config_variables, locate_error, read_config
+from dragoman.config import (
+    DATABASE_VARIABLE,
+    Config,
+    ProviderConfig,
+    config_variables,
+    locate_error,
+    parse_config,
+    read_config,
+)
 from dragoman.errors import ConfigError
 
 DEFAULT_FILE = Path("dragoman.yaml")
@@ -107,21 +115,31 @@ def find_config_file() -> Path | None:
     return None
 
 
-def choose_config(file: Path | None, operations: Sequence[str] = ()) -> tuple[Config, str]:
+def choose_config(
+    file: Path | None, operations: Sequence[str] = (), *, database: str | None = None
+) -> tuple[Config, str]:
     """Return the configuration with further operations from `operations`, and where it comes from.
 
     Without one: the providers whose keys are in the environment, else the local model. ConfigError with an
-    example when there is neither.
+    example when there is neither. `database`, else `DRAGOMAN_DATABASE`, goes over the file's URL.
     """
+    config, source = find_config(file)
+    url = database or os.environ.get(DATABASE_VARIABLE) or config.database
+    parse_config({"database": url}, source="--database" if database else DATABASE_VARIABLE)
+    return replace(add_operations(config, operations), database=url), source
+
+
+def find_config(file: Path | None) -> tuple[Config, str]:
+    """Return the configuration as it is, and where it comes from."""
     path = file or find_config_file()
     if path is not None:
-        return add_operations(read_config(path), operations), str(path)
+        return read_config(path), str(path)
     if config_variables(os.environ):
-        return add_operations(read_config(None), operations), "the environment"
+        return read_config(None), "the environment"
     if (from_keys := config_from_keys(os.environ)) is not None:
-        return add_operations(from_keys[0], operations), from_keys[1]
+        return from_keys
     if is_installed():
-        return add_operations(local_config(), operations), LOCAL_MODEL_SOURCE
+        return local_config(), LOCAL_MODEL_SOURCE
     raise ConfigError("No configuration was found, so no model could answer.", hint=EXAMPLE)
 
 

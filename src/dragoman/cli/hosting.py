@@ -33,6 +33,7 @@ from dragoman.server.connection_limits import ConnectionLimits, ConnectionTable
 from dragoman.server.http_protocol import LimitedHttpProtocol
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.store.private_files import set_private_umask
+from dragoman.store.store import shown_url
 
 BACKLOG = 2048
 MAX_UNSENT = 131_072  # bytes
@@ -277,7 +278,10 @@ def watch_signals(stop: Callable[[], None]) -> None:
 
 async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     """Print the setup of this hub, and warnings about what is missing."""
-    print_note(f"{options.source}; model {options.config.model or 'none'}; data in {options.data.absolute()}")
+    place = f"data in {options.data.absolute()}"
+    if options.config.database is not None:
+        place = f"data in {shown_url(options.config.database)} and {options.data.absolute()}"
+    print_note(f"{options.source}; model {options.config.model or 'none'}; {place}")
     print_note(f"API reference: {hosted.url}/docs")
     if not options.config.providers:
         print_note("WARNING: no provider is configured, so no model can answer", level="warning")

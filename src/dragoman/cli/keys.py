@@ -22,7 +22,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dragoman.cli.data_folder import create_data_folder, require_data_folder
+from dragoman.cli.data_folder import create_data_folder, find_database, require_data_folder
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import NotFound
@@ -307,13 +307,23 @@ def revoke(id: Id, *, data: Data = DEFAULT_DATA) -> None:
 
 
 def run_with_store(
-    data: Path, work: Callable[[Store], Awaitable[T]], *, master: MasterKey | None = None
+    data: Path,
+    work: Callable[[Store], Awaitable[T]],
+    *,
+    config: Path | None = None,
+    master: MasterKey | None = None,
 ) -> T:
-    """Run `work` on the store of a data folder and return its result; `master` decrypts the secrets."""
-    from dragoman.store.store import Store  # late: SQLAlchemy takes 0.2 s, and --help should not
+    """Run `work` on the store of a data folder and return its result; `master` decrypts the secrets.
+
+    `config` is the configuration that may name another database, ./dragoman.yaml for None.
+    """
+    # late: SQLAlchemy takes 0.2 s, and --help should not
+    from dragoman.store.store import DatabaseSettings, Store  # late: as above
+
+    database = DatabaseSettings(find_database(config))
 
     async def run() -> T:
-        async with await Store.open(data, exclusive=False, master_key=master) as store:
+        async with await Store.open(data, database=database, exclusive=False, master_key=master) as store:
             return await work(store)
 
     return asyncio.run(run())

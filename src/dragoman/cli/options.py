@@ -28,6 +28,14 @@ Data: TypeAlias = Annotated[
     Path,
     typer.Option(envvar="DRAGOMAN_DATA", callback=note_data_source, help="The hub's data folder."),
 ]
+Database: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="DRAGOMAN_DATABASE",
+        metavar="URL",
+        help="A Postgres database, postgresql://…",
+    ),
+]
 Hub: TypeAlias = Annotated[
     str | None,
     typer.Option(envvar="DRAGOMAN_HUB", metavar="URL", help=f"A running hub, such as {DEFAULT_HUB}."),

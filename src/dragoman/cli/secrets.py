@@ -40,9 +40,8 @@ def set_secret(id: Id, *, data: Data = DEFAULT_DATA, config: ConfigFile = None) 
     """
     master = require_master_key(config)
     value = read_value()
-    run_with_store(
-        create_data_folder(data, config=config), lambda store: store.secrets.put(id, value), master=master
-    )
+    folder = create_data_folder(data, config=config)
+    run_with_store(folder, lambda store: store.secrets.put(id, value), config=config, master=master)
     print_note(f"secret {id} is stored, encrypted with the master key {master.fingerprint}")
 
 
@@ -97,7 +96,8 @@ def rotate(
     values that it has read; give it the new key when you restart it.
     """
     old, new = require_master_key(config), new_master_key(write, new_key_file)
-    count = run_with_store(require_data_folder(data), lambda store: store.secrets.rotate(new), master=old)
+    folder = require_data_folder(data)
+    count = run_with_store(folder, lambda store: store.secrets.rotate(new), config=config, master=old)
     what = "1 secret is" if count == 1 else f"{count} secrets are"
     print_note(f"{what} sealed with the master key {new.fingerprint}; {old.fingerprint} opens none now")
 

@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Places
+from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Database, Places
 from dragoman.cli.terminal import examples, use_json_lines
 
 EPILOG = examples(
     ("dragoman serve", "with ./dragoman.yaml, at http://127.0.0.1:8000"),
     ("dragoman serve --config hub.yaml --data /var/lib/hub --port 9000", "with its own files and port"),
+    ("dragoman serve --database postgresql://hub@db.example/hub", "with its data in Postgres"),
     ("dragoman serve --no-auth", "without keys, for this machine only"),
     ("dragoman serve --operations ./my_tools.py", "with operations of your own"),
 )
@@ -23,6 +24,7 @@ def serve(
     *,
     config: ConfigFile = None,
     data: Data = DEFAULT_DATA,
+    database: Database = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     no_auth: Annotated[
@@ -45,12 +47,12 @@ def serve(
 
     if log_json:
         use_json_lines()
-    chosen, source = choose_config(config, operations or ())
+    chosen, source = choose_config(config, operations or (), database=database)
     with locating_errors(source):
         run_service(
             ServeOptions(
                 chosen,
-                lambda: choose_config(config, operations or ())[0],
+                lambda: choose_config(config, operations or (), database=database)[0],
                 Path(data),
                 host=host,
                 port=port,

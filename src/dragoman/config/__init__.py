@@ -1,7 +1,7 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
 from dragoman.config.environment import config_variables
-from dragoman.config.loader import locate_error, parse_config, read_config
+from dragoman.config.loader import DATABASE_VARIABLE, locate_error, parse_config, read_config, read_database
 from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
 from dragoman.config.sections import (
     AgentConfig,
@@ -23,6 +23,7 @@ from dragoman.config.sections import (
 )
 
 __all__ = [
+    "DATABASE_VARIABLE",
     "AgentConfig",
     "AliasConfig",
     "Config",
@@ -46,5 +47,6 @@ __all__ = [
     "master_key",
     "parse_config",
     "read_config",
+    "read_database",
     "read_key",
 ]

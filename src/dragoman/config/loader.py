@@ -18,6 +18,7 @@ from dragoman.config.yaml_document import ConfigDocument, read_document
 from dragoman.errors import ConfigError
 
 DOCS_HINT = "docs/configuration.md lists every field"
+DATABASE_VARIABLE = "DRAGOMAN_DATABASE"
 MAX_PROBLEMS = 20  # faults that are told at once
 
 
@@ -33,6 +34,24 @@ def read_config(path: Path | None, environ: Mapping[str, str] | None = None) -> 
     )
     apply_environment(document, around)
     return _validate(document, source=source)
+
+
+def read_database(path: Path | None, environ: Mapping[str, str]) -> str | None:
+    """Return the URL of the database: of `DRAGOMAN_DATABASE`, else of a configuration; None for SQLite.
+
+    The other fields of the file are not checked: who looks after the data may not need them to be right.
+    Raises ConfigError when the file cannot be read, or the URL is not one.
+    """
+    url: Any = environ.get(DATABASE_VARIABLE)
+    if not url:
+        source = "the environment" if path is None else str(path)
+        text = None if path is None else _read_file(path)
+        document = ConfigDocument() if text is None else read_document(text, source=source, environ=environ)
+        apply_environment(document, environ)
+        url = document.value.get("database") if isinstance(document.value, dict) else None
+    if not url:
+        return None
+    return parse_config({"database": url}, source="the database").database
 
 
 def locate_error(error: ConfigError, path: Path, *, environ: Mapping[str, str] | None = None) -> ConfigError:

@@ -433,6 +433,9 @@ class Config(ConfigSection, frozen=True):
     telemetry: TelemetryConfig = TelemetryConfig()
     metrics: MetricsConfig = MetricsConfig()
 
+    def __repr__(self) -> str:
+        return f"Config(model={self.model!r})"  # the URL of a database holds a password
+
     @property
     def grace(self) -> float | None:
         """`disconnect_grace` in seconds, None for `never`."""

@@ -248,6 +248,15 @@ def is_http_url(url: str) -> bool:
         return False
 
 
+DATABASE_SCHEMES = ("postgresql://", "postgres://")
+
+
+def _database_problems(config: Config) -> Iterator[ConfigProblem]:
+    if config.database is not None and not config.database.startswith(DATABASE_SCHEMES):
+        text = "must be a URL that begins with postgresql://; without it, SQLite keeps the data in the folder"
+        yield ConfigProblem(("database",), text)  # without its value, which may hold a password
+
+
 KEY_FIELDS = ("api_key_env", "api_key_file", "api_key_secret")
 # Fields of some types of provider only. Set for another type, they would have no effect, unnoticed.
 _TYPES_OF_FIELD = {
@@ -278,6 +287,7 @@ def config_problems(config: Config) -> Iterator[ConfigProblem]:
     for name, provider in config.providers.items():
         for rule in _PROVIDER_RULES:
             yield from rule(name, provider)
+    yield from _database_problems(config)
     yield from _limit_problems(config.limits)
     yield from _retention_problems(config.retention)
     yield from _network_problems(config.http.shared_addresses, path=("http", "shared_addresses"))

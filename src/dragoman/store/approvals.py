@@ -112,7 +112,7 @@ class ApprovalRepository:
                 return to_approval(pending)
             connection.execute(self._sql.insert, params)
             if approval.call_id is not None:
-                connection.execute(self._sql.suspend_call, {"call_id": approval.call_id})
+                connection.execute_batched(self._sql.suspend_call, {"call_id": approval.call_id})
             return approval
 
         return await self._database.write(job)

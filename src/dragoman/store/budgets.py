@@ -109,7 +109,7 @@ class BudgetRepository:
         def job(connection: DatabaseConnection) -> None:
             for charge in charges:
                 where = {"of": charge.scope, "within": charge.window}
-                connection.execute(self._sql.settle, {**where, "back": reserved, "amount": spent})
+                connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": spent})
 
         return job
 

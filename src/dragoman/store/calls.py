@@ -109,8 +109,8 @@ class CallRepository:
         """Insert the call before it runs. Raises Conflict when its id is taken."""
         params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
 
-        def job(connection: DatabaseConnection) -> int:
-            return connection.execute(self._sql.insert, params)
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute_batched(self._sql.insert, params)
 
         if wait:
             await self._database.write(job)
@@ -144,8 +144,8 @@ class CallRepository:
         params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
         params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
 
-        def job(connection: DatabaseConnection) -> int:
-            return connection.execute(self._sql.end, params)
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute_batched(self._sql.end, params)
 
         def failed(error: Exception) -> None:
             log.error("cannot record the end of call %s: %s", call_id, error)
@@ -167,7 +167,7 @@ class CallRepository:
 
         def job(connection: DatabaseConnection) -> None:
             if connection.fetch_one(self._sql.find_pending, {"id": call_id}) is not None:
-                connection.execute(self._sql.give_up, params)
+                connection.execute_batched(self._sql.give_up, params)
 
         await self._database.write(job)
 

@@ -133,9 +133,11 @@ class MessageRepository:
             if appended:
                 connection.execute_many(self._tails_sql.upsert, appended)
             if changes.count is not None:
-                connection.execute(self._sql.delete_parts_from, {**this, "count": changes.count})
+                connection.execute_batched(self._sql.delete_parts_from, {**this, "count": changes.count})
             if changes.metadata is not None:
-                connection.execute(self._sql.update_metadata, {**this, "metadata": changes.metadata.decode()})
+                connection.execute_batched(
+                    self._sql.update_metadata, {**this, "metadata": changes.metadata.decode()}
+                )
 
         return job
 
@@ -193,7 +195,7 @@ class MessageRepository:
             "metadata": encode_json(message.metadata),
             "created_at": self._clock(),
         }
-        connection.execute(self._sql.insert_head, head)
+        connection.execute_batched(self._sql.insert_head, head)
         self.write_parts_job(session_id, message.id, changed=encode_parts(message.parts))(connection)
 
     def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
@@ -202,7 +204,9 @@ class MessageRepository:
             self.replace_job(session_id, message)(connection)
         elif message.metadata is not None:
             this = {"session_id": session_id, "id": message.id}
-            connection.execute(self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)})
+            connection.execute_batched(
+                self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)}
+            )
 
     async def _read(self, params: dict[str, Any], queries: MessageQueries) -> Sequence[Message]:
         def query(

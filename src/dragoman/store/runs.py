@@ -229,7 +229,9 @@ class RunRepository:
         if not connection.execute(self._sql.insert, run_params(run)):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
-        connection.execute(self._sql.touch_session, {"id": run.session_id, "updated_at": run.started_at})
+        connection.execute_batched(
+            self._sql.touch_session, {"id": run.session_id, "updated_at": run.started_at}
+        )
 
     async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -32,6 +33,9 @@ from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.usage import UsageRepository
+
+if TYPE_CHECKING:
+    from dragoman.store.postgres.backend import PostgresBackend
 
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
@@ -144,10 +148,35 @@ class Store:
         await self.close()
 
 
+def shown_url(url: str) -> str:
+    """Return the URL of a database without passwords and parameters."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        user = f"{quote(unquote(parts.username))}@" if parts.username else ""
+    except ValueError:  # such as an address without its bracket
+        return f"{url.partition(':')[0]}://…"
+    return f"{parts.scheme}://{user}{host}{parts.path}"
+
+
+def url_secrets(url: str) -> set[str]:
+    """Return what in the URL of a database must not be shown: passwords, as written and as meant."""
+    text, query = url.partition("?")[::2]
+    written = [text.partition("://")[2].rpartition("@")[0].partition(":")[2]]
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    written += [value for name, _, value in pairs if "password" in name]
+    return {form for value in written for form in (value, unquote(value)) if form}
+
+
 def choose_backend(folder: Path, database: DatabaseSettings, *, exclusive: bool = True) -> Backend:
     """Return the backend of a data folder: SQLite in it, or Postgres at a URL. Raises ConfigError."""
     if database.url is None:
         return SQLiteBackend(folder / DATABASE_FILE, synchronous=database.synchronous, exclusive=exclusive)
+    return postgres_backend(database.url, folder=folder, exclusive=exclusive)
+
+
+def postgres_backend(url: str, *, folder: Path | None = None, exclusive: bool) -> PostgresBackend:
+    """Return the backend of a Postgres database. Raises ConfigError for a URL that cannot be read."""
     try:
         # late: psycopg is an extra, and SQLite needs none of it
         from dragoman.store.postgres.backend import PostgresBackend  # late: as above
@@ -158,4 +187,4 @@ def choose_backend(folder: Path, database: DatabaseSettings, *, exclusive: bool 
             "a Postgres database needs the package psycopg, which is not installed",
             hint="pip install 'dragoman[postgres]'",
         ) from None
-    return PostgresBackend(database.url, folder=folder, exclusive=exclusive)
+    return PostgresBackend(url, folder=folder, exclusive=exclusive)

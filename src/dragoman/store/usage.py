@@ -59,7 +59,7 @@ class UsageRepository:
         params = record_params(record)
 
         def job(connection: DatabaseConnection) -> None:
-            connection.execute(self._sql.insert, params)
+            connection.execute_batched(self._sql.insert, params)
 
         return job
 
@@ -72,7 +72,7 @@ class UsageRepository:
             for size, sql in self._sql.insert_missing:
                 while len(rows) - at >= size:
                     values = chain.from_iterable(rows[at : at + size])
-                    connection.execute(sql, dict(zip(PARAMETER_NAMES, values, strict=False)))
+                    connection.execute_batched(sql, dict(zip(PARAMETER_NAMES, values, strict=False)))
                     at += size
 
         return job

@@ -10,18 +10,20 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-from dragoman.cli.data_folder import require_data_folder
+from dragoman.cli.data_folder import find_database, require_data_folder
 from dragoman.cli.hub_client.client import HubClient, HubResponse
 from dragoman.config import Config
 from dragoman.errors import ProviderError
 from dragoman.server.app.attached import attach_to_config, attach_to_data
+from dragoman.store.store import DatabaseSettings
 
 
 @asynccontextmanager
 async def connect_to_data(data: Path) -> AsyncIterator[HubClient]:
     """Open a client of a data folder, as its operator. NotFound when it holds no hub's data."""
+    folder, url = require_data_folder(data), find_database()
     async with (
-        attach_to_data(require_data_folder(data)) as app,
+        attach_to_data(folder, DatabaseSettings(url)) as app,
         HubClient(AsgiTransport(app), all_owners=True) as client,
     ):
         yield client

@@ -44,16 +44,16 @@ from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
-from dragoman.store.store import Store
+from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
 
 NEEDS_HUB = "This needs a running hub."
 HUB_HINT = "start one with `dragoman serve`, and name it with --hub"
 
 
 @asynccontextmanager
-async def attach_to_data(data: Path) -> AsyncIterator[ASGIApp]:
+async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABASE) -> AsyncIterator[ASGIApp]:
     """Serve a data folder beside the hub that may run there: sessions, calls, approvals, usage."""
-    async with await Store.open(data, exclusive=False) as store:
+    async with await Store.open(data, database=database, exclusive=False) as store:
         yield build_attached_app(
             session_routes(SessionHandlers(store, runs=None)),
             call_routes(CallHandlers(store, abort=refuse_abort)),

@@ -32,7 +32,7 @@ from dragoman.server.app.providers import secret_names
 from dragoman.server.version import version
 from dragoman.store.encryption import MasterKey
 from dragoman.store.runs import RunRecord
-from dragoman.store.store import DatabaseSettings, Store
+from dragoman.store.store import DatabaseSettings, Store, url_secrets
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
 
@@ -72,6 +72,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         """Open the services; `stack` closes them."""
         tracing = environment.tracing or build_tracing(config, environment.secrets)
         stack.push_async_callback(tracing.close)
+        environment.secrets.update(url_secrets(config.database or ""))
         store = await Store.open(
             environment.data,
             database=DatabaseSettings(config.database, config.synchronous),

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import msgspec
 import psycopg
 from psycopg import errors
 from psycopg.types.numeric import IntLoader
@@ -16,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
-from dragoman.store.connection import CommitUncertain, OutageScope
+from dragoman.store.connection import CommitUncertain, OutageScope, Row
 from dragoman.store.postgres.connection import (
     BEGIN_READING,
     BEGIN_WRITING,
@@ -25,9 +26,10 @@ from dragoman.store.postgres.connection import (
     is_closed,
     run_command,
 )
-from dragoman.store.postgres.schema import DIALECT, needs_migration, upgrade_schema
+from dragoman.store.postgres.schema import DIALECT, current_revision, needs_migration, upgrade_schema
 from dragoman.store.postgres.url import describe_url, parse_url
 from dragoman.store.private_files import make_private_folder
+from dragoman.store.schema import HEAD, is_known_revision, newer_schema
 from dragoman.store.sqlite import lock_folder
 
 HUB_LOCK = 0x64726167  # the class of advisory locks that hubs hold; the key is the schema
@@ -40,6 +42,10 @@ FROM pg_locks locks JOIN pg_stat_activity activity USING (pid)
 WHERE locks.locktype = 'advisory' AND locks.classid = %s AND locks.granted
     AND locks.objid = (hashtext(current_schema())::bigint & 4294967295)::oid
     AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+INSPECT = """
+SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('server_version'), current_schema(),
+    current_setting('max_connections'), (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL)
 """
 # A lock is waited for as long as SQLite waits for its one; a frozen process does not keep its locks for ever.
 # Statements are short, and compiling them to machine code takes longer than running them.
@@ -59,6 +65,24 @@ HINTS = {
     "with target_session_attrs=read-write",
 }
 CONNECT_HINT = "check that the server runs and that the URL names its host, port, database and user"
+
+
+class DatabaseReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a database is: its version, the revision of its tables (None without any), the connections to it.
+
+    `clock_skew` is by how many seconds the server's clock is ahead of this machine's; `used_by` is the hub
+    that has it.
+    """
+
+    url: str
+    version: str
+    schema: str
+    revision: str | None
+    program_revision: str = HEAD
+    clock_skew: float
+    max_connections: int
+    connections: int
+    used_by: str | None
 
 
 class PostgresBackend:
@@ -105,6 +129,35 @@ class PostgresBackend:
             failure = self.translate_error(error)
         else:
             return
+        raise failure
+
+    def inspect(self) -> DatabaseReport:
+        """Look at the database without changing it. Raises StoreError when it cannot be used."""
+        try:
+            with closing(self._open()) as raw:
+                if fetch_value(raw, "SELECT current_schema()") is None:
+                    raise self._missing_schema()
+                revision = current_revision(raw, self._shown_url)
+                if revision is not None and not is_known_revision(revision):
+                    raise newer_schema(self._shown_url, revision)
+                before = time.time()
+                row = raw.execute(INSPECT).fetchone()
+                skew = float(row[0]) - (before + time.time()) / 2 if row else 0.0
+                values = [str(value) for value in row[1:]] if row else ["", "", "0", "0"]
+                holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = self.translate_error(error)
+        else:
+            return DatabaseReport(
+                url=self._shown_url,
+                version=values[0],
+                schema=values[1],
+                revision=revision,
+                clock_skew=skew,
+                max_connections=int(values[2]),
+                connections=int(values[3]),
+                used_by=describe_holder(holder) if holder else None,
+            )
         raise failure
 
     def connect(self, *, writing: bool) -> PostgresConnection:
@@ -196,19 +249,19 @@ class PostgresBackend:
         deadline = time.monotonic() + LOCK_SECONDS
         while not (is_taken := fetch_value(raw, TAKE_LOCK, HUB_LOCK)):
             if is_taken is None:
-                raise StoreError(
-                    f"cannot use the database {self._shown_url!r}: its search_path names no schema",
-                    hint=HINTS["3F000"],
-                )
+                raise self._missing_schema()
             if time.monotonic() > deadline:
                 holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
-                named = "{2!r} at {1} (server process {0})".format(*holder) if holder else "unknown"
+                named = describe_holder(holder) if holder else "unknown"
                 raise StoreError(
                     f"the database {self._shown_url!r} is in use by another hub: {named}",
                     hint="several hubs cannot share one database yet: stop that one first, "
                     "or give this one a database of its own",
                 )
             time.sleep(LOCK_INTERVAL)
+
+    def _missing_schema(self) -> StoreError:
+        return self._store_error("its search_path names no schema", state="3F000")
 
     def _unlock(self) -> None:
         raw, self._lock_connection = self._lock_connection, None
@@ -242,6 +295,11 @@ def fetch_value(raw: RawConnection, sql: str, *values: Any) -> Any:
     """Return the first value of the first row."""
     row = raw.execute(sql, values).fetchone()
     return row[0] if row else None
+
+
+def describe_holder(holder: Row) -> str:
+    """Return the hub of a row of FIND_HOLDER, in words."""
+    return "{2!r} at {1} (server process {0})".format(*holder)
 
 
 def primary_message(error: psycopg.Error) -> str:
