@@ -110,7 +110,7 @@ def is_busy(session_id: Column[Any]) -> ColumnElement[bool]:
 RELATED = (messages, runs, calls, approvals, artifacts)  # of a session; the rest goes with its messages
 
 
-class RuleStatements:
+class RuleSQL:
     """The SQL of one rule."""
 
     def __init__(self, rule: RetentionRule, compiler: Compiler) -> None:
@@ -131,7 +131,7 @@ class RetentionStatements:
 
     def __init__(self, compiler: Compiler) -> None:
         rules = retention_rules()
-        self.rules = {name: RuleStatements(rule, compiler) for name, rule in rules.items()}
+        self.rules = {name: RuleSQL(rule, compiler) for name, rule in rules.items()}
         this = sessions.c.id == bindparam("id")
         session = rules["sessions"]
         hidden = update(sessions).where(this, session.time < CUTOFF, session.is_expired)
@@ -209,13 +209,13 @@ class Retention:
                 place = {"after": found[-1][0], "after_id": found[-1][1]}
         return count
 
-    async def _next_owner(self, statements: RuleStatements, owner: str) -> str | None:
+    async def _next_owner(self, statements: RuleSQL, owner: str) -> str | None:
         row = await self._database.read(
             lambda connection: connection.fetch_one(statements.next_owner, {"after": owner})
         )
         return row[0] if row else None
 
-    async def _find(self, statements: RuleStatements, params: Mapping[str, Any]) -> Sequence[Any]:
+    async def _find(self, statements: RuleSQL, params: Mapping[str, Any]) -> Sequence[Any]:
         bounded = {**params, "limit": FOUND_ROWS}
         return await self._database.read(lambda connection: connection.fetch_all(statements.find, bounded))
 
