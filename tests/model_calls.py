@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.upstream_answer import Batch
-from dragoman.accounts.upstream_answer import Batch
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import ModelRoutes
