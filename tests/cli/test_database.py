@@ -136,6 +136,8 @@ def test_a_database_of_postgres_goes_through_all_commands_and_no_password_is_sho
 ) -> None:
     with empty_place("postgres", tmp_path / "moved", new=True) as place:
         url = f"{place.url}&password=hunter2"
+        empty = run("database", "status", "--database", url)
+        assert (empty.code, "hold the tables of a hub" in empty.err) == (1, True), empty.err
         shown = [run("database", "copy", "--from", f"sqlite:{data}", "--to", url)]
         assert "start the hub with the data folder" in shown[0].err
         (tmp_path / "dragoman.yaml").write_text(f"database: {url}\n")
@@ -155,7 +157,7 @@ def test_a_database_of_postgres_goes_through_all_commands_and_no_password_is_sho
         shown.append(run("database", "restore", "b.db", "--data", tmp_path / "back", *back))
         shown.append(run("database", "copy", "--from", url, "--to", f"sqlite:{tmp_path}/copy"))
     assert [each.err for each in shown if each.code] == []
-    assert not any("hunter2" in each.out + each.err for each in (*shown, refused))
+    assert not any("hunter2" in each.out + each.err for each in (*shown, empty, refused))
     for folder in ("back", "copy"):
         assert all_rows(tmp_path / folder) == all_rows(data)
 

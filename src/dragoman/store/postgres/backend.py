@@ -57,6 +57,7 @@ CONNECTION_STATES = ("08", "57P", "58")  # connection exceptions, shutdown and s
 TEMPORARY_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "reserved", "terminating")
 HINTS = {
     "42501": "let the user own the schema, or grant it CREATE and USAGE on it",
+    "42P01": "a hub makes its tables when it starts; check that the URL names the right database and schema",
     "3F000": "create the schema that the URL's search_path names",
     "53100": "free some space on the disk of the database server",
     "53300": "raise max_connections of the server, or close other connections to it",
@@ -280,6 +281,8 @@ class PostgresBackend:
             return self._store_error(why, state="08")
         if isinstance(error, OSError):
             return self._store_error(error.strerror or type(error).__name__, state="58")
+        if isinstance(error, errors.UndefinedTable):
+            return self._store_error("it does not hold the tables of a hub", state="42P01")
         return self._store_error(primary_message(error), state=error.sqlstate or "")
 
     def _store_error(self, why: str, *, state: str) -> StoreError:
