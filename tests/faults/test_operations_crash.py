@@ -98,6 +98,7 @@ async def test_calls_that_kill_9_cuts_off_are_uncertain_when_they_act_and_aborte
         await hub.kill()
         await turn
     async with started(config, tmp_path / "hub") as hub:
+        await hub.http.get("/api/chat/s/stream")  # until the run is closed
         [newest, *_] = (await get(hub, "/api/calls?session=s"))["calls"]
         tree = (await get(hub, f"/api/calls/{newest['runId']}/tree"))["tree"]
         assert statuses(tree) == {

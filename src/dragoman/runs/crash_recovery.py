@@ -148,8 +148,6 @@ class CrashRecovery:
     async def _resume(self, run: rows.RunRecord) -> HubRun | None:
         try:
             stored = await load_run(self._store, run)
-            if stored is not None:
-                await self._arrival(stored.cut_off_operations())
             resumed = None if stored is None else await self._resume_or_close(stored)
             if stored is None:
                 await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))
@@ -170,6 +168,7 @@ class CrashRecovery:
         crashes = 1 if has_progress else (run.crashes or 0) + 1
         reason = self._reason_to_close(run, answer)
         if reason is None and crashes < MAX_CRASHES:
+            await self._arrival(stored.cut_off_operations())
             row = replace(run, crashes=crashes, settled_parts=answer.settled)
             answer = with_usage(answer, stored)
             try:
