@@ -6,6 +6,7 @@ programs that are forked. `thorough` is `make soak`: many of both, and programs 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -41,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[ZYGOTE] = zygote = Zygote()
     if PROFILE == "quick" and not config.getoption("cov_source", None):
         zygote.install()
+
+
+def pytest_runtest_teardown() -> None:
+    """Undo what a command in this process has set with `--log-level`: later tests read warnings."""
+    logging.getLogger().setLevel(logging.WARNING)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -136,8 +136,9 @@ async def test_no_namespace_is_given_away_while_the_owners_cannot_be_read() -> N
 
 async def test_an_administrator_frees_a_namespace(tmp_path: Path) -> None:
     async with serving(tmp_path, keys=True) as hub:
-        root, ann = await key_of(hub, "root", "admin"), await key_of(hub, "ann")
         await hub.hub.store.spoke_namespaces.claim({"shop": "eve"})
+    async with serving(tmp_path, keys=True) as hub:
+        root, ann = await key_of(hub, "root", "admin"), await key_of(hub, "ann")
         path = "/api/spokes/namespaces/Shop"
         assert (await hub.http.delete(path, headers=ann)).status_code == 403
         listed: dict[str, Any] = (await hub.http.get("/api/spokes", headers=root)).json()

@@ -201,6 +201,8 @@ class RunRegistry:
         session_id, action = request.session_id, request.action
         active = self._active.get(session_id)
         stored = await self._store.messages.list(session_id)
+        if self._active.get(session_id) is not active:  # it ended meanwhile: its last parts are not in these
+            active, stored = None, await self._store.messages.list(session_id)
         if isinstance(action, ContinueAnswer):
             return await self._find_repeated_continuation(action, stored, session_id=session_id)
         answer = repeated_message(action, stored)
