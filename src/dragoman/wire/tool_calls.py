@@ -5,18 +5,22 @@ The rule numbers in the comments refer to the wire notes on providers, §4.3.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any
 
 import msgspec
 
+from dragoman.errors import ProviderError
 from dragoman.events import Event, ToolInputAvailable, ToolInputDelta, ToolInputError, ToolInputStart
+from dragoman.json_shape import JsonShape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.text_blocks import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
+MAX_ARGUMENTS = 4_000_000  # characters; decoding them holds the event loop
 
 
 class ToolCallFragment(msgspec.Struct, frozen=True):
@@ -52,7 +56,7 @@ class ToolCallAssembler:
         return len(self._calls)
 
     def add(self, fragment: ToolCallFragment) -> None:
-        """Add one fragment."""
+        """Add one fragment. ProviderError for a call with more than `MAX_ARGUMENTS` characters."""
         call = self._find_call(fragment)
         if call.is_repeat(fragment):
             return
@@ -62,14 +66,20 @@ class ToolCallAssembler:
         self._calls_with_pending[call] = None
         if call.name and not call.started:
             self._start_call(call)  # at once: later fragments must not change the name
+        call.check_length()
 
     def append_arguments(self, index: int | None, arguments: str) -> bool:
-        """Append arguments to a started call; False if the fragment needs the full checks of `add`."""
+        """Append arguments to a started call; False if the fragment needs the full checks of `add`.
+
+        Raises what `add` does.
+        """
         call = self._calls_by_index.get(index) if index is not None else None
         if call is None or not call.started or not arguments or arguments[0] in "{ \n":
             return False
         call.append_arguments(arguments)
         self._calls_with_pending[call] = None
+        if call.arguments_length > MAX_ARGUMENTS:
+            call.check_length()
         return True
 
     def take_events(self) -> list[Event]:
@@ -174,6 +184,7 @@ class _PendingCall:
         self.metadata: ProviderMetadata | None = None
         self._sent: list[str] = []
         self._last_fragment = ""  # that is not only white space
+        self._completeness: ArgumentsCompleteness | None = None  # once it had to be found out
         self._lacks_name = False
         self._freeform = False
         self._surrogates = SurrogateJoiner()
@@ -186,7 +197,12 @@ class _PendingCall:
     @property
     def complete(self) -> bool:
         """Whether the arguments are a complete JSON object."""
-        return self._last_fragment.rstrip().endswith("}") and parse_arguments(self.arguments)[1] is None
+        if not self._last_fragment.rstrip().endswith("}"):
+            return False
+        if self._completeness is None:
+            self._completeness = ArgumentsCompleteness()
+            self._completeness.add(self.arguments)
+        return self._completeness.is_complete()
 
     def is_different_call(self, fragment: ToolCallFragment) -> bool:
         """Whether the fragment has this call's index but begins another call."""
@@ -220,11 +236,20 @@ class _PendingCall:
             self.append_arguments(fragment.arguments)
 
     def append_arguments(self, arguments: str) -> None:
-        """Append to the arguments."""
+        """Append to the arguments; what is above the limit is left out."""
         self.arguments_length += len(arguments)
+        if self.arguments_length > MAX_ARGUMENTS:
+            arguments = arguments[: MAX_ARGUMENTS - self.arguments_length]
+        if self._completeness is not None:
+            self._completeness.add(arguments)
         if not arguments.isspace():
             self._last_fragment = arguments
         self.pending.append(arguments)
+
+    def check_length(self) -> None:
+        """Raise ProviderError if there are more than `MAX_ARGUMENTS` characters."""
+        if self.arguments_length > MAX_ARGUMENTS:
+            raise arguments_too_long_error(self.name)
 
     def ensure_name(self) -> None:
         """Set a placeholder name if the call has none."""
@@ -252,6 +277,51 @@ class _PendingCall:
         return ToolInputError(
             self.id, self.name, arguments, f"{problem}; nothing was run", provider_metadata=self.metadata
         )
+
+
+class ArgumentsCompleteness:
+    """Whether the arguments of a call, which arrive in fragments, are a complete JSON object.
+
+    They are decoded when their brackets are balanced, and once: what follows a complete value other than
+    white space makes them invalid. Decoding them whenever somebody asks would take quadratic time.
+    """
+
+    def __init__(self) -> None:
+        self._fragments: list[str] = []
+        self._unread = 0  # the index of the first fragment that is not in the shape
+        self._shape = JsonShape(max_values=sys.maxsize, max_depth=sys.maxsize)
+        self._balanced_at: int | None = None  # the number of fragments when the brackets were balanced
+        self._is_object = False
+
+    def add(self, fragment: str) -> None:
+        """Add a fragment."""
+        self._fragments.append(fragment)
+
+    def is_complete(self) -> bool:
+        """Return whether the fragments so far are a JSON object, perhaps with white space after it."""
+        while self._balanced_at is None and self._unread < len(self._fragments):
+            fragment = self._fragments[self._unread]
+            self._unread += 1
+            self._shape.feed(fragment.encode("utf-8", "surrogatepass"))
+            if self._shape.depth <= 0 and fragment.rstrip().endswith("}"):
+                self._balanced_at = self._unread
+                self._is_object = parse_arguments("".join(self._fragments[: self._unread]))[1] is None
+        if self._balanced_at is None or not self._is_object:
+            return False
+        rest = self._fragments[self._balanced_at :]
+        self._is_object = all(map(str.isspace, filter(None, rest)))
+        self._balanced_at = len(self._fragments)
+        return self._is_object
+
+
+def arguments_too_long_error(name: str) -> ProviderError:
+    """The error for a call whose arguments are longer than `MAX_ARGUMENTS`."""
+    return ProviderError(
+        f"the arguments of the provider's call of the tool {name or UNKNOWN_TOOL_NAME!r:.100} have more than"
+        f" {MAX_ARGUMENTS} characters, which is the most for one call",
+        category="api_error",
+        hint="ask the model to write less in one call: in parts, or to a file",
+    )
 
 
 def parse_arguments(arguments: str) -> tuple[Any, str | None]:

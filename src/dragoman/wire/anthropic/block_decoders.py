@@ -26,7 +26,12 @@ from dragoman.wire.anthropic.chunk import AnthropicDelta
 from dragoman.wire.anthropic.metadata import bind_to_provider
 from dragoman.wire.json_codec import compact_json
 from dragoman.wire.text_blocks import SurrogateJoiner
-from dragoman.wire.tool_calls import UNKNOWN_TOOL_NAME, parse_arguments
+from dragoman.wire.tool_calls import (
+    MAX_ARGUMENTS,
+    UNKNOWN_TOOL_NAME,
+    arguments_too_long_error,
+    parse_arguments,
+)
 
 RAW_BLOCK_TYPE = "data-anthropic"
 _CALLER_FIELDS = {"caller": "caller", "toolset_name": "toolsetName"}
@@ -131,6 +136,7 @@ class ToolUseBlockDecoder:
         self._provider = provider
         self._surrogates = SurrogateJoiner()
         self._sent: list[str] = []
+        self._length = 0  # characters of arguments
         self._block: dict[str, Any] = {}
         self._name = ""
 
@@ -141,10 +147,17 @@ class ToolUseBlockDecoder:
         return [ToolInputStart(self.id, self._name, provider_executed=self._provider_executed)]
 
     def add_delta(self, delta: AnthropicDelta) -> list[Event]:
-        """Add a delta."""
+        """Add a delta. ProviderError for more than `MAX_ARGUMENTS` characters."""
         if delta.type == "input_json_delta":
-            self.pending.append(delta.partial_json or "")
+            self._append(delta.partial_json or "")
         return []
+
+    def _append(self, arguments: str) -> None:
+        self._length += len(arguments)
+        if self._length > MAX_ARGUMENTS:
+            self.pending.append(arguments[: MAX_ARGUMENTS - self._length])
+            raise arguments_too_long_error(self._name)
+        self.pending.append(arguments)
 
     def flush(self, *, last: bool = False) -> list[Event]:
         """Return the events for the pending arguments."""
@@ -156,10 +169,13 @@ class ToolUseBlockDecoder:
         return [ToolInputDelta(self.id, text)]
 
     def end(self) -> list[Event]:
-        """Close the block, with the input or with the reason why the call cannot run."""
+        """Close the block, with the input or with the reason why the call cannot run.
+
+        Raises what `add_delta` does.
+        """
         events = self.flush(last=True)
         if not self._sent and isinstance(block_input := self._block.get("input"), Mapping) and block_input:
-            self.pending.append(compact_json(block_input))
+            self._append(compact_json(block_input))
             events = self.flush(last=True)
         arguments = "".join(self._sent)
         value, problem = parse_arguments(arguments)

@@ -140,7 +140,7 @@ class AnthropicDecoder:
         for chunk, payload in zip(chunks, payloads, strict=True):
             if chunk.type == "content_block_delta" and chunk.delta is not None:
                 add_delta(chunk.index, chunk.delta)
-            elif not self._add_chunk(chunk, payload):
+            elif self._builder.failure is not None or not self._add_chunk(chunk, payload):
                 return
 
     def _decode_each(self, payloads: Sequence[bytes], *, last: bool) -> None:

@@ -94,7 +94,13 @@ class AnthropicEventBuilder:
             self._unflushed = block
         if delta.type == "text_delta" and type(block) is TextBlockDecoder:  # the common case
             block.pending.append(delta.text or "")
-        elif events := block.add_delta(delta):
+            return
+        try:
+            events = block.add_delta(delta)
+        except ProviderError as error:
+            self.fail(error)
+            return
+        if events:
             self._append_events(events)
 
     def add_chunk(self, chunk: AnthropicChunk) -> None:
@@ -244,7 +250,11 @@ class AnthropicEventBuilder:
         if self._unflushed is not block:
             self._flush()
         self._unflushed = None
-        self._events += block.end()
+        try:
+            self._events += block.end()
+        except ProviderError as error:
+            self._events += block.flush()
+            self.fail(error)
 
     def _add_message_delta(self, delta: AnthropicDelta | None) -> None:
         if delta is not None:

@@ -118,3 +118,5 @@ class OllamaDecoder:
                     return
         except RecursionError:
             self._builder.fail(nesting_error())
+        except ProviderError as error:
+            self._builder.fail(error)

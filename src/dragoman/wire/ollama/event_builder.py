@@ -79,6 +79,8 @@ class OllamaEventBuilder:
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
         self._split_content()
+        if self.failure is not None:
+            self._blocks.insert(self._tool_calls.take_events())  # of the call that failed
         return self._blocks.take_events()
 
     def end(self) -> None:

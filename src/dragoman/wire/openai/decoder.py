@@ -164,6 +164,8 @@ class OpenAIDecoder:
                     return
         except RecursionError:
             self._builder.fail(nesting_error())
+        except ProviderError as error:
+            self._builder.fail(error)
 
     def _add_chunk(self, chunk: OpenAIChunk, payload: bytes) -> bool:
         """Add a chunk with more than a delta; return whether the answer may continue."""

@@ -21,7 +21,7 @@ from dragoman.wire.openai.event_builder import tool_call_fragment
 from dragoman.wire.openai.usage import has_counts
 from dragoman.wire.tap import AnswerDefaults
 from dragoman.wire.text_blocks import SurrogateJoiner
-from dragoman.wire.tool_calls import ToolCallAssembler, parse_arguments
+from dragoman.wire.tool_calls import ArgumentsCompleteness, ToolCallAssembler
 
 MAX_INDEX = 4096  # of an entry in a list; beyond, the server does not number them
 CHUNK = "chat.completion.chunk"
@@ -150,7 +150,7 @@ class _ChoiceState:
         self._ids: set[str] = set()  # of the calls
         self._names: list[str] = []  # of the calls, by index
         self._joiners: dict[str, SurrogateJoiner] = {}  # by field: halves of a pair come one by one
-        self._arguments: list[list[str]] = []  # of the calls, by index
+        self._arguments: list[ArgumentsCompleteness | None] = []  # of the calls, by index
         self._fragments: list[OpenAIToolCallDelta] = []  # all that were passed on as they are
         self._assembler: ToolCallAssembler | None = None  # once a fragment had to be repaired
         self._indexes: dict[str, int] = {}  # by call id, of the assembled calls
@@ -196,20 +196,23 @@ class _ChoiceState:
                 return False
             self._ids.add(fragment.id)
             self._names.append(name)
-            self._arguments.append([])
+            self._arguments.append(None)
         elif fragment.id or (name and (self._arguments[index] or name == self._names[index])):
             return False  # repeated: the SDKs would add them up
         else:
             self._names[index] += name
-        return self._accept_arguments(self._arguments[index], arguments)
+        return self._accept_arguments(index, arguments)
 
-    def _accept_arguments(self, before: list[str], arguments: str | None) -> bool:
+    def _accept_arguments(self, index: int, arguments: str | None) -> bool:
         """Whether these continue the arguments: no object begins after a complete one."""
         if not arguments:
             return True
-        if before and arguments.startswith("{") and parse_arguments("".join(before))[1] is None:
+        before = self._arguments[index]
+        if before is None:
+            before = self._arguments[index] = ArgumentsCompleteness()
+        elif arguments.startswith("{") and before.is_complete():
             return False
-        before.append(arguments)
+        before.add(arguments)
         return True
 
     def _reassemble(self) -> None:

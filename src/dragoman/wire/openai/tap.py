@@ -150,7 +150,11 @@ class OpenAITap:
         if _DONE in frames:
             self._saw_done = True
             frames = frames[: frames.index(_DONE)]
-        passed_frames = self._inspect(frames, last=last)
+        try:
+            passed_frames = self._inspect(frames, last=last)
+        except ProviderError as error:  # a call that is too long to be repaired
+            self.failure = error
+            return b""
         if self._saw_done and self.failure is None:
             if not self.generation_finished:
                 if not self._is_answer:
