@@ -11,13 +11,14 @@ CLIENTS := tests/clients tests/mcp/clients
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
 PYTEST := env -u PYTHONPATH $(BIN)/python -m pytest
+POSTGRES_TESTS := $(addprefix tests/,store flows gateway faults runs)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --quiet $(UPGRADE)
 
 .PHONY: help
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1 — \2/p' $(MAKEFILE_LIST)
+	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1 — \2/p' $(MAKEFILE_LIST)
 
 # ---- using it ----------------------------------------------------------------------------------------------
 
@@ -42,7 +43,7 @@ agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph an
 
 # ---- working on it -----------------------------------------------------------------------------------------
 
-.PHONY: test coverage soak quick check format map docs lock wheel clean
+.PHONY: test test-postgres coverage soak quick check format map docs lock wheel clean
 test: setup ## all checks beside all tests against the built wheel
 	@$(BIN)/python -m tools.needs
 	@$(MAKE) --no-print-directory check >.venv/check.log 2>&1 & check=$$!; \
@@ -53,6 +54,11 @@ test: setup ## all checks beside all tests against the built wheel
 	cat .venv/check.log; \
 	[ -z "$$broken" ] || { echo "make test: FAILED:$$broken"; exit 1; }
 	@echo "make test: all checks and tests passed"
+
+test-postgres: setup ## the flows, gateway, faults and store tests with all hubs on Postgres
+	@$(BIN)/python -m tools.needs
+	@$(PYTEST) -n $(or $(WORKERS),2) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
+		|| { echo "make test-postgres: FAILED"; exit 1; }
 
 coverage: setup ## what the tests reach; twice the time of `make test`
 	@$(PYTEST) -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }

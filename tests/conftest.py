@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ STARTED = time.monotonic()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("cpu_budget", "CPU seconds that the quick profile may take, children included")
+    choices = ("sqlite", "postgres")
+    parser.addoption("--database", choices=choices, default="sqlite", help="of the hubs and stores of tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +56,48 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[ZYGOTE].close()
     if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
         sys.modules["tests.postgres_server"].close_shared_server()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On Postgres alone, leave out the tests of the SQLite file, and those that choose SQLite themselves."""
+    if config.getoption("--database") == "postgres":
+        left_out = [item for item in items if is_about_sqlite(item)]
+        items[:] = [item for item in items if not is_about_sqlite(item)]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def is_about_sqlite(item: pytest.Item) -> bool:
+    """Whether a test needs the SQLite file, or is the half of a test of both databases that uses it."""
+    chosen = getattr(item, "callspec", None)
+    is_half = chosen is not None and "sqlite" in (chosen.params.get("place"), chosen.params.get("database"))
+    return is_half or item.get_closest_marker("sqlite_file") is not None
+
+
+@pytest.fixture(scope="session")
+def folder_schemas() -> Iterator[Any]:
+    """The schemas of data folders, while hubs and stores without the URL of a database use Postgres."""
+    from tests.databases import FolderSchemas  # late: imports the store, which many tests do not need
+
+    schemas = FolderSchemas()
+    with schemas.installed():
+        yield schemas
+
+
+@pytest.fixture(autouse=True)
+def database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The database that hubs and stores use: of `--database`, or of a test that is parametrised with it."""
+    name: str = getattr(request, "param", request.config.getoption("--database"))
+    if name == "sqlite":
+        yield name
+    elif request.config.getoption("--database") == "postgres":
+        schemas, folder = request.getfixturevalue("folder_schemas"), request.getfixturevalue("tmp_path")
+        yield name
+        schemas.release(folder)
+    else:
+        from tests.databases import FolderSchemas
+
+        with FolderSchemas().installed():
+            yield name
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.store.store import DATABASE_FILE
 from dragoman.store.writer import DatabaseWriter
+from tests.databases import copy_database, query
 
 
 class Copies:
@@ -29,12 +28,10 @@ class Copies:
 
     def take(self) -> None:
         data = self._folder / f"copy{len(self.taken)}"
-        with closing(sqlite3.connect(self._data / DATABASE_FILE)) as source:
-            if source.execute(self._once).fetchone() is None:
-                return
-            data.mkdir(parents=True, mode=0o700)
-            with closing(sqlite3.connect(data / DATABASE_FILE)) as copy:
-                source.backup(copy)
+        if not query(self._data, self._once):
+            return
+        data.mkdir(parents=True, mode=0o700)
+        copy_database(self._data, data)
         if self._beside is not None and self._beside.exists():
             (data / self._beside.name).write_bytes(self._beside.read_bytes())
         self.taken.append(data)

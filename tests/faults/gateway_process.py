@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from tests.databases import process_environment
 from tests.faults.gateway_upstream import DEADLINE, until
 from tests.faults.process import READY
 
@@ -57,7 +57,7 @@ async def started(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "dragoman", "serve", "--config", str(folder / "dragoman.yaml")),
             *("--data", str(folder / "data"), "--port", "0", *(flags or ("--no-auth",))),
-            env={**os.environ, **environ},
+            env={**process_environment(folder / "data"), **environ},
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
         )

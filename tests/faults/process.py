@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import msgspec
 
+from tests.databases import process_environment
 from tests.serving import write_script
 
 READY = re.compile(rb"listening on (http://127\.0\.0\.1:\d+)")
@@ -59,6 +60,7 @@ async def started(config: Path, data: Path) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dragoman", "serve", "--config", str(config)),
         *("--data", str(data), "--port", "0", "--no-auth"),
+        env=process_environment(data),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

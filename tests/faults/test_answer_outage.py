@@ -21,6 +21,9 @@ SLOW = {"text": WORDS, "delay": 0.02}
 LATER = {"text": "Good day."}
 
 
+pytestmark = pytest.mark.sqlite_file  # the file itself is moved away, locked or overwritten
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

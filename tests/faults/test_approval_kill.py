@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.cli.program import run as program
+from tests.databases import process_environment
 from tests.effort import PROFILE
 from tests.faults.process import Process, started, write_config
 from tests.faults.subagent_approvals import ASK, BATCH, BOSS, CLERK, MARKS, WAYS, configure
@@ -54,7 +55,8 @@ async def next_question(hub: Process, before: set[str]) -> str:
 
 
 def reply(folder: Path, id: str, word: str = "answer", *more: str) -> None:
-    done = program("approvals", word, id, *more, "--data", folder / "hub")
+    env = process_environment(folder / "hub", {})
+    done = program("approvals", word, id, *more, "--data", folder / "hub", env=env)
     assert done.code == 0, done.err
 
 

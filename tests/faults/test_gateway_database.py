@@ -25,6 +25,9 @@ Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 WAY = Way("openai", "openai")
 
 
+pytestmark = pytest.mark.sqlite_file  # the file itself is moved away, locked or overwritten
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.messages import FINAL_STATES
+from tests.databases import BACKENDS
 from tests.effort import rounds
 from tests.faults.process import Process, started, write_config
 from tests.serving import ask, frames_in, text_of
@@ -136,6 +137,7 @@ async def test_after_kill_9_at_any_moment_nothing_acknowledged_is_lost_and_the_s
             assert len(await hub.messages(session)) == len(pending) + 2
 
 
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
 async def test_an_answer_that_is_closed_after_a_crash_says_what_had_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

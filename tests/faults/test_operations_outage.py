@@ -21,6 +21,9 @@ HOLD = batch("near.hold")
 LATER = [{"text": "Good day."}]
 
 
+pytestmark = pytest.mark.sqlite_file  # the file itself is moved away, locked or overwritten
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import msgspec
 import pytest
 
 from dragoman.server.app import background_jobs
-from dragoman.store.store import DATABASE_FILE
 from tests.cli.program import scripted
+from tests.databases import query
 from tests.effort import rounds
 from tests.faults.commits import Copies
 from tests.serving import Served, ask, hub_of
@@ -97,9 +95,7 @@ def effects(file: Path) -> list[tuple[str, str, str]]:
 
 def finished_calls(data: Path) -> set[str]:
     """The idempotency keys of the calls that the database knows to be done."""
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as database:
-        rows = database.execute("select idempotency_key from calls where status = 'done'").fetchall()
-    return {key for (key,) in rows}
+    return {key for (key,) in query(data, "select idempotency_key from calls where status = 'done'")}
 
 
 async def answer_by_truth(hub: Served, file: Path) -> None:

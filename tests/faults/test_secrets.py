@@ -282,6 +282,7 @@ async def look_around(vault: Vault, http: httpx2.AsyncClient, key: str) -> None:
     vault.hear_response(falling)
 
 
+@pytest.mark.sqlite_file  # which is moved away
 async def test_whatever_fails_no_secret_is_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,9 @@ CENTS = 10_000_000
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 
 
+pytestmark = pytest.mark.sqlite_file  # the file itself is moved away, locked or overwritten
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import msgspec
 import pytest
 
 from dragoman.store.store import DATABASE_FILE
+from tests.databases import BACKENDS, database_url, query
 from tests.faults.commits import Copies
 from tests.faults.process import write_config
 from tests.serving import ask, hub_of, text_of, types
@@ -25,27 +24,23 @@ AGENTS: dict[str, Any] = {
 }
 
 
-CUT_OFF: list[bytes] = []
+CUT_OFF: dict[str, bytes] = {}
 """The database of a hub that was killed when the reasoning of an answer was stored, but not its text."""
 
 
 async def cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The configuration and the data of such a hub."""
+    database = "sqlite" if database_url(folder / "hub") is None else "postgres"
     config, data = write_config(folder, ANSWER, agents=AGENTS), folder / "crashed"
-    if not CUT_OFF:
+    if database not in CUT_OFF:
         copies = Copies(folder / "hub", folder / "copies", once=HALF)
         with copies.after_each_commit(monkeypatch):
             async with hub_of(config, folder / "hub") as hub:
                 await hub.post(ask("go"))
-        CUT_OFF.append((copies.taken[0] / DATABASE_FILE).read_bytes())
+        CUT_OFF[database] = (copies.taken[0] / DATABASE_FILE).read_bytes()
     data.mkdir(mode=0o700)
-    (data / DATABASE_FILE).write_bytes(CUT_OFF[0])
+    (data / DATABASE_FILE).write_bytes(CUT_OFF[database])
     return config, data
-
-
-def change(data: Path, sql: str) -> None:
-    with closing(sqlite3.connect(data / DATABASE_FILE)) as database, database:
-        database.execute(sql)
 
 
 def texts(message: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -53,6 +48,7 @@ def texts(message: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.promise("runs-go-on-after-a-crash")
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
 async def test_a_page_that_comes_back_gets_one_whole_answer_and_the_lost_attempt_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +114,7 @@ async def test_what_cannot_go_on_is_closed_with_the_reason(
 ) -> None:
     config, data = await cut_off(tmp_path, monkeypatch)
     sql, reason = CLOSED[case]
-    change(data, sql)
+    query(data, sql)
     async with hub_of(config, data) as hub:
         [_, answer] = await hub.messages()
         [run] = await hub.runs()

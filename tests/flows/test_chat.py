@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.databases import BACKENDS
 from tests.serving import ask, serving, text_of, types, usage
 
 DANGER = Path(__file__).with_name("approval_operation.py")
@@ -43,6 +44,7 @@ async def test_a_text_turn_is_streamed_and_kept(tmp_path: Path) -> None:
         assert answered["metadata"]["finishReason"] == "stop"
 
 
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
 async def test_a_tool_turn_runs_the_call_and_asks_again(tmp_path: Path) -> None:
     async with serving(tmp_path, [TOOL, {"text": "There."}]) as hub:
         frames = await hub.chat("look")

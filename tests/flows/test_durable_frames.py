@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from dragoman.store.store import DATABASE_FILE
+from tests.databases import query
 from tests.faults.operations_hub import until
 from tests.serving import Served, ask, serving, text_of
 
@@ -28,8 +26,7 @@ def stored_parts(data: Path) -> list[Json]:
     """The parts of the last message as another process reads them now: what a crash would leave."""
     last = "SELECT id FROM messages ORDER BY position DESC LIMIT 1"
     sql = f"SELECT body FROM parts WHERE message_id = ({last}) ORDER BY position"
-    with closing(sqlite3.connect(data / "hub" / DATABASE_FILE)) as raw:
-        return [msgspec.json.decode(body) for (body,) in raw.execute(sql)]
+    return [msgspec.json.decode(body) for (body,) in query(data / "hub", sql)]
 
 
 @pytest.mark.parametrize(

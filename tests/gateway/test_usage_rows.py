@@ -19,6 +19,7 @@ from genai_prices import calc_price
 
 from dragoman.events import Usage
 from tests.cli.program import run
+from tests.databases import BACKENDS
 from tests.providers.servers import ok
 from tests.wire import anthropic_streams
 
@@ -67,6 +68,7 @@ def cost_of(response: httpx2.Response, *, stream: bool) -> Decimal:
     return Decimal(reply)
 
 
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
 async def test_a_row_holds_all_that_is_known_of_a_request(tmp_path: Path) -> None:
     up = Site(completion(counts=FULL), keys=[{"name": "first", "api_key_env": "UP_KEY"}])
     async with desk(tmp_path, keys=True, environ={"UP_KEY": "sk-up"}, up=up, aliases={"fast": "up/m"}) as at:

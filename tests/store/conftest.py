@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.store.store import Store
-from tests.store.places import BACKENDS, Place, empty_place
+from tests.databases import BACKENDS
+from tests.store.places import Place, empty_place
 
 
 class Clock:
@@ -24,6 +25,11 @@ class Clock:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def database() -> None:
+    """The tests of the store name their database themselves: see `place`."""
 
 
 @pytest.fixture

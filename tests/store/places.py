@@ -7,13 +7,11 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from dragoman.store.postgres.words import split_words
 from dragoman.store.store import DATABASE_FILE, DatabaseSettings, Store
-
-BackendName: TypeAlias = Literal["sqlite", "postgres"]
-BACKENDS: tuple[BackendName, ...] = ("sqlite", "postgres")
+from tests.databases import BackendName
 
 
 class Place:
