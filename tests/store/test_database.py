@@ -26,7 +26,7 @@ class Broken(Exception):
 
 
 @pytest.fixture
-def database(store: Store) -> Database:
+def opened(store: Store) -> Database:
     return store.database
 
 
@@ -63,42 +63,42 @@ async def blocked_writer(database: Database) -> AsyncIterator[None]:
         free.set()
 
 
-async def test_a_write_that_returned_is_seen_by_the_next_read(database: Database) -> None:
+async def test_a_write_that_returned_is_seen_by_the_next_read(opened: Database) -> None:
     for number in range(20):
-        await database.write(put(f"{number:02}"))
-        assert len(await ids(database)) == number + 1
+        await opened.write(put(f"{number:02}"))
+        assert len(await ids(opened)) == number + 1
 
 
-async def test_a_failing_write_does_not_fail_its_neighbours(database: Database) -> None:
-    async with blocked_writer(database):
+async def test_a_failing_write_does_not_fail_its_neighbours(opened: Database) -> None:
+    async with blocked_writer(opened):
         jobs = [put("a"), put_and_fail("b"), put("c"), put("a"), put("d")]
-        writes = [asyncio.ensure_future(database.write(job)) for job in jobs]
+        writes = [asyncio.ensure_future(opened.write(job)) for job in jobs]
         await asyncio.sleep(0)
     first, broken, second, taken, third = await asyncio.gather(*writes, return_exceptions=True)
     assert (first, second, third) == (1, 1, 1)
     assert isinstance(broken, Broken)
     assert isinstance(taken, Conflict)
-    assert await ids(database) == ["a", "c", "d"]
+    assert await ids(opened) == ["a", "c", "d"]
 
 
-async def test_writes_that_wait_together_are_one_transaction(database: Database) -> None:
+async def test_writes_that_wait_together_are_one_transaction(opened: Database) -> None:
     seen: list[int] = []
 
     def look(connection: DatabaseConnection) -> None:
         seen.append(len(connection.fetch_all(IDS, {})))
 
     async def write(job: DatabaseJob[object]) -> int:
-        await database.write(job)
-        return len(await ids(database))
+        await opened.write(job)
+        return len(await ids(opened))
 
-    async with blocked_writer(database):
+    async with blocked_writer(opened):
         writes = [asyncio.ensure_future(write(job)) for job in (put("a"), look, put("b"))]
         await asyncio.sleep(0)
     assert await asyncio.gather(*writes) == [2, 2, 2]
     assert seen == [1]
 
 
-async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(database: Database) -> None:
+async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(opened: Database) -> None:
     done: list[int] = []
 
     def note(number: int) -> DatabaseJob[None]:
@@ -106,15 +106,15 @@ async def test_writes_are_done_in_the_order_in_which_they_were_asked_for(databas
 
     for number in range(1_000):
         if number % 10:
-            database.enqueue(note(number))
+            opened.enqueue(note(number))
         else:
-            await database.write(note(number))
-    await database.flush()
+            await opened.write(note(number))
+    await opened.flush()
     assert done == list(range(1_000))
 
 
 async def test_short_writes_go_ahead_of_long_ones_and_a_long_one_is_a_transaction_of_its_own(
-    database: Database,
+    opened: Database,
 ) -> None:
     order: list[str] = []
 
@@ -125,33 +125,33 @@ async def test_short_writes_go_ahead_of_long_ones_and_a_long_one_is_a_transactio
 
         return run
 
-    async with blocked_writer(database):
-        long = [database.submit(job(f"long-{number}"), is_long=True) for number in range(3)]
+    async with blocked_writer(opened):
+        long = [opened.submit(job(f"long-{number}"), is_long=True) for number in range(3)]
         await asyncio.sleep(0)  # they are with the writer
-        short = [database.submit(job(f"short-{number}")) for number in range(3)]
+        short = [opened.submit(job(f"short-{number}")) for number in range(3)]
         await asyncio.sleep(0)
     await asyncio.wait(short)
     await asyncio.wait(long)
     assert order == [*(f"short-{number}" for number in range(3)), *(f"long-{number}" for number in range(3))]
 
 
-async def test_a_flush_waits_for_the_long_writes_too(database: Database) -> None:
-    async with blocked_writer(database):
-        writing = database.submit(put("long"), is_long=True)
+async def test_a_flush_waits_for_the_long_writes_too(opened: Database) -> None:
+    async with blocked_writer(opened):
+        writing = opened.submit(put("long"), is_long=True)
         await asyncio.sleep(0)
-    await database.flush()
+    await opened.flush()
     assert writing.done()
-    assert await ids(database) == ["long"]
+    assert await ids(opened) == ["long"]
 
 
-async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(database: Database) -> None:
-    async with blocked_writer(database):
-        write = asyncio.ensure_future(database.write(put("a")))
+async def test_what_a_cancelled_caller_asked_for_is_written_all_the_same(opened: Database) -> None:
+    async with blocked_writer(opened):
+        write = asyncio.ensure_future(opened.write(put("a")))
         await asyncio.sleep(0)
         write.cancel()
-    await database.flush()
+    await opened.flush()
     assert write.cancelled()
-    assert await ids(database) == ["a"]
+    assert await ids(opened) == ["a"]
 
 
 async def test_a_posted_write_that_fails_is_reported_and_the_next_ones_are_done(
@@ -175,19 +175,19 @@ async def test_who_posted_a_write_may_hear_that_it_failed(
     assert caplog.text == ""
 
 
-async def test_posting_more_than_the_database_can_keep_up_with_is_refused(database: Database) -> None:
-    async with blocked_writer(database):
+async def test_posting_more_than_the_database_can_keep_up_with_is_refused(opened: Database) -> None:
+    async with blocked_writer(opened):
         for _ in range(MAX_QUEUED - 1):
-            database.enqueue(lambda _: None)
+            opened.enqueue(lambda _: None)
         with pytest.raises(Unavailable, match="writes behind"):
-            database.enqueue(put("a"))
-    await database.flush()
-    database.enqueue(put("b"))
-    await database.flush()
-    assert await ids(database) == ["b"]
+            opened.enqueue(put("a"))
+    await opened.flush()
+    opened.enqueue(put("b"))
+    await opened.flush()
+    assert await ids(opened) == ["b"]
 
 
-async def test_a_read_sees_one_moment(database: Database) -> None:
+async def test_a_read_sees_one_moment(opened: Database) -> None:
     begun, written = threading.Event(), threading.Event()
 
     def query(connection: DatabaseConnection) -> tuple[int, int]:
@@ -196,32 +196,32 @@ async def test_a_read_sees_one_moment(database: Database) -> None:
         assert written.wait(DEADLINE)
         return before, len(connection.fetch_all(IDS, {}))
 
-    read = asyncio.ensure_future(database.read(query))
+    read = asyncio.ensure_future(opened.read(query))
     await asyncio.to_thread(begun.wait, DEADLINE)
-    await database.write(put("a"))
+    await opened.write(put("a"))
     written.set()
     assert await read == (0, 0)
-    assert await ids(database) == ["a"]
+    assert await ids(opened) == ["a"]
 
 
-async def test_reads_do_not_wait_for_the_writer(database: Database) -> None:
-    async with blocked_writer(database):
-        assert await asyncio.wait_for(ids(database), DEADLINE) == []
+async def test_reads_do_not_wait_for_the_writer(opened: Database) -> None:
+    async with blocked_writer(opened):
+        assert await asyncio.wait_for(ids(opened), DEADLINE) == []
 
 
-async def test_a_reader_cannot_write(database: Database) -> None:
+async def test_a_reader_cannot_write(opened: Database) -> None:
     with pytest.raises(StoreError, match=r"read-?only"):
-        await database.read(put("a"))
-    assert await ids(database) == []
+        await opened.read(put("a"))
+    assert await ids(opened) == []
 
 
-async def test_a_failing_read_raises_what_it_raised(database: Database) -> None:
+async def test_a_failing_read_raises_what_it_raised(opened: Database) -> None:
     def query(_: DatabaseConnection) -> None:
         raise Broken
 
     with pytest.raises(Broken):
-        await database.read(query)
-    assert await ids(database) == []
+        await opened.read(query)
+    assert await ids(opened) == []
 
 
 async def test_closing_finishes_what_was_posted(place: Place) -> None:

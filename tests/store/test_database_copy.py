@@ -19,10 +19,11 @@ from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.rows import TABLES, RowFormat, RowStatements, read_digest
 from dragoman.store.maintenance.transactions import snapshot
+from tests.databases import BackendName
 from tests.effort import rounds
 from tests.serving import serving
 from tests.store.filled import fill
-from tests.store.places import BackendName, Place, empty_place
+from tests.store.places import Place, empty_place
 from tests.store.samples import FINISHED, assistant, converse, run, session
 
 QUIET = Progress()

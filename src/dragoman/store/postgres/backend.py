@@ -282,7 +282,8 @@ class PostgresBackend:
         if isinstance(error, OSError):
             return self._store_error(error.strerror or type(error).__name__, state="58")
         if isinstance(error, errors.UndefinedTable):
-            return self._store_error("it does not hold the tables of a hub", state="42P01")
+            why = f"it does not hold the tables of a hub: {primary_message(error)}"
+            return self._store_error(why, state="42P01")
         return self._store_error(primary_message(error), state=error.sqlstate or "")
 
     def _store_error(self, why: str, *, state: str) -> StoreError:
