@@ -236,11 +236,10 @@ def locate(data: Path, config: Path | None, *, url: str | None, is_new: bool = F
 
     NotFound when there is none in the data folder, unless `is_new`.
     """
-    from dragoman.cli.configuration import read_config_if_any  # late: YAML and SQLAlchemy take 0.3 s
-    from dragoman.cli.data_folder import require_data_folder  # late: as above
-    from dragoman.store.maintenance.location import DatabaseLocation  # late: as above
+    from dragoman.cli.data_folder import find_database, require_data_folder  # late: as below
+    from dragoman.store.maintenance.location import DatabaseLocation  # late: SQLAlchemy takes 0.2 s
 
-    address = url or read_config_if_any(config).database
+    address = url or find_database(config)
     if address:
         return DatabaseLocation.parse(address, folder=data)
     if not is_new:
@@ -259,7 +258,7 @@ def showing_progress() -> Iterator[Progress]:
 
 def print_server(status: DatabaseStatus) -> None:
     size = "unknown" if status.size is None else format_size(status.size)
-    uses = "no hub" if status.process is None else f"a hub, process {status.process or 'unknown'}"
+    hub = "no hub" if status.used_by is None else f"a hub, {status.used_by}"
     current = status.revision == status.program_revision
     of_program = "as this program" if current else f"this program has {status.program_revision}"
     rows = [
@@ -267,9 +266,8 @@ def print_server(status: DatabaseStatus) -> None:
         ("server", status.server),
         ("revision", f"{status.revision} ({of_program})"),
         ("size", size),
+        ("used by", hub),
     ]
-    if status.kind == "sqlite":
-        rows.append(("used by", uses))
     for name, value in rows:
         print_line(f"{name:<9} {value}")
     if not current:

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import BadRequest, NotFound
 from dragoman.store.connection import Backend
 from dragoman.store.sqlite import SQLiteBackend
-from dragoman.store.store import DATABASE_FILE, DatabaseSettings, choose_backend
+from dragoman.store.store import DATABASE_FILE, DatabaseSettings, choose_backend, postgres_backend
 
 SQLITE_SCHEME = "sqlite:"
 URL_HINT = "write sqlite:PATH, with the data folder or its database file, or postgresql://user@host/name"
@@ -83,13 +83,6 @@ class DatabaseLocation(NamedTuple):
         from dragoman.store.postgres.url import parse_url  # late: psycopg is an extra
 
         return parse_url(self.url or "")
-
-
-def postgres_backend(url: str, *, folder: Path | None, exclusive: bool) -> Backend:
-    """Return the backend of Postgres; it locks the data folder too, if there is one."""
-    from dragoman.store.postgres.backend import PostgresBackend  # late: psycopg is an extra
-
-    return PostgresBackend(url, folder=folder, exclusive=exclusive)
 
 
 def sqlite_path(text: str) -> str:

@@ -20,6 +20,7 @@ from dragoman.store.maintenance.transactions import snapshot
 from dragoman.store.retention import RetentionPeriods, retention_rules
 from dragoman.store.schema import HEAD
 from dragoman.store.sqlite import LOCK_FILE
+from dragoman.store.store import postgres_backend
 from dragoman.store.tables import metadata
 
 SERVER_VERSION = {
@@ -47,7 +48,7 @@ class TableStatus(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DatabaseStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """A database. `size` is in bytes; `process` is that of the hub that uses it, where that can be told.
+    """A database. `size` is in bytes; `used_by` names the hub that uses it, None without one.
 
     `tables` is empty unless its revision is the program's.
     """
@@ -58,7 +59,7 @@ class DatabaseStatus(msgspec.Struct, frozen=True, rename="camel"):
     revision: str | None
     program_revision: str
     size: int | None
-    process: int | None
+    used_by: str | None
     tables: list[TableStatus]
 
 
@@ -80,7 +81,7 @@ def read_status(
             revision=revision,
             program_revision=HEAD,
             size=read_size(location, backend, connection=connection),
-            process=hub_process(location),
+            used_by=find_hub(location),
             tables=read_tables(backend, connection, periods=periods, now=clock()) if is_current else [],
         )
 
@@ -138,10 +139,10 @@ def file_size(path: Path) -> int:
     return total
 
 
-def hub_process(location: DatabaseLocation) -> int | None:
-    """Return the process of the hub that has locked the data folder, if there is one."""
+def find_hub(location: DatabaseLocation) -> str | None:
+    """Return the hub that uses the database, in words; None without one."""
     if location.path is None:
-        return None
+        return postgres_backend(location.url or "", exclusive=False).find_hub()
     try:
         file = os.open(location.path.parent / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -150,7 +151,7 @@ def hub_process(location: DatabaseLocation) -> int | None:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(file, 20, 0).decode("ascii", "replace").strip()
-        return int(holder) if holder.isdigit() else 0
+        return f"process {holder or 'unknown'}"
     finally:
         os.close(file)
     return None

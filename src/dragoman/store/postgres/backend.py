@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
-from dragoman.store.connection import CommitUncertain, OutageScope, Row
+from dragoman.store.connection import CommitUncertain, OutageScope
 from dragoman.store.postgres.connection import (
     BEGIN_READING,
     BEGIN_WRITING,
@@ -145,7 +145,7 @@ class PostgresBackend:
                 row = raw.execute(INSPECT).fetchone()
                 skew = float(row[0]) - (before + time.time()) / 2 if row else 0.0
                 values = [str(value) for value in row[1:]] if row else ["", "", "0", "0"]
-                holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
+                hub = find_hub(raw)
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.translate_error(error)
         else:
@@ -157,8 +157,17 @@ class PostgresBackend:
                 clock_skew=skew,
                 max_connections=int(values[2]),
                 connections=int(values[3]),
-                used_by=describe_holder(holder) if holder else None,
+                used_by=hub,
             )
+        raise failure
+
+    def find_hub(self) -> str | None:
+        """Return the hub that uses the database, in words; None without one. Raises StoreError."""
+        try:
+            with closing(self._open()) as raw:
+                return find_hub(raw)
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = self.translate_error(error)
         raise failure
 
     def connect(self, *, writing: bool) -> PostgresConnection:
@@ -252,10 +261,9 @@ class PostgresBackend:
             if is_taken is None:
                 raise self._missing_schema()
             if time.monotonic() > deadline:
-                holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
-                named = describe_holder(holder) if holder else "unknown"
+                hub = find_hub(raw) or "unknown"
                 raise StoreError(
-                    f"the database {self._shown_url!r} is in use by another hub: {named}",
+                    f"the database {self._shown_url!r} is in use by another hub: {hub}",
                     hint="several hubs cannot share one database yet: stop that one first, "
                     "or give this one a database of its own",
                 )
@@ -301,9 +309,10 @@ def fetch_value(raw: RawConnection, sql: str, *values: Any) -> Any:
     return row[0] if row else None
 
 
-def describe_holder(holder: Row) -> str:
-    """Return the hub of a row of FIND_HOLDER, in words."""
-    return "{2!r} at {1} (server process {0})".format(*holder)
+def find_hub(raw: RawConnection) -> str | None:
+    """Return the hub that has the schema, in words; None without one."""
+    holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
+    return "{2!r} at {1} (server process {0})".format(*holder) if holder else None
 
 
 def primary_message(error: psycopg.Error) -> str:
