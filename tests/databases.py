@@ -111,6 +111,7 @@ def copy_database(folder: Path, target: Path) -> None:
         return
     with connect(url) as connection:
         rows = {table: read_rows(connection, table) for table in tables(connection)}
+    rows = {table: data for table, data in rows.items() if data}  # the search's are made at its first use
     (target / DATABASE_FILE).write_bytes(msgspec.msgpack.encode(rows))
 
 
