@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 RECORD_COLUMNS = CallRecord.__struct_fields__
 RUNNING_FIELDS: dict[str, Any] = {**dict.fromkeys(CallCompletion.__struct_fields__), "status": "running"}
+RESUMED_FIELDS = ("run_id", "step", "started_at", "host")
 LINE_COLUMNS = CallRow.__struct_fields__
 INTERRUPTED_STATUS = case(
     (calls.c.effect == literal_column("'once'"), literal_column("'uncertain'")),
@@ -63,7 +64,7 @@ class CallStatements:
         of_run = entries.where(calls.c.run_id == bindparam("id")).order_by(calls.c.started_at, calls.c.id)
         self.insert = compiler.compile(insert(calls))
         self.end = compiler.compile(update(calls).where(this, open_ended).values(ended))
-        anew: dict[str, Any] = {name: bindparam(name) for name in ("run_id", "step", "started_at")}
+        anew: dict[str, Any] = {name: bindparam(name) for name in RESUMED_FIELDS}
         waiting = calls.c.status == literal_column("'pending'")
         resumed = update(calls).where(this, waiting).values(status=literal_column("'running'"), **anew)
         self.resume = compiler.compile(resumed.values(error=null()))
@@ -97,8 +98,10 @@ class CallStatements:
 class CallRepository:
     """The persistent `Ledger`: each record is committed when the method returns."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, host_id: str | None = None) -> None:
+        """`host_id` is the host whose calls these are, if several share the database."""
         self._database = database
+        self._host_id = host_id
         self._list_sql: dict[frozenset[str], str] = {}
 
     @cached_property
@@ -108,6 +111,7 @@ class CallRepository:
     async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
         """Insert the call before it runs. Raises Conflict when its id is taken."""
         params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
+        params["host"] = self._host_id
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute_batched(self._sql.insert, params)
@@ -129,6 +133,7 @@ class CallRepository:
 
     async def _record_again(self, record: CallRecord, sql: str, *, refusal: str) -> None:
         params = {name: getattr(record, name) for name in ("id", "run_id", "step", "started_at")}
+        params["host"] = self._host_id
 
         def job(connection: DatabaseConnection) -> None:
             if not connection.execute(sql, params):

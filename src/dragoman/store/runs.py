@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, literal_column, update
+from msgspec.structs import replace
+from sqlalchemy import bindparam, func, literal_column, update
 
 from dragoman.errors import Conflict, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
@@ -40,7 +41,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `key_id` is the key that it runs for, `tools` are those of the front end. `crashes` counts the crashes
     in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
-    many parts of its message were complete when it began, or last went on after a crash.
+    many parts of its message were complete when it began, or last went on after a crash. `host` is the host
+    that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
     """
 
     id: str
@@ -61,6 +63,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     crashes: int | None = 0
     settled_parts: int | None = 0
+    host: str | None = None
+    epoch: int | None = 1
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +100,12 @@ class RunStatements:
         self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
         self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
         self.finish = compiler.compile(update(runs).where(this, IS_RUNNING).values(ended))
+        of_host = found.where(IS_RUNNING, runs.c.host == bindparam("host"))
+        self.list_of_host = compiler.compile(of_host.order_by(runs.c.started_at, runs.c.id))
+        epoch = func.coalesce(runs.c.epoch, literal_column("1"))
+        moved = update(runs).where(this, IS_RUNNING, epoch == bindparam("at_epoch"))
+        next_host = {"host": bindparam("host"), "epoch": epoch + literal_column("1")}
+        self.move = compiler.compile(moved.values(next_host))
         resumed: dict[str, Any] = {name: bindparam(name) for name in ("crashes", "settled_parts")}
         self.resume = compiler.compile(update(runs).where(this, IS_RUNNING).values(resumed))
         self.touch_session = compiler.compile(TOUCH_SESSION)
@@ -105,9 +115,16 @@ class RunRepository:
     """The runs of all sessions."""
 
     def __init__(
-        self, database: Database, *, sessions: SessionRepository, messages: MessageRepository
+        self,
+        database: Database,
+        *,
+        sessions: SessionRepository,
+        messages: MessageRepository,
+        host_id: str | None = None,
     ) -> None:
+        """`host_id` is the host that executes the runs created here, if several share the database."""
         self._database = database
+        self._host_id = host_id
         self._sessions = sessions
         self._messages = messages
 
@@ -213,9 +230,24 @@ class RunRepository:
         """Return the session's runs, oldest first."""
         return await self._read(self._sql.list, {"session_id": session_id})
 
-    async def list_running(self) -> Sequence[RunRecord]:
-        """Return all runs marked as running, oldest first. At startup a crash has ended them."""
-        return await self._read(self._sql.list_running, {})
+    async def list_running(self, *, host: str | None = None) -> Sequence[RunRecord]:
+        """Return the runs marked as running, oldest first: all, or those of a host."""
+        if host is None:
+            return await self._read(self._sql.list_running, {})
+        return await self._read(self._sql.list_of_host, {"host": host})
+
+    async def move(self, run: RunRecord, *, to: str | None) -> RunRecord | None:
+        """Give a run to another host, or with None to whichever takes it next; return its new record.
+
+        None when the run has ended, or has been moved since `run` was read: of several hosts one gets it.
+        """
+        epoch = run.epoch or 1
+        params = {"id": run.id, "at_epoch": epoch, "host": to}
+
+        def job(connection: DatabaseConnection) -> bool:
+            return connection.execute(self._sql.move, params) > 0
+
+        return replace(run, host=to, epoch=epoch + 1) if await self._database.write(job) else None
 
     def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> None:
         """Insert the run's row, and its session if necessary."""
@@ -226,7 +258,7 @@ class RunRepository:
             self._sessions.insert(connection, session)
         elif session is not None:
             require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
-        if not connection.execute(self._sql.insert, run_params(run)):
+        if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
         connection.execute_batched(

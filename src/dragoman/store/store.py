@@ -21,6 +21,7 @@ from dragoman.store.calls import CallRepository
 from dragoman.store.connection import Backend, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
+from dragoman.store.hosts import HostRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
 from dragoman.store.message_search import MessageSearchRepository
@@ -71,17 +72,23 @@ class Store:
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
         recovered: bool = True,
+        host_id: str | None = None,
     ) -> None:
-        """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`."""
+        """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`.
+
+        `host_id` is the host whose runs and calls these are, if several share the database.
+        """
         self.database = database
         self.folder = folder
+        self.host_id = host_id
+        self.hosts = HostRepository(database)
         self.sessions = SessionRepository(database, clock=clock)
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)
-        self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages)
+        self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages, host_id=host_id)
         self.answers = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
         self.subagent_answers = SubagentAnswerRepository(database)
-        self.calls = CallRepository(database)
+        self.calls = CallRepository(database, host_id=host_id)
         self.approvals = ApprovalRepository(database, clock=clock)
         self.artifacts = ArtifactRepository(database)
         self.definition_pins = DefinitionPinRepository(database)

@@ -170,6 +170,8 @@ runs = Table(
     Column("tools", Text),
     Column("crashes", Integer),
     Column("settled_parts", Integer),
+    Column("host", TEXT),
+    Column("epoch", INTEGER),
     Index(None, "session_id", "started_at"),
 )
 
@@ -203,6 +205,7 @@ calls = Table(
     Column("cost", Double),
     Column("attempts", INTEGER),
     Column("notes", TEXT),
+    Column("host", TEXT),
     Index(None, "run_id"),
     Index(None, "session_id"),
     Index(None, "parent_id"),
@@ -374,6 +377,21 @@ secrets = Table(
     Column("key_id", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+)
+
+# The processes that share a Postgres database. `token` is the secret by which the others call this one; it is
+# new at each start. A host with `fenced_at` writes nothing any more, and others take its runs over.
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("name", TEXT, nullable=False),
+    Column("url", TEXT),
+    Column("token", TEXT),
+    Column("version", TEXT, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("draining_at", Double),
+    Column("fenced_at", Double),
 )
 
 # Money in billionths of a US dollar: whole numbers add up without rounding.
