@@ -62,6 +62,11 @@ class DragomanError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def message_and_hint(self) -> str:
+        """The message, with the hint in parentheses if there is one: for those who are shown one text."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
     def to_json(self) -> dict[str, object]:
         """Return the value of `error` in every endpoint's error body: `{code, message, hint?, ...}`."""
         body: dict[str, object] = {"code": self.code, "message": self.message}

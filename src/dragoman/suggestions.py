@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import islice
 
@@ -12,11 +12,15 @@ MAX_COMPARED = 2_000  # names
 
 def find_similar_name(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of the names, whatever the case, or None if none is similar."""
+    return next(iter(find_similar_names(name, names, limit=1)), None)
+
+
+def find_similar_names(name: str, names: Iterable[str], *, limit: int) -> Sequence[str]:
+    """Return up to `limit` similar names, the most similar first, whatever the case."""
     if not name or len(name) > MAX_NAME_LENGTH:
-        return None
+        return ()
     by_lower = {each.lower(): each for each in islice(names, MAX_COMPARED)}
-    near = get_close_matches(name.lower(), by_lower, n=1)
-    return by_lower[near[0]] if near else None
+    return [by_lower[near] for near in get_close_matches(name.lower(), by_lower, n=limit)]
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

@@ -352,10 +352,17 @@ class ModelCall(Generic[T]):
             except ProviderError as error:
                 delay = self._retry.delay(attempt, error, random=random.random)
                 if delay is None:
+                    await self._suggest_models(error)
                     raise
                 log.info("retrying the model in %.1f s: %s", delay, error.message)
             await asyncio.sleep(delay)
             attempt += 1
+
+    async def _suggest_models(self, error: ProviderError) -> None:
+        """Name the provider's models in its refusal of one that it does not have."""
+        if self.route is not None:
+            patterns = self._payment.origin.identity.models
+            await self._routes.suggest_models(error, self.route, patterns=patterns)
 
     async def _try_routes(self) -> UpstreamAnswer[T]:
         """Return the answer of the first route that has one."""

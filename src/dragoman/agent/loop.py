@@ -478,7 +478,7 @@ class Loop:
         release_frames(error)
         return closing.failure_events(
             self.turn.fold,
-            text=error.message,
+            text=error.message_and_hint,
             code=error.code,
             transient=error.transient,
             metadata=self.message_metadata("error"),

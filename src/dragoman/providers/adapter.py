@@ -46,6 +46,9 @@ class ProviderAdapter(Protocol):
     def url(self, server: UpstreamServer) -> str:
         """Return the URL of requests for an answer."""
 
+    def models_url(self, server: UpstreamServer) -> str:
+        """Return the URL of the list of the server's models."""
+
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """Return the headers of a request, names in lower case."""
 

@@ -57,6 +57,11 @@ class AnthropicAdapter:
         """See `Language.url`."""
         return server.url("/messages", root="/v1")
 
+    def models_url(self, server: UpstreamServer) -> str:
+        """See `ProviderAdapter.models_url`: without a limit the list has 20."""
+        url = server.url("/models", root="/v1")
+        return f"{url}{'&' if '?' in url else '?'}limit=1000"
+
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
         reply = {"content-type": "application/json", "anthropic-version": self.settings.version}

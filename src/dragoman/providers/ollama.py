@@ -57,6 +57,10 @@ class OllamaAdapter:
         """See `Language.url`."""
         return server.url("/chat", root="/api")
 
+    def models_url(self, server: UpstreamServer) -> str:
+        """See `ProviderAdapter.models_url`."""
+        return server.url("/tags", root="/api")
+
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
         reply = {"content-type": "application/json", "accept": "application/x-ndjson"}

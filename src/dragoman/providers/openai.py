@@ -63,6 +63,10 @@ class OpenAIAdapter:
         """See `Language.url`."""
         return server.url("/chat/completions")
 
+    def models_url(self, server: UpstreamServer) -> str:
+        """See `ProviderAdapter.models_url`."""
+        return server.url("/models")
+
     def headers(self, secret: str | None) -> Mapping[str, str]:
         """See `Language.headers`."""
         reply = {"content-type": "application/json", "accept": "text/event-stream"}

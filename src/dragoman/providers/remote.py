@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -23,12 +25,16 @@ from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
+from dragoman.providers.unknown_model import ModelList, read_model_names
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
 from dragoman.wire.json_codec import BYTE_ORDER_MARK, encode_body, encode_large_body
 from dragoman.wire.tool_outputs import without_tool_files
 
+log = logging.getLogger(__name__)
 MAX_ERROR_BYTES = 1024 * 1024
+MAX_LIST_BYTES = 8 * 1024 * 1024
+LIST_SECONDS = 2.0  # that a list of models may take: a client waits for its error meanwhile
 BETA_HEADER = "anthropic-beta"
 MAX_DROPPED_FIELDS = 3  # rejected fields that one request may be retried without
 KEY_ERRORS = ("auth", "rate_limit", "overloaded")  # errors that another key may avoid
@@ -63,6 +69,7 @@ class RemoteProvider:
         self._transport = transport
         self._policy = policy
         self._fixed_headers = {name.lower(): value for name, value in server.headers.items()}
+        self._models = ModelList()
         self._text_only_models: set[str] = set()
         self._headers_by_key: dict[ProviderKey, Mapping[str, str]] = {}
 
@@ -115,6 +122,13 @@ class RemoteProvider:
             )
         except ProviderError as error:
             raise self.redact_error(error) from None
+
+    async def list_models(self) -> Sequence[str]:
+        """Return the names of the server's models; () if it does not list them within two seconds.
+
+        The list is kept for a minute.
+        """
+        return await self._models.get(self._fetch_models)
 
     def model(self, name: str, **options: Any) -> Model:
         """Return a model by the provider's own name for it; `options` are sent with each request."""
@@ -234,6 +248,24 @@ class RemoteProvider:
             if field is None or field in drop or len(drop) >= MAX_DROPPED_FIELDS:
                 raise error
             drop.add(field)
+
+    async def _fetch_models(self) -> Sequence[str]:
+        lease = self.keys.acquire()
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                response = await self._transport.send(
+                    "GET", self._adapter.models_url(self.server), headers=self._request_headers(lease.key)
+                )
+                async with response:
+                    body = await response.read(MAX_LIST_BYTES) if response.status == 200 else b""
+        except (ProviderError, TimeoutError) as error:
+            log.debug("%s does not list its models: %r", self.name, error)
+            return ()
+        finally:
+            lease.release()
+        names = await offload(len(body), lambda: read_model_names(body))
+        secrets = self._secrets()
+        return [name for name in names if redact(name, secrets) == name]
 
     async def _read_error(self, response: Response) -> tuple[ProviderError, bytes]:
         try:

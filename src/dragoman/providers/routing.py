@@ -16,6 +16,7 @@ from dragoman.providers.balance import BalancedModels, Balancer, RouteAttempt, R
 from dragoman.providers.key_pool import DEFAULT_COOLDOWN
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.unknown_model import describe_models, is_unknown_model
 from dragoman.suggestions import find_similar_name, suggest
 
 FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
@@ -40,7 +41,8 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
     `model` is the requested name, `options` are given to each provider by its name. `on_fallback` is called
     with the names of the route that failed and of the next one. `loads` are those of the routes between which
-    requests are balanced, by name.
+    requests are balanced, by name. `is_offered` tells of a provider and one of its models whether they may be
+    asked for.
     """
 
     model: str
@@ -49,6 +51,7 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
     allows_fallback: Callable[[DragomanError], bool] = lambda _: False
     on_fallback: Callable[[str, str], None] = lambda _, __: None
     loads: Mapping[str, RouteLoad] = {}
+    is_offered: Callable[[str, str], bool] = lambda _, __: True
 
     @classmethod
     def single(cls, provider: Provider, model: str) -> ModelRoutes:
@@ -79,6 +82,24 @@ class ModelRoutes(msgspec.Struct, frozen=True, kw_only=True):
         if options is None:
             return request if request.model == route.model else replace(request, model=route.model)
         return replace(request, model=route.model, options={**options, **request.options})
+
+    async def suggest_models(
+        self, error: ProviderError, route: Route, *, patterns: Sequence[str] | None
+    ) -> None:
+        """Set the hint of an error that says that the route's provider has no such model.
+
+        It names models that the provider lists, and that a key with these patterns may ask for.
+        """
+        provider, model = route
+        if error.hint or not isinstance(provider, RemoteProvider) or not is_unknown_model(error):
+            return
+        names = await provider.list_models()
+        if model in names:
+            return  # refused for another reason
+        offered = [name for name in names if self.is_offered(provider.name, name)]
+        if patterns is not None:
+            offered = [name for name in offered if matches_any(f"{provider.name}/{name}", patterns)]
+        error.hint = await describe_models(model, offered, provider=provider.name)
 
 
 class RouteGroup(NamedTuple):
@@ -151,6 +172,7 @@ class Routing:
             allows_fallback=self.allows_fallback,
             on_fallback=on_fallback,
             loads=self._loads,
+            is_offered=self._lists,
         )
 
     def entry_routes(self, model: str) -> Sequence[Route]:
@@ -309,10 +331,10 @@ def require_model_access(patterns: Sequence[str] | None, model: str, *, routing:
     if patterns is None:
         return
     names = [route.name for route in routing.entry_routes(model)]
-    if not _matches(model, patterns) and not all(_matches(name, patterns) for name in names):
+    if not matches_any(model, patterns) and not all(matches_any(name, patterns) for name in names):
         allowed = ", ".join(patterns) or "none"
         raise Forbidden(f"this key may not ask the model {model!r}; it may ask {allowed}")
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def matches_any(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -229,7 +229,7 @@ class HubAnswerEncoder:
         if opening:
             self._fold.add(opening)
         ending = outcome.failure_events(
-            self._fold, text=error.message, code=error.code, transient=error.transient, metadata=None
+            self._fold, text=error.message_and_hint, code=error.code, transient=error.transient, metadata=None
         )
         return self._dialect.encode([*opening, *ending]) + self._dialect.end()
 

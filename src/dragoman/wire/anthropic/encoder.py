@@ -277,8 +277,10 @@ def error_status(error: DragomanError) -> int:
 
 
 def error_body(error: DragomanError, *, request_id: str | None) -> dict[str, object]:
-    """Return `{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error unchanged."""
+    """Return `{"type": "error", "error": {type, message}, "request_id"}`; Anthropic's own error is kept."""
     inner = _upstream_error(error.details) if isinstance(error, ProviderError) else None
+    if inner is not None and error.hint:
+        inner["message"] = f"{inner['message']} ({error.hint})"
     return {"type": "error", "error": inner or _own_error(error), "request_id": request_id}
 
 

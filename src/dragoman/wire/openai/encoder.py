@@ -234,16 +234,16 @@ def error_body(error: DragomanError) -> dict[str, object]:
     """Return `{"error": {message, type, param, code}}`, strings or null; the provider's own fields if
     known.
     """
+    message = error.message_and_hint
     details = error.details if isinstance(error, ProviderError) else None
     if details is not None and _is_openai_error(details):
         return {
             "error": {
-                "message": error.message,
+                "message": message,
                 **{key: _text_or_none(details.get(key)) for key in _DETAIL_FIELDS},
             }
         }
     error_type, code = _type_and_code(error)
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
     param = error.field if isinstance(error, BadRequest) else None
     return {"error": {"message": message, "type": error_type, "param": param, "code": code}}
 
