@@ -29,6 +29,7 @@ from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.gateway.routes import Gateway
 from dragoman.server.health import HealthHandlers
+from dragoman.server.hosts import HostHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
@@ -51,6 +52,7 @@ ROOMS: Any = {
     "approvals": ApprovalHandlers,
     "artifacts": ArtifactHandlers,
     "servers": McpServerHandlers,
+    "hosts": HostHandlers,
     "mcp": None,
     "spokes": None,
     "usage": UsageHandlers,

@@ -297,12 +297,22 @@ async def test_mcp_answers_as_the_document_says(tmp_path: Path) -> None:
         ("operations", {"/api/calls", "/api/approvals", "/api/artifacts/{id}", "/mcp"}),
         (
             "admin",
-            {"/api/calls", "/api/approvals", "/api/artifacts/{id}", "/api/mcp/servers", "/api/spokes"},
+            {
+                "/api/calls",
+                "/api/approvals",
+                "/api/artifacts/{id}",
+                "/api/mcp/servers",
+                "/api/spokes",
+                "/api/hosts",
+            },
         ),
     ],
 )
 async def test_a_key_opens_what_it_is_for(tmp_path: Path, scope: str, open_ones: set[str]) -> None:
-    paths = ("/api/calls", "/api/approvals", "/api/artifacts/{id}", "/api/mcp/servers", "/api/spokes", "/mcp")
+    paths = (
+        *("/api/calls", "/api/approvals", "/api/artifacts/{id}"),
+        *("/api/mcp/servers", "/api/spokes", "/api/hosts", "/mcp"),
+    )
     async with serving(tmp_path, keys=True) as served:
         _, secret = await served.hub.store.keys.create("ann", scopes=[scope])
         headers = {"x-api-key": secret}

@@ -305,6 +305,10 @@ class RunRegistry:
         """The number of active runs."""
         return len(self._active)
 
+    def refuse_new(self) -> None:
+        """Accept no more runs; the active ones go on."""
+        self._closed = True
+
     async def drain(self, seconds: float) -> None:
         """Accept no more runs, and wait up to `seconds` for the active ones to end."""
         self._closed = True

@@ -238,6 +238,16 @@ class HubClient:
         outcome: Json = await self.request("POST", path, query=query, body=input)
         return outcome
 
+    async def hosts(self) -> list[Json]:
+        """List the processes that share the hub's database. Unavailable without a running hub."""
+        hosts: list[Json] = (await self.request("GET", "/api/hosts"))["hosts"]
+        return hosts
+
+    async def drain_host(self, id: str) -> Json:
+        """Let a host begin no more runs; the host. NotFound."""
+        host: Json = await self.request("POST", f"/api/hosts/{path_segment(id)}/drain")
+        return host
+
     async def usage(self, query: Mapping[str, str]) -> Json:
         """Return the usage report of `GET /api/usage`."""
         report: Json = await self.request("GET", "/api/usage", query=query)

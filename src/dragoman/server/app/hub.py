@@ -37,6 +37,7 @@ from dragoman.server.app.providers import ProviderSet
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
+from dragoman.server.hosts import LocalHost
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
@@ -87,6 +88,7 @@ class Hub:
             database=lambda: self.store.database.is_up,
         )
         self.metrics = metrics
+        self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
         self.retention = RetentionPurge(
             services.store.retention, config.retention_periods, count=metrics.rows_deleted
         )
@@ -106,6 +108,7 @@ class Hub:
             gateway=self.gateway,
             meter=self.meter,
             metrics=self.metrics,
+            host=self.host,
             external=self.external,
             mcp=self.mcp,
             abort=self.abort,
@@ -149,6 +152,7 @@ class Hub:
             heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
+            stack.enter_context(run_in_background(hub.host.watch()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)

@@ -38,6 +38,7 @@ from dragoman.server.chat import ChatHandlers, ChatSettings
 from dragoman.server.cors import allow_origins
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
 from dragoman.server.health import HealthHandlers
+from dragoman.server.hosts import HostHandlers, LocalHost
 from dragoman.server.http_endpoint import (
     HttpEndpoint,
     not_found,
@@ -70,6 +71,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalHandlers
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
+    hosts: HostHandlers
     mcp: ASGIApp
     spokes: SpokeEndpoint | None
     usage: UsageHandlers
@@ -142,6 +144,8 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from approval_routes(handlers.approvals)
     yield from artifact_routes(handlers.artifacts)
     yield from admin_routes(handlers.servers)
+    yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
+    yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
 
 
 def chat_routes(chat: ChatHandlers) -> Routes:
@@ -187,6 +191,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     gateway: Gateway
     meter: Meter
     metrics: Metrics
+    host: LocalHost
     external: ExternalOperations
     mcp: McpServer
     abort: Callable[[str], Awaitable[bool]]
@@ -259,11 +264,14 @@ def build_handlers(
         approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval),
         artifacts=ArtifactHandlers(store.artifacts),
         servers=McpServerHandlers(servers, switchboard, editor=parts.external),
+        hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
         usage=UsageHandlers(store, flush_usage=ledger.flush),
         metrics=parts.metrics,
-        health=HealthHandlers(store, spool=ledger.spool, is_draining=lambda: gateway.draining),
+        health=HealthHandlers(
+            store, spool=ledger.spool, is_draining=lambda: gateway.draining or parts.host.is_draining
+        ),
         reference=ReferenceHandlers(),
     )
 
