@@ -1,7 +1,7 @@
 """Runs that a crash cut off: each goes on from its message, or is closed with what the ledger knows.
 
 It happens in the background, so that the hub starts at once; and at once for a session that somebody asks
-for.
+for. Of several hosts that share a database, one claims the run before it goes on.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -24,6 +25,7 @@ from dragoman.messages import Message
 from dragoman.operations.earlier_calls import EarlierCalls, is_cut_off
 from dragoman.operations.execution import META_PREFIX
 from dragoman.operations.ledger import LedgerEntry
+from dragoman.runs.engine import Engine, QueuedTurn
 from dragoman.runs.recovery import close_message, restore_approvals
 from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
@@ -73,22 +75,22 @@ WaitForOperations: TypeAlias = Callable[[Sequence[str]], Awaitable[None]]
 """Waits, for some seconds, until operations are registered: a spoke has to find the hub again first."""
 
 
-async def no_wait(operations: Sequence[str]) -> None:
-    """Wait for no operation: all are there."""
-
-
 class CutOffRuns(NamedTuple):
-    """The runs that were under way when the hub stopped; `arrival` waits for operations that they called."""
+    """The runs that were under way when the hub stopped, and the engine by which they go on.
 
-    rows: Sequence[rows.RunRecord] = ()
-    arrival: WaitForOperations = no_wait
+    `arrival` waits for operations that they called.
+    """
+
+    engine: Engine
+    rows: Sequence[rows.RunRecord]
+    arrival: WaitForOperations
 
 
 class CrashRecovery:
-    """The runs that were under way when the hub stopped.
+    """The runs that were under way when their host stopped.
 
-    `run()` lets them go on in the background, at most `at_once` at a time; one that was cut off twice without
-    progress goes on alone, since it may be the one that ends the process.
+    The engine has them go on in the background; one that was cut off twice without progress goes on alone,
+    since it may be the one that ends the process.
     """
 
     def __init__(
@@ -97,26 +99,21 @@ class CrashRecovery:
         starter: RunStarter,
         *,
         runs: CutOffRuns,
-        at_once: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._starter = starter
+        self._engine = runs.engine
         self._clock = clock
         self._arrival = runs.arrival
         self._waiting = {run.session_id: run for run in runs.rows}
         self._begun: dict[str, asyncio.Task[HubRun | None]] = {}
-        self._slots = asyncio.Semaphore(at_once)
         self._alone = asyncio.Lock()
 
     async def run(self) -> None:
-        """Let all runs go on, until none is left."""
-        while self._waiting:
-            async with asyncio.TaskGroup() as group:
-                for session_id, run in list(self._waiting.items()):
-                    group.create_task(self._go_on_in_turn(session_id, run))
-            if self._waiting:
-                await asyncio.sleep(RETRY_INTERVAL)
+        """Queue all runs that wait to go on."""
+        for run in list(self._waiting.values()):
+            await self._engine.enqueue(continuation_turn(run))
 
     async def settle(self, *session_ids: str) -> None:
         """Wait until the runs of these sessions have gone on or are closed; each begins at once."""
@@ -124,17 +121,42 @@ class CrashRecovery:
             if session_id in self._waiting:
                 await self._begin(session_id)
 
-    async def _go_on_in_turn(self, session_id: str, run: rows.RunRecord) -> None:
-        async with self._slots:
-            if not run.crashes:
-                return await self._wait_for_end(session_id)
-            async with self._alone:
-                return await self._wait_for_end(session_id)
+    async def go_on(self, run_id: str) -> None:
+        """Let a run go on, unless a living host has it, and wait for its end."""
+        while True:
+            if await self._try_to_go_on(run_id):
+                return
+            await asyncio.sleep(RETRY_INTERVAL)
 
-    async def _wait_for_end(self, session_id: str) -> None:
-        resumed = await self._begin(session_id) if session_id in self._waiting else None
-        if resumed is not None:
-            await resumed.done.wait()
+    async def _try_to_go_on(self, run_id: str) -> bool:
+        """Return whether nothing is left to do; False when the database did not let it go on."""
+        try:
+            run = await self._find(run_id)
+        except (StoreError, Unavailable) as error:
+            log.warning("run %s cannot go on yet: %s", run_id, error.message)
+            return False
+        if run is None:
+            return True
+        session_id = run.session_id
+        self._waiting.setdefault(session_id, run)
+        async with self._alone if run.crashes else nullcontext():
+            resumed = await self._begin(session_id) if session_id in self._waiting else None
+            if resumed is not None:
+                await resumed.done.wait()
+        return session_id not in self._waiting
+
+    async def _find(self, run_id: str) -> rows.RunRecord | None:
+        """Return a run that waits here, or that no living host has."""
+        for run in self._waiting.values():
+            if run.id == run_id:
+                return run
+        if self._store.host_id is None:
+            return None
+        row = await self._store.runs.get(run_id)
+        if row is None or row.status != "running":
+            return None
+        living = {host.id for host in await self._store.hosts.list()}
+        return None if row.host in living else row
 
     async def _begin(self, session_id: str) -> HubRun | None:
         """Let the session's run go on, once; return it, or None if it is closed."""
@@ -147,9 +169,10 @@ class CrashRecovery:
 
     async def _resume(self, run: rows.RunRecord) -> HubRun | None:
         try:
-            stored = await load_run(self._store, run)
+            claimed = await self._claim(run)
+            stored = None if claimed is None else await load_run(self._store, claimed)
             resumed = None if stored is None else await self._resume_or_close(stored)
-            if stored is None:
+            if claimed is not None and stored is None:
                 await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))
         except (StoreError, Unavailable) as error:
             log.warning("run %s cannot go on yet: %s", run.id, error.message)
@@ -159,6 +182,19 @@ class CrashRecovery:
             resumed = None
         self._waiting.pop(run.session_id, None)
         return resumed
+
+    async def _claim(self, run: rows.RunRecord) -> rows.RunRecord | None:
+        """Take a run over from the host that had it; None when another host has it, or it has ended."""
+        host_id = self._store.host_id
+        if host_id is None:
+            return run
+        if run.host != host_id:
+            taken = await self._store.runs.move(run, to=host_id)
+            if taken is None:
+                return None
+            self._waiting[run.session_id] = run = taken
+        await self._store.calls.interrupt_running(self._clock(), run_id=run.id)
+        return run
 
     async def _resume_or_close(self, stored: StoredRun) -> HubRun | None:
         run = stored.row
@@ -206,14 +242,24 @@ class CrashRecovery:
         return rows.RunEnding(status=status, finished_at=self._clock(), error=error)
 
 
+def continuation_turn(run: rows.RunRecord) -> QueuedTurn:
+    """Return the turn in which a run goes on; another one for each host that it has had."""
+    id = f"run:{run.id}:{run.epoch or 1}"
+    return QueuedTurn(id=id, session_id=run.session_id, kind="continue", subject=run.id)
+
+
 async def find_cut_off_runs(
     store: Store, *, clock: Callable[[], float] = time.time
 ) -> Sequence[rows.RunRecord]:
     """Return the runs that were under way when the hub stopped, oldest first, and end all its calls.
 
-    Calls of no run end too. Only for a store that no other process uses.
+    Calls of no run end too. Of hosts that share a database, others may execute runs: these are not returned,
+    and the calls of a lost host end when it is taken over.
     """
     unfinished = await store.runs.list_running()
+    if store.host_id is not None:
+        living = {host.id for host in await store.hosts.list()}
+        return [run for run in unfinished if run.host not in living]
     await store.calls.interrupt_running(clock())
     return unfinished
 

@@ -68,7 +68,6 @@ log = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
-NO_CUT_OFF_RUNS = CutOffRuns()
 
 
 class ToolboxFactory(Protocol):
@@ -114,7 +113,7 @@ class RunRegistry:
         toolbox: ToolboxFactory,
         billing: Billing,
         settings: RunSettings,
-        cut_off: CutOffRuns = NO_CUT_OFF_RUNS,
+        cut_off: CutOffRuns,
     ) -> None:
         self.agents = agents
         """May be replaced: later runs use the new one."""
@@ -131,7 +130,7 @@ class RunRegistry:
         self._session_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
         self.subagent_answers = store.subagent_answers
-        self.recovery = CrashRecovery(store, self, runs=cut_off, at_once=settings.resumed)
+        self.recovery = CrashRecovery(store, self, runs=cut_off)
         """The runs that a crash cut off, and that have not gone on yet."""
 
     def get_active(self, session_id: str) -> HubRun | None:
@@ -246,15 +245,8 @@ class RunRegistry:
 
         Raises RunActive or Unavailable when a later attempt may succeed.
         """
-        await self.recovery.settle(approval.session_id or "")
-        row = await self._store.runs.get(approval.run_id or "")
-        if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
-            return False
-        busy = self._active.get(row.session_id)
-        if busy is not None:
-            raise RunActive(row.session_id, busy.row.id)
-        message = await self._store.messages.get(row.session_id, row.message_id)
-        if message is None or not is_waiting_for(message, approval):
+        row = await self.find_waiting(approval)
+        if row is None or approval.tool_call_id is None:
             return False
         answer = stored_answer(approval)
         client_answer = ClientApprovalAnswer(answer.id, approval.tool_call_id, answer.approved, answer.text)
@@ -267,6 +259,21 @@ class RunRegistry:
             log.info("session %s cannot resume after its approval: %s", row.session_id, error.message)
             return False
         return True
+
+    async def find_waiting(self, approval: ApprovalRequest) -> rows.RunRecord | None:
+        """Return the run whose answer waits for this approval, which is answered; None when none does.
+
+        Raises RunActive or Unavailable when a later attempt may find it.
+        """
+        await self.recovery.settle(approval.session_id or "")
+        row = await self._store.runs.get(approval.run_id or "")
+        if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
+            return None
+        busy = self._active.get(row.session_id)
+        if busy is not None:
+            raise RunActive(row.session_id, busy.row.id)
+        message = await self._store.messages.get(row.session_id, row.message_id)
+        return row if message is not None and is_waiting_for(message, approval) else None
 
     async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun:
         """Let a run that a crash cut off go on from its message.

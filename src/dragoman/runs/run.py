@@ -53,11 +53,10 @@ class RunSettings(msgspec.Struct, frozen=True):
 
     `hooks` are those of the loop. `max_answer` is the most characters of an answer; one that is `read_ahead`
     characters ahead of all its readers waits for them, those that take nothing for `reader_timeout` seconds
-    are disconnected. At most `resumed` runs go on at a time after a crash.
+    are disconnected.
     """
 
     disconnect_grace: float | None = 15.0
-    resumed: int = 32
     max_answer: int = 64_000_000
     read_ahead: int = 500_000
     reader_timeout: float = 60.0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import (
     CTE,
+    ColumnElement,
     Select,
+    and_,
     bindparam,
     case,
     func,
@@ -48,6 +50,8 @@ INTERRUPTED_STATUS = case(
     (calls.c.effect == literal_column("'once'"), literal_column("'uncertain'")),
     else_=literal_column("'aborted'"),
 )
+Interruptible: TypeAlias = Literal["all", "host", "run_id"]
+INTERRUPTIBLE: tuple[Interruptible, ...] = ("all", "host", "run_id")
 FILTERS = ("owner", "run_id", "session_id", "status", "operation")
 
 
@@ -73,15 +77,20 @@ class CallStatements:
         )
         restarted = update(calls).where(this, cut_off).values(status=literal_column("'running'"), **anew)
         self.restart = compiler.compile(restarted.values(error=null(), ended_at=null()))
-        self.interrupt = compiler.compile(
-            update(calls).where(IS_RUNNING).values(status=INTERRUPTED_STATUS, ended_at=bindparam("now"))
-        )
+        interrupted = {"status": INTERRUPTED_STATUS, "ended_at": bindparam("now")}
+        self.interrupt = {
+            of: compiler.compile(update(calls).where(running_calls(of)).values(interrupted))
+            for of in INTERRUPTIBLE
+        }
         given_up = update(calls).where(calls.c.id.in_(select(descendant_ids().c.id)), waiting).values(ended)
         self.find_pending = compiler.compile(select(calls.c.id).where(this, waiting))
         self.give_up = compiler.compile(given_up)
-        lost = update(calls).where(calls.c.id.in_(select(interrupted_ids().c.id)), waiting)
         ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
-        self.abort_interrupted = compiler.compile(lost.values(ended_with | {"error": null()}))
+        lost = update(calls).where(waiting).values(ended_with | {"error": null()})
+        self.abort_interrupted = {
+            of: compiler.compile(lost.where(calls.c.id.in_(select(interrupted_ids(of).c.id))))
+            for of in INTERRUPTIBLE
+        }
         self.get = compiler.compile(entries.where(this))
         self.list_for_run = compiler.compile(of_run)
         self.list_descendants = compiler.compile(select_descendants())
@@ -176,15 +185,20 @@ class CallRepository:
 
         await self._database.write(job)
 
-    async def interrupt_running(self, now: float) -> int:
-        """End all calls marked as running, because their process is gone; return how many there were.
+    async def interrupt_running(
+        self, now: float, *, host: str | None = None, run_id: str | None = None
+    ) -> int:
+        """End the calls marked as running, because their process is gone; return how many there were.
 
-        A `once` call becomes uncertain, any other aborted. Their pending descendants are aborted too.
+        All of them, or those of a host or of a run. A `once` call becomes uncertain, any other aborted. Their
+        pending descendants are aborted too.
         """
+        of: Interruptible = "run_id" if run_id is not None else "host" if host is not None else "all"
+        params = {"now": now} if of == "all" else {"now": now, "of": run_id or host}
 
         def job(connection: DatabaseConnection) -> int:
-            connection.execute(self._sql.abort_interrupted, {"now": now})
-            return connection.execute(self._sql.interrupt, {"now": now})
+            connection.execute(self._sql.abort_interrupted[of], params)
+            return connection.execute(self._sql.interrupt[of], params)
 
         return await self._database.write(job)
 
@@ -279,9 +293,14 @@ def descendant_ids() -> CTE:
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 
 
-def interrupted_ids() -> CTE:
+def running_calls(of: Interruptible) -> ColumnElement[bool]:
+    """Return the condition of the calls marked as running: all, or those of a host or of a run."""
+    return and_(IS_RUNNING) if of == "all" else and_(IS_RUNNING, calls.c[of] == bindparam("of"))
+
+
+def interrupted_ids(of: Interruptible) -> CTE:
     """Return the ids of the calls marked as running, and of their descendants."""
-    start = select(calls.c.id).where(IS_RUNNING).cte("interrupted", recursive=True)
+    start = select(calls.c.id).where(running_calls(of)).cte("interrupted", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
 

@@ -25,8 +25,10 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
+from dragoman.runs.engine import Engine, MemoryEngine
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
+from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.app.agents import CallableAgents
 from dragoman.server.app.background_jobs import ApprovalResumer, RetentionPurge, run_in_background
 from dragoman.server.app.external_operations import ExternalOperations
@@ -71,22 +73,20 @@ class Hub:
             metrics=metrics,
             settings=GatewaySettings(body_limit=config.limits.gateway_body, keep_alive=config.keep_alive),
         )
+        self.engine: Engine = MemoryEngine(at_once=config.limits.resumed)
         self.runs = RunRegistry(
             services.store,
             setup.roster,
             toolbox=services.toolbox,
             billing=Billing(self.meter, setup.catalog.price),
             settings=run_settings(config, services),
-            cut_off=CutOffRuns(services.cut_off, services.wait_for_operations),
+            cut_off=CutOffRuns(self.engine, services.cut_off, services.wait_for_operations),
         )
+        self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
+        self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))
-        metrics.sources = MetricSources(
-            cooldowns=self.cooldowns,
-            runs=lambda: self.runs.active_count,
-            spool=lambda: self.meter.ledger.spool.row_count,
-            database=lambda: self.store.database.is_up,
-        )
+        metrics.sources = self._metric_sources()
         self.metrics = metrics
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
         self.retention = RetentionPurge(
@@ -101,6 +101,14 @@ class Hub:
         self._setup = setup
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _metric_sources(self) -> MetricSources:
+        return MetricSources(
+            cooldowns=self.cooldowns,
+            runs=lambda: self.runs.active_count,
+            spool=lambda: self.meter.ledger.spool.row_count,
+            database=lambda: self.store.database.is_up,
+        )
 
     def _parts(self) -> HubParts:
         return HubParts(
@@ -146,14 +154,18 @@ class Hub:
             hub = cls(ground, config, setup=setting, external=outside, metrics=metrics)
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
+            stack.push_async_callback(hub.engine.close)
             stack.push_async_callback(hub.stop)
             hub.load_prices()
+            hub.engine.start(hub.queued_turns.execute)
             stack.enter_context(run_in_background(hub.retention.run()))
-            heed = ApprovalResumer(ground.store, hub.runs.resume, consent=ground.calls.approval_flow)
+            heed = ApprovalResumer(ground.store, hub.queued_turns.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
             stack.enter_context(run_in_background(hub.host.watch()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
+            if ground.store.host_id is not None:
+                stack.enter_context(run_in_background(hub.takeover.run()))
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
             yield hub
@@ -208,7 +220,7 @@ class Hub:
         """Answer an approval, and resume the session that waits for it."""
         found = await self._services.calls.answer_approval(id, approved=approved, by=by, reason=reason)
         with suppress(RunActive, Unavailable):  # ApprovalResumer retries it soon
-            await self.runs.resume(found)
+            await self.queued_turns.resume(found)
         return found
 
     async def drain(self, seconds: float) -> None:
@@ -292,7 +304,6 @@ def run_settings(config: Config, services: HubServices) -> RunSettings:
     """Return the settings of all runs."""
     return RunSettings(
         disconnect_grace=config.grace,
-        resumed=config.limits.resumed,
         max_answer=config.limits.answer,
         read_ahead=config.limits.read_ahead,
         reader_timeout=config.limits.reader_timeout,

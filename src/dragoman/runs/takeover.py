@@ -1,0 +1,113 @@
+"""Takes over what another host had under way, and executes what the engine has queued.
+
+Everything here may be done twice, by several hosts at once, and be cut off at any point: a run is claimed by
+the one host that moves it (`CrashRecovery`), and a host's row stays until it has no more runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from dragoman.errors import NotFound, RunActive, StoreError, Unavailable
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.runs.crash_recovery import RETRY_INTERVAL, continuation_turn, find_cut_off_runs
+from dragoman.runs.engine import Engine, QueuedTurn
+from dragoman.runs.registry import RunRegistry
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+SWEEP_INTERVAL = 2.0  # seconds between two looks for runs that no host has
+
+
+class HostTakeover:
+    """Takes over from hosts that are lost."""
+
+    def __init__(self, store: Store, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._engine = engine
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Look for what no host has, every `SWEEP_INTERVAL` seconds, until cancelled."""
+        while True:
+            with suppress(StoreError, Unavailable):
+                if self._store.database.is_up:
+                    await self.sweep()
+            await asyncio.sleep(SWEEP_INTERVAL)
+
+    async def sweep(self) -> None:
+        """Queue the runs that no living host has, and take over from hosts that were fenced before.
+
+        Whoever fenced or released them may have ended before it had queued them. Raises StoreError,
+        Unavailable.
+        """
+        for host_id in await self._store.hosts.list_fenced():
+            await self.take_over(host_id)
+        for run in await find_cut_off_runs(self._store):
+            await self._engine.enqueue(continuation_turn(run))
+
+    async def take_over(self, host_id: str) -> None:
+        """Interrupt the calls of a fenced host, queue its runs, and remove it when it has none left.
+
+        Raises StoreError or Unavailable; it may be called again.
+        """
+        await self._store.calls.interrupt_running(self._clock(), host=host_id)
+        await self._engine.recover(living={host.id for host in await self._store.hosts.list()})
+        runs = await self._store.runs.list_running(host=host_id)
+        for run in runs:
+            await self._engine.enqueue(continuation_turn(run))
+        if not runs:
+            await self._store.hosts.remove(host_id)
+
+
+class QueuedTurns:
+    """Queues the continuations of answers that wait for an approval, and executes the turns of the engine."""
+
+    def __init__(self, store: Store, runs: RunRegistry, *, engine: Engine) -> None:
+        self._store = store
+        self._runs = runs
+        self._engine = engine
+
+    async def resume(self, approval: ApprovalRequest) -> bool:
+        """Resume the answer that waits for this approval; return False when none waits.
+
+        Of hosts that share a database one resumes it, in its turn. Raises RunActive or Unavailable when a
+        later attempt may succeed.
+        """
+        if self._store.host_id is None:
+            return await self._runs.resume(approval)
+        row = await self._runs.find_waiting(approval)
+        if row is None:
+            return False
+        id = f"approval:{approval.id}"
+        await self._engine.enqueue(
+            QueuedTurn(id=id, session_id=row.session_id, kind="approval", subject=approval.id)
+        )
+        return True
+
+    async def execute(self, turn: QueuedTurn) -> None:
+        """Execute a turn; return when its run has ended or waits for a person."""
+        match turn.kind:
+            case "continue":
+                await self._runs.recovery.go_on(turn.subject)
+            case "approval":
+                await self._resume_after(turn.subject)
+        run = self._runs.get_active(turn.session_id)
+        if run is not None:
+            await run.done.wait()
+
+    async def _resume_after(self, approval_id: str) -> None:
+        while True:
+            try:
+                await self._runs.resume(await self._store.approvals.get(approval_id))
+            except NotFound:
+                return
+            except (RunActive, StoreError, Unavailable) as error:
+                log.info("the run of approval %s cannot go on yet: %s", approval_id, error.message)
+                await asyncio.sleep(RETRY_INTERVAL)
+            else:
+                return
