@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, lit
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables import budgets, usage
+from dragoman.store.tables import budgets, host_reservations, hosts, usage
 
 NANOS_PER_DOLLAR = 1_000_000_000
 RETENTION_DAYS = 60
@@ -65,14 +65,67 @@ class BudgetStatements:
         )
         insert = compiler.insert(budgets).on_conflict_do_nothing(index_elements=["scope", "window"])
         self.insert_if_missing = compiler.compile(insert)
+        self.host = HostReservationStatements(compiler)
         self.sum_costs = {kind: compiler.compile(select_cost(kind)) for kind in SCOPE_COLUMNS}
 
 
-class BudgetRepository:
-    """Spent and reserved amounts of each budget window."""
+class HostReservationStatements:
+    """The SQL of the part of reservations that is a host's. Rows of `budgets` are locked before these."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float], recovered: bool = True) -> None:
-        """Unless `recovered`, the first reservation clears those that a crashed process left."""
+    def __init__(self, compiler: Compiler) -> None:
+        table = host_reservations
+        mine = table.c.host == bindparam("by")
+        this = mine & (table.c.scope == bindparam("of")) & (table.c.window == bindparam("within"))
+        put = compiler.insert(table)
+        total = table.c.reserved + put.excluded.reserved
+        upsert = put.on_conflict_do_update(
+            index_elements=["host", "scope", "window"], set_={"reserved": total}
+        )
+        self.add = compiler.compile(upsert)
+        left = {"reserved": table.c.reserved - bindparam("back")}
+        self.subtract = compiler.compile(update(table).where(this).values(left))
+        found = select(table.c.scope, table.c.window, table.c.reserved).where(mine)
+        self.list = compiler.compile(found.order_by(table.c.scope, table.c.window).with_for_update())
+        self.delete = compiler.compile(delete(table).where(mine))
+        self.delete_settled = compiler.compile(delete(table).where(table.c.reserved == bindparam("nothing")))
+        members = select(hosts.c.id).where(hosts.c.fenced_at.is_(None))
+        self.list_lost = compiler.compile(
+            select(table.c.host).where(table.c.host.not_in(members)).distinct().order_by(table.c.host)
+        )
+        is_reserved = select(budgets.c.scope, budgets.c.window).where(
+            budgets.c.reserved != bindparam("nothing")
+        )
+        self.lock_reserved = compiler.compile(
+            is_reserved.order_by(budgets.c.scope, budgets.c.window).with_for_update()
+        )
+        same = (table.c.scope == budgets.c.scope) & (table.c.window == budgets.c.window)
+        sum_of_hosts = select(func.coalesce(func.sum(table.c.reserved), literal_column("0"))).where(same)
+        budget = (budgets.c.scope == bindparam("of")) & (budgets.c.window == bindparam("within"))
+        self.correct = compiler.compile(
+            update(budgets).where(budget).values(reserved=sum_of_hosts.scalar_subquery())
+        )
+
+
+class BudgetRepository:
+    """Spent and reserved amounts of each budget window.
+
+    Where several hosts share the database, `host_reservations` has the part of each host's, in the same
+    transactions: the sum over the hosts is what is reserved, and a dead host's part can be given back.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        recovered: bool = True,
+        host_id: str | None = None,
+    ) -> None:
+        """Unless `recovered`, the first reservation clears those that no living process has.
+
+        `host_id` is the host that reserves; None where one process has the database to itself.
+        """
+        self.host_id = host_id
         self._database = database
         self._clock = clock
         self._recovered = recovered
@@ -92,9 +145,13 @@ class BudgetRepository:
             for at, charge in enumerate(ordered):
                 if not self._reserve_in(connection, charge, amount=amount):
                     # Undo by hand. Raising would roll back the other jobs of this transaction.
-                    self.settle_job(ordered[:at], reserved=amount, spent=0)(connection)
+                    self._settle(connection, ordered[:at], reserved=amount, spent=0)
                     balance = self._stored_balance(connection, charge.scope, window=charge.window)
                     return BudgetRefusal(charge, *(balance or (0, 0)))
+            if self.host_id is not None:
+                for charge in ordered:
+                    row = {"scope": charge.scope, "window": charge.window, "reserved": amount}
+                    connection.execute_batched(self._sql.host.add, {"host": self.host_id, **row})
             return None
 
         return await self._database.write(job)
@@ -107,9 +164,11 @@ class BudgetRepository:
         """
 
         def job(connection: DatabaseConnection) -> None:
-            for charge in charges:
-                where = {"of": charge.scope, "within": charge.window}
-                connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": spent})
+            self._settle(connection, charges, reserved=reserved, spent=spent)
+            if self.host_id is not None and reserved:
+                for charge in charges:
+                    where = {"by": self.host_id, "of": charge.scope, "within": charge.window}
+                    connection.execute_batched(self._sql.host.subtract, {**where, "back": reserved})
 
         return job
 
@@ -122,21 +181,70 @@ class BudgetRepository:
 
         return await self._database.read(query)
 
+    async def release_host(self, host_id: str) -> None:
+        """Give back what a dead host has reserved, in one transaction. Calls after the first change nothing.
+
+        Only for a host that is fenced: it can reserve and settle nothing any more.
+        """
+        await self._database.write(partial(self._release_host, host_id=host_id))
+
+    async def release_lost_hosts(self) -> None:
+        """Give back what hosts have reserved that are fenced or gone; delete the rows of settled amounts."""
+
+        def job(connection: DatabaseConnection) -> None:
+            self._release_lost(connection)
+            connection.execute(self._sql.host.delete_settled, {"nothing": 0})
+
+        await self._database.write(job)
+
     async def recover(self) -> None:
-        """Once, clear the reservations that a crash left, and delete the rows of old days."""
+        """Once, clear the reservations that no living process has, and delete the rows of old days."""
         async with self._recovery_lock:
             if self._recovered:
                 return
             oldest = datetime.fromtimestamp(self._clock(), UTC) - timedelta(days=RETENTION_DAYS)
 
             def job(connection: DatabaseConnection) -> None:
-                connection.execute(self._sql.clear, {"nothing": 0})
+                if self.host_id is None:
+                    connection.execute(self._sql.clear, {"nothing": 0})
+                else:
+                    self._release_lost(connection)
+                    self._clear_unowned(connection)
                 connection.execute(
                     self._sql.delete_old, {"first": "day:", "last": budget_window("day", oldest.timestamp())}
                 )
 
             await self._database.write(job)
             self._recovered = True
+
+    def _settle(
+        self, connection: DatabaseConnection, charges: Sequence[ChargedBudget], *, reserved: int, spent: int
+    ) -> None:
+        for charge in charges:
+            where = {"of": charge.scope, "within": charge.window}
+            connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": spent})
+
+    def _release_host(self, connection: DatabaseConnection, *, host_id: str) -> None:
+        for scope, window, reserved in connection.fetch_all(self._sql.host.list, {"by": host_id}):
+            if reserved > 0:
+                where = {"of": scope, "within": window}
+                connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": 0})
+        connection.execute(self._sql.host.delete, {"by": host_id})
+
+    def _release_lost(self, connection: DatabaseConnection) -> None:
+        for (host_id,) in connection.fetch_all(self._sql.host.list_lost, {}):
+            self._release_host(connection, host_id=host_id)
+
+    def _clear_unowned(self, connection: DatabaseConnection) -> None:
+        """Clear reservations of no host: a hub that had the database to itself made them, and crashed.
+
+        The rows are locked before the hosts' parts are read, so that a part which comes in at the same time
+        is counted.
+        """
+        rows = connection.fetch_all(self._sql.host.lock_reserved, {"nothing": 0})
+        connection.execute_many(
+            self._sql.host.correct, [{"of": scope, "within": window} for scope, window in rows]
+        )
 
     def _reserve_in(self, connection: DatabaseConnection, charge: ChargedBudget, *, amount: int) -> bool:
         scope, window = charge.scope, charge.window

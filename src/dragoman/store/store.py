@@ -98,7 +98,7 @@ class Store:
         self.retention = Retention(database, clock=clock)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
-        self.budgets = BudgetRepository(database, clock=clock, recovered=recovered)
+        self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
 
     @classmethod
     async def open(

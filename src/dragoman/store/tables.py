@@ -403,3 +403,13 @@ budgets = Table(
     Column("spent", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
 )
+
+# The part of each budget's `reserved` that is a host's: given back when the host dies.
+host_reservations = Table(
+    "host_reservations",
+    metadata,
+    Column("host", TEXT, primary_key=True, nullable=False),
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("window", TEXT, primary_key=True, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+)

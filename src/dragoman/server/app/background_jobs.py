@@ -18,6 +18,7 @@ from dragoman.store.store import Store
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
+RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
 
 
 @contextmanager
@@ -28,6 +29,17 @@ def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
         yield
     finally:
         task.cancel()
+
+
+async def release_lost_reservations(store: Store) -> None:
+    """Give back, until cancelled, what hosts have reserved that ended before they could.
+
+    A host that is taken over is dealt with at once; this is for one that nobody took over.
+    """
+    while store.host_id is not None:
+        await asyncio.sleep(RELEASE_INTERVAL)
+        with suppress(StoreError, Unavailable):
+            await store.budgets.release_lost_hosts()
 
 
 class RetentionPurge:

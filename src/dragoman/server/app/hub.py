@@ -30,7 +30,12 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.app.agents import CallableAgents
-from dragoman.server.app.background_jobs import ApprovalResumer, RetentionPurge, run_in_background
+from dragoman.server.app.background_jobs import (
+    ApprovalResumer,
+    RetentionPurge,
+    release_lost_reservations,
+    run_in_background,
+)
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import as_tuple, build_policy
@@ -163,6 +168,7 @@ class Hub:
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
             stack.enter_context(run_in_background(hub.host.watch()))
+            stack.enter_context(run_in_background(release_lost_reservations(ground.store)))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
             if ground.store.host_id is not None:
                 stack.enter_context(run_in_background(hub.takeover.run()))

@@ -22,10 +22,17 @@ from sqlalchemy import (
 )
 
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
-from dragoman.store.tables import hosts, indexed_messages, indexed_sessions, metadata, passages
+from dragoman.store.tables import (
+    host_reservations,
+    hosts,
+    indexed_messages,
+    indexed_sessions,
+    metadata,
+    passages,
+)
 
-DERIVED = (passages, indexed_sessions, indexed_messages, hosts)
-"""What is not copied: the search index, which searches build from the messages, and the running hosts."""
+DERIVED = (passages, indexed_sessions, indexed_messages, hosts, host_reservations)
+"""What is not copied: the search index, which searches build from the messages, and rows of running hosts."""
 
 TABLES: Final[Sequence[Table]] = [table for table in metadata.sorted_tables if table not in DERIVED]
 """What is copied; a table stands behind those that it refers to."""
