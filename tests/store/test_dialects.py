@@ -36,6 +36,9 @@ class Compiler:
         self.statements.append(str(compiled))
         return self.statements[-1]
 
+    def compile_positional(self, statement: ClauseElement) -> str:
+        return self.compile(statement)
+
 
 @pytest.mark.parametrize(
     ("url", "day"),

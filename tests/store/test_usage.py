@@ -84,6 +84,12 @@ async def test_a_record_is_kept_whole(store: Store) -> None:
     assert await store.usage.list() == [whole, call("bare")]
 
 
+async def test_a_name_with_a_nul_is_stored_by_either_database(store: Store) -> None:
+    await insert(store, call("a", model_asked="m\0x"), call("b"))
+    first, _ = await store.usage.list()
+    assert first.model_asked in ("m\0x", "m\ufffdx")
+
+
 async def test_a_batch_may_be_written_twice_and_counts_once(store: Store) -> None:
     await insert(store, call("a"), call("b"))
     await insert(store, call("b"), call("c"))

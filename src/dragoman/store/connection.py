@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DatabaseConnection(Protocol):
-    """A connection inside a transaction. SQL comes from `Compiler.compile`; parameters are passed by name."""
+    """A connection inside a transaction. SQL comes from a `Compiler`; parameters have names unless noted."""
 
     def execute(self, sql: str, params: Params) -> int:
         """Run a statement; return how many rows it changed."""
@@ -29,6 +29,12 @@ class DatabaseConnection(Protocol):
 
         It may be sent later, together with others of the same SQL, but before the commit and before any
         statement that returns something. Statements that share an id stay in order.
+        """
+
+    def execute_positional(self, sql: str, values: Sequence[Any]) -> None:
+        """Run a statement of `Compiler.compile_positional`, as `execute_batched` does.
+
+        For statements with hundreds of parameters: SQLite finds each name by a search through all of them.
         """
 
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
@@ -90,6 +96,9 @@ class Compiler(Protocol):
 
     def compile(self, statement: ClauseElement) -> str:
         """Return the statement as SQL."""
+
+    def compile_positional(self, statement: ClauseElement) -> str:
+        """Return the statement as SQL whose parameters have no names, only their order."""
 
 
 class Backend(Compiler, Protocol):

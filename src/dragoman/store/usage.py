@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
@@ -20,10 +21,10 @@ from dragoman.usage_record import UsageRecord
 
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
 COLUMNS = (*RECORD_COLUMNS, *Usage.__struct_fields__)
-column_values = itemgetter(*COLUMNS)
-COLUMN_COUNT = len(COLUMNS)
 BATCH_SIZES = (32, 8, 1)  # records in one statement
-PARAMETER_NAMES = tuple(f"{column}_{row}" for row in range(BATCH_SIZES[0]) for column in COLUMNS)
+# A record's fields and those of its tokens, in the order in which an INSERT names the columns.
+_FIELDS = (*UsageRecord.__struct_fields__, *Usage.__struct_fields__)
+order_values = itemgetter(*(_FIELDS.index(column.name) for column in usage.columns))
 
 
 class UsageTotals(msgspec.Struct, frozen=True):
@@ -40,7 +41,9 @@ class UsageStatements:
     def __init__(self, compiler: Compiler) -> None:
         added = compiler.insert(usage).values({name: bindparam(name) for name in COLUMNS})
         self.insert = compiler.compile(added)
-        self.insert_missing = [(size, compiler.compile(adding(compiler, size=size))) for size in BATCH_SIZES]
+        self.insert_missing = [
+            (size, compiler.compile_positional(adding(compiler, size=size))) for size in BATCH_SIZES
+        ]
 
 
 class UsageRepository:
@@ -65,14 +68,15 @@ class UsageRepository:
 
     def insert_missing_job(self, records: Iterable[UsageRecord]) -> DatabaseJob[None]:
         """Return a job that inserts the records that do not exist yet, so that a batch can be repeated."""
-        rows: list[tuple[Any, ...]] = [column_values(record_params(record)) for record in records]
+        rows: list[tuple[Any, ...]] = [
+            order_values((*astuple(record), *astuple(record.tokens))) for record in records
+        ]
 
         def job(connection: DatabaseConnection) -> None:
             at = 0
             for size, sql in self._sql.insert_missing:
                 while len(rows) - at >= size:
-                    values = chain.from_iterable(rows[at : at + size])
-                    connection.execute_batched(sql, dict(zip(PARAMETER_NAMES, values, strict=False)))
+                    connection.execute_positional(sql, tuple(chain.from_iterable(rows[at : at + size])))
                     at += size
 
         return job
@@ -158,9 +162,8 @@ class UsageRepository:
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:
     """Return an INSERT of `size` records: between two statements, threads contend for the interpreter."""
-    names = [PARAMETER_NAMES[row * COLUMN_COUNT : (row + 1) * COLUMN_COUNT] for row in range(size)]
     rows: list[dict[str, Any]] = [
-        {column: bindparam(name) for column, name in zip(COLUMNS, row, strict=True)} for row in names
+        {column.name: bindparam(f"{column.name}_{row}") for column in usage.columns} for row in range(size)
     ]
     return compiler.insert(usage).values(rows).on_conflict_do_nothing(index_elements=["id"])
 

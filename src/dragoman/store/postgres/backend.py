@@ -26,7 +26,13 @@ from dragoman.store.postgres.connection import (
     is_closed,
     run_command,
 )
-from dragoman.store.postgres.schema import DIALECT, current_revision, needs_migration, upgrade_schema
+from dragoman.store.postgres.schema import (
+    DIALECT,
+    POSITIONAL_DIALECT,
+    current_revision,
+    needs_migration,
+    upgrade_schema,
+)
 from dragoman.store.postgres.url import describe_url, parse_url
 from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
@@ -184,6 +190,9 @@ class PostgresBackend:
 
     def compile(self, statement: ClauseElement) -> str:
         return str(statement.compile(dialect=DIALECT))
+
+    def compile_positional(self, statement: ClauseElement) -> str:
+        return str(statement.compile(dialect=POSITIONAL_DIALECT))
 
     def translate_error(self, error: Exception) -> Exception:
         if not isinstance(error, psycopg.Error | CommitUncertain | OSError):

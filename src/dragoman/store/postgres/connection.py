@@ -61,6 +61,9 @@ class PostgresConnection:
         if self._batch.add(sql, params) >= MAX_BATCH_ROWS:
             self._flush()
 
+    def execute_positional(self, sql: str, values: Sequence[Any]) -> None:
+        self._run(sql, values)
+
     def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
         for params in rows:
             self.execute_batched(sql, params)
@@ -121,7 +124,7 @@ class PostgresConnection:
         self.close()
         self._open()
 
-    def _run(self, sql: str, params: Params) -> psycopg.Cursor[Row]:
+    def _run(self, sql: str, params: Params | Sequence[Any]) -> psycopg.Cursor[Row]:
         self._flush()
         try:
             return self._cursor.execute(sql, storable(params))
@@ -196,14 +199,13 @@ def is_closed(raw: RawConnection) -> bool:
     return bool(poll.poll(0))
 
 
-def storable(params: Params) -> Mapping[str, Any]:
+def storable(params: Params | Sequence[Any]) -> Params | Sequence[Any]:
     """Return parameters as Postgres can store them: its text has no U+0000, which becomes U+FFFD."""
-    for value in params.values():
+    values = params.values() if isinstance(params, Mapping) else params
+    for value in values:
         if type(value) is str and NUL in value:
             break
     else:
         return params
-    return {
-        name: value.replace(NUL, REPLACEMENT) if isinstance(value, str) else value
-        for name, value in params.items()
-    }
+    replaced = [value.replace(NUL, REPLACEMENT) if isinstance(value, str) else value for value in values]
+    return dict(zip(params, replaced, strict=True)) if isinstance(params, Mapping) else replaced

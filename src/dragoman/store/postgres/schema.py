@@ -20,6 +20,7 @@ from dragoman.store.schema import (
 )
 
 DIALECT = dialect()  # type: ignore[no-untyped-call]
+POSITIONAL_DIALECT = dialect(paramstyle="format")  # type: ignore[no-untyped-call]
 LOCK = "SELECT pg_advisory_xact_lock(hashtext('dragoman schema'), hashtext(current_schema()))"
 LIST_TABLES = """
 SELECT class.relname FROM pg_class class JOIN pg_namespace schema ON schema.oid = class.relnamespace
