@@ -199,6 +199,13 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "cors: {origins: ['*', localhost]}",
         ["hub.yaml:1: cors.origins[1]: expected an origin such as https://host, got 'localhost'"],
     ),
+    "hosts at no address": (
+        "hosts: {listen: localhost, url: 'ftp://h'}",
+        [
+            "hub.yaml:1: hosts.listen: expected an address and a port, such as 0.0.0.0:8100, got 'localhost'",
+            "hub.yaml:1: hosts.url: expected a URL such as https://host/v1, with http:// or https://",
+        ],
+    ),
     "a tab": ("model:\n\tx: 1", ["hub.yaml:2: not valid YAML: a tab, where only spaces are allowed"]),
     "no end": (
         "model: [",

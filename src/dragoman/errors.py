@@ -14,6 +14,8 @@ DragomanError
 ├── LimitReached      429  a rate or concurrency limit of a key or its owner; `retry_after` is set
 ├── BudgetExhausted   429  a budget of a key or its owner is spent, or reserved by active requests
 ├── Unavailable       503  the hub is shutting down, or its database does not answer
+│   ├── HostGone      503  the host is not one of those that share the database, or no longer
+│   └── HostUnreachable 503  the host that has to be asked does not answer over HTTP
 ├── WireError              bytes that violate a protocol
 │   ├── FrameTooLong
 │   └── OutOfOrder         an event that the grammar does not allow here
@@ -229,6 +231,18 @@ class Unavailable(DragomanError):
     retry_after: float | None = 1.0
 
 
+class HostGone(Unavailable):
+    """A host that has to be asked has ended, or was declared dead: what it did goes on at another."""
+
+    code = "host_gone"
+
+
+class HostUnreachable(Unavailable):
+    """A host that has to be asked does not answer over HTTP, although it is alive as far as is known."""
+
+    code = "host_unreachable"
+
+
 class WireError(DragomanError):
     """Bytes or values that violate a protocol."""
 
@@ -347,3 +361,19 @@ class CallUncertain(CallError):
     """The process that ran the call is gone; the call may or may not have taken effect."""
 
     code = "uncertain"
+
+
+_ERRORS_BY_STATUS: Mapping[int, type[DragomanError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    503: Unavailable,
+}
+
+
+def error_for_status(status: int, message: str, *, hint: str | None = None) -> DragomanError:
+    """Return the error that a hub answers with this HTTP status."""
+    return _ERRORS_BY_STATUS.get(status, DragomanError)(message, hint=hint)

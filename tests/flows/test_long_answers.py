@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.hosting import bind_listener
 from dragoman.events import TextDelta
 from dragoman.fold import SPILLED_FROM
 from dragoman.part_builders import BlockBuilder
 from dragoman.runs.journal import MAX_PIECE
 from dragoman.runs.live import Batch, Follower
+from dragoman.server.listener import bind_listener
 from dragoman.store.messages import MessageRepository, PartChanges
 from dragoman.store.spill_file import SpillFile
 from tests.faults.operations_hub import until

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from dragoman.cli import hosting
+from dragoman.server import listener as listening
 from dragoman.server.connection_limits import ConnectionLimits
 from dragoman.server.http_protocol import FIRST_MESSAGE
 
@@ -37,11 +37,11 @@ async def count_characters(_: Scope, receive: Receive, send: Send) -> None:
 async def test_the_first_message_is_limited_more_than_later_ones(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], answers: int
 ) -> None:
-    monkeypatch.setattr(hosting, "WEBSOCKET_MESSAGE", LATER_MESSAGE)
+    monkeypatch.setattr(listening, "WEBSOCKET_MESSAGE", LATER_MESSAGE)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = hosting.build_server(count_characters, ConnectionLimits())
+    server = listening.build_server(count_characters, ConnectionLimits())
     await server.startup(sockets=[listener])
     try:
         async with (

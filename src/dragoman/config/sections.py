@@ -352,6 +352,13 @@ class HttpConfig(ConfigSection, frozen=True):
     shared_addresses: tuple[Name, ...] = ("127.0.0.0/8", "::1")
 
 
+class HostsConfig(ConfigSection, frozen=True):
+    """How the hosts that share a Postgres database reach this one. `url` replaces that of `listen`."""
+
+    listen: Name = "127.0.0.1:0"
+    url: str | None = None
+
+
 class CorsConfig(ConfigSection, frozen=True):
     """Front ends on other origins. Empty: none."""
 
@@ -429,6 +436,7 @@ class Config(ConfigSection, frozen=True):
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
     http: HttpConfig = HttpConfig()
+    hosts: HostsConfig = HostsConfig()
     cors: CorsConfig = CorsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     metrics: MetricsConfig = MetricsConfig()

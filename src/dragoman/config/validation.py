@@ -15,6 +15,7 @@ from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks
 from dragoman.config.sections import (
     AliasConfig,
     Config,
+    HostsConfig,
     KeyConfig,
     LimitsConfig,
     McpServerConfig,
@@ -28,6 +29,7 @@ from dragoman.suggestions import suggest
 
 # Agents: stop conditions, functions, output schemas.
 
+MAX_PORT = 65_535
 REFERENCE_PATTERN = re.compile(r".*[^:\s]:[A-Za-z_][\w.]*")
 
 
@@ -273,6 +275,7 @@ _TYPES_OF_FIELD = {
     "thinking": ("openai",),
     "call_ids": ("openai",),
 }
+_LISTEN_PATTERN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):[0-9]{1,5}")
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDPOINT = re.compile(r"/(chat/completions|completions|messages|responses|embeddings|api/chat)/?$")
 _HEADER_PATTERN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -291,6 +294,7 @@ def config_problems(config: Config) -> Iterator[ConfigProblem]:
     yield from _limit_problems(config.limits)
     yield from _retention_problems(config.retention)
     yield from _network_problems(config.http.shared_addresses, path=("http", "shared_addresses"))
+    yield from _host_problems(config.hosts)
     yield from _telemetry_problems(config)
     yield from _search_problems(config)
     yield from _variable_problems(config.master_key_env, path=("master_key_env",))
@@ -422,6 +426,14 @@ def _network_problems(networks: Sequence[str], *, path: FieldPath) -> Iterator[C
             ip_network(network, strict=False)
         except ValueError:
             yield ConfigProblem((*path, place), f"expected an address or a network, got {quote(network)}")
+
+
+def _host_problems(hosts: HostsConfig) -> Iterator[ConfigProblem]:
+    if not _LISTEN_PATTERN.fullmatch(hosts.listen) or int(hosts.listen.rpartition(":")[2]) > MAX_PORT:
+        text = f"expected an address and a port, such as 0.0.0.0:8100, got {quote(hosts.listen)}"
+        yield ConfigProblem(("hosts", "listen"), text)
+    if hosts.url is not None:
+        yield from _url_problems(hosts.url, path=("hosts", "url"))
 
 
 def _telemetry_problems(config: Config) -> Iterator[ConfigProblem]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import bindparam, delete, func, select, update
 
+from dragoman.errors import StoreError, Unavailable
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -55,6 +56,8 @@ class HostStatements:
         self.list_fenced = compiler.compile(gone.order_by(hosts.c.fenced_at, hosts.c.id))
         values: dict[str, Any] = {"draining_at": bindparam("now")}
         self.drain = compiler.compile(update(hosts).where(this, is_member).values(values))
+        address: dict[str, Any] = {"url": bindparam("at"), "token": bindparam("secret")}
+        self.set_address = compiler.compile(update(hosts).where(this, is_member).values(address))
         fenced: dict[str, Any] = {"fenced_at": bindparam("now")}
         self.fence = compiler.compile(update(hosts).where(this, is_member).values(fenced))
         self.delete = compiler.compile(delete(hosts).where(this))
@@ -100,6 +103,22 @@ class HostRepository:
             return None if row is None else to_struct(HostRecord, row)
 
         return await self._database.read(query)
+
+    async def set_address(self, id: str, *, url: str, token: str) -> bool:
+        """Write where other hosts call a host, and the secret that they send. False when it is gone.
+
+        While the database is down this raises, and is written once it is up again.
+        """
+        params = {"of": id, "at": url, "secret": token}
+
+        def job(connection: DatabaseConnection) -> bool:
+            return connection.execute(self._sql.set_address, params) > 0
+
+        try:
+            return await self._database.write(job)
+        except (StoreError, Unavailable):
+            self._database.defer(job)
+            raise
 
     async def drain(self, id: str, now: float) -> bool:
         """Ask a host to begin no more runs. False when it is gone."""

@@ -17,14 +17,11 @@ import msgspec
 from dragoman import events
 from dragoman.errors import (
     BadRequest,
-    Conflict,
     DragomanError,
-    Forbidden,
-    NotFound,
     ProviderError,
-    Unauthorized,
     Unavailable,
     WireError,
+    error_for_status,
 )
 from dragoman.http.transport import Timeouts, Transport, proxies_from
 from dragoman.messages import Message, parse_message
@@ -35,14 +32,6 @@ EventBatches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]
 
 MAX_RESPONSE = 64_000_000
 TIMEOUTS = Timeouts(connect=5.0, first_byte=120.0, idle=300.0)
-ERRORS: Mapping[int, type[DragomanError]] = {
-    400: BadRequest,
-    401: Unauthorized,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    503: Unavailable,
-}
 NO_HUB_HINT = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB names another"
 NO_KEY_HINT = "`dragoman keys create --owner NAME` makes one; give it as DRAGOMAN_KEY"
 
@@ -302,4 +291,4 @@ def error_from(status: int, raw: bytes) -> DragomanError:
         message, hint = f"The response with status {status} is not from a hub.", NO_HUB_HINT
     if status == 401:
         hint = f"{hint}; this command reads it from DRAGOMAN_KEY" if hint else NO_KEY_HINT
-    return ERRORS.get(status, DragomanError)(message, hint=hint)
+    return error_for_status(status, message, hint=hint)

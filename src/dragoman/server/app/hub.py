@@ -37,6 +37,7 @@ from dragoman.server.app.background_jobs import (
     run_in_background,
 )
 from dragoman.server.app.external_operations import ExternalOperations
+from dragoman.server.app.internal import listen_for_hosts
 from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
@@ -45,6 +46,7 @@ from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
+from dragoman.server.internal.routes import health_routes
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
@@ -160,6 +162,8 @@ class Hub:
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.engine.close)
+            # Closed after the runs: viewers at other hosts get their last events.
+            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, health_routes()))
             stack.push_async_callback(hub.stop)
             hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)

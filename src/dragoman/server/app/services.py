@@ -16,6 +16,7 @@ from dragoman.agent.toolbox import Toolbox, find_operation
 from dragoman.config import Config, master_key
 from dragoman.config.problems import blame_field
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
+from dragoman.hosts.client import HostClient
 from dragoman.http.transport import Transport
 from dragoman.model_request import Tool
 from dragoman.operations.artifact_overflow import ArtifactOverflow
@@ -64,6 +65,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     meta: MetaTools
     tracing: Tracing
     hooks: Hooks
+    host_client: HostClient | None = None
+    """For requests to other hosts, if several may share the database."""
     cut_off: Sequence[RunRecord]
     """The runs that were under way when the hub stopped."""
 
@@ -80,6 +83,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             master_key=read_master_key(config, environment.environ),
         )
         await stack.enter_async_context(store)
+        host_client = None if store.host_id is None else HostClient(store.hosts)
+        if host_client is not None:
+            stack.push_async_callback(host_client.close)
         cut_off = await find_runs_to_resume(store)
         replayer = AnswerReplayer(store)
         store.database.on_recovery(replayer.wake)
@@ -106,12 +112,13 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             tracing=tracing,
             hooks=hooks,
             cut_off=cut_off,
+            host_client=host_client,
         )
 
     async def toolbox(self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context) -> Toolbox:
         """Build the toolbox of an agent's model for the identity of `context`.
 
-        Waits up to ARRIVAL seconds for pinned operations of an MCP server that is starting.
+        Waits up to ARRIVAL_TIMEOUT seconds for pinned operations of an MCP server that is starting.
         """
         by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
         await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))

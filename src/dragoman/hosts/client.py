@@ -1,0 +1,117 @@
+"""A client for the internal listeners of other hosts.
+
+Each host writes its address and a token into its row of `hosts`; whoever can read the database may call it.
+The paths are those of `server/internal/routes.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import DragomanError, HostGone, HostUnreachable, ProviderError, error_for_status
+from dragoman.http.transport import Response, Timeouts, Transport
+from dragoman.json_text import decode_json
+from dragoman.large_json import weigh
+from dragoman.offload import offload
+from dragoman.store.hosts import HostRecord, HostRepository
+
+KEEP_ALIVE = 5.0  # seconds without output after which a host sends an empty line in a streamed response
+TIMEOUTS = Timeouts(connect=5.0, first_byte=30.0, idle=3 * KEEP_ALIVE)
+MAX_RESPONSE = 64_000_000  # bytes
+MAX_ERROR = 65_536
+URL_HINT = "hosts call each other over HTTP: set `hosts.listen` or `hosts.url` in its dragoman.yaml"
+
+
+class HostClient:
+    """Sends requests to other hosts, by their ids. Use it in the event loop that made it."""
+
+    def __init__(self, hosts: HostRepository, *, timeouts: Timeouts = TIMEOUTS) -> None:
+        self._hosts = hosts
+        self._timeouts = timeouts
+        self._transport = Transport(timeouts=timeouts)
+        self._records: dict[str, HostRecord] = {}
+
+    async def stream(
+        self, host: str, path: str, *, body: Any = None, timeouts: Timeouts | None = None
+    ) -> Response:
+        """Send a request and return its response, whose body may still arrive: read it, or end it.
+
+        It is a GET without `body`, and a POST with it as JSON. Raises HostGone when the host has ended or was
+        declared dead, HostUnreachable when it does not answer, and the error that it answers with.
+        """
+        response = await self._send(
+            host, path, method="GET" if body is None else "POST", body=body, timeouts=timeouts
+        )
+        if response.status >= 400:
+            raise await self._refusal(host, response)
+        return response
+
+    async def post(self, host: str, path: str, *, body: Any = None, timeouts: Timeouts | None = None) -> Any:
+        """POST a value as JSON, or nothing; return the value of the response. Raises what `stream` raises."""
+        response = await self._send(host, path, method="POST", body=body, timeouts=timeouts)
+        if response.status >= 400:
+            raise await self._refusal(host, response)
+        try:
+            raw = await response.read(MAX_RESPONSE)
+        except ProviderError as error:
+            raise self.unreachable(host, error) from None
+        return await offload(weigh(raw), lambda: decode_json(raw or b"null"))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    def forget(self, host: str) -> None:
+        """Read the host's row again at the next request."""
+        self._records.pop(host, None)
+
+    def unreachable(self, host: str, error: DragomanError) -> HostUnreachable:
+        """Return the error for a host whose connection failed; its row is read again at the next request."""
+        self.forget(host)
+        return HostUnreachable(f"the host {host!r} does not answer: {error.message}", hint=URL_HINT)
+
+    async def _send(
+        self, host: str, path: str, *, method: str, body: Any, timeouts: Timeouts | None
+    ) -> Response:
+        record = await self._find(host)
+        headers = {"authorization": f"Bearer {record.token}"}
+        payload = b""
+        if body is not None:
+            headers["content-type"] = "application/json"
+            payload = msgspec.json.encode(body)
+        try:
+            return await self._transport.send(
+                method,
+                f"{record.url}{path}",
+                headers=headers,
+                body=payload,
+                timeouts=timeouts or self._timeouts,
+            )
+        except ProviderError as error:
+            raise self.unreachable(host, error) from None
+
+    async def _find(self, host: str) -> HostRecord:
+        record = self._records.get(host)
+        if record is None:
+            record = await self._hosts.get(host)
+            if record is None or record.fenced_at is not None:
+                raise HostGone(f"the host {host!r} has ended")
+            if record.url is None or record.token is None:
+                raise HostUnreachable(f"the host {host!r} has not said yet where it listens", hint=URL_HINT)
+            self._records[host] = record
+        return record
+
+    async def _refusal(self, host: str, response: Response) -> DragomanError:
+        """Return the error that a response names; of another host at the same address, HostUnreachable."""
+        try:
+            raw = await response.read(MAX_ERROR)
+            error = msgspec.json.decode(raw)["error"]
+            message, hint = str(error["message"]), error.get("hint")
+        except ProviderError as error:
+            return self.unreachable(host, error)
+        except (msgspec.DecodeError, KeyError, TypeError):
+            message, hint = f"the response with status {response.status} is not from a host", URL_HINT
+        refusal = error_for_status(response.status, message, hint=hint)
+        return self.unreachable(host, refusal) if response.status == 401 else refusal
