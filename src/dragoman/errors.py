@@ -21,6 +21,7 @@ DragomanError
 │   └── OutOfOrder         an event that the grammar does not allow here
 ├── ProviderError          a model request failed; `code` is its category
 ├── StoreError             the database refused an operation
+│   └── HostFenced    503  other hosts took this one for dead, so it may not write any more
 └── CallError              an operation failed
     ├── CallTimeout        its deadline passed
     ├── CallDenied         the policy or a hook does not allow it
@@ -299,6 +300,18 @@ class StoreError(DragomanError):
 
     code = "store"
     status = 503
+
+
+class HostFenced(StoreError):
+    """Other hosts took this one for dead: they have its runs, and nothing that it writes is accepted."""
+
+    code = "host_fenced"
+
+    def __init__(self, host_id: str) -> None:
+        super().__init__(
+            f"the other hosts of this database took {host_id!r} for dead, so it may not write any more",
+            hint="it ends with exit code 75, to be started again; retry the request at another host",
+        )
 
 
 class CallError(DragomanError):

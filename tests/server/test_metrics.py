@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from dragoman.events import Usage
 from dragoman.http.exchange import Exchange
 from dragoman.server.metrics import Metrics, MetricSources
-from dragoman.server.version import version
 from dragoman.usage_record import UsageRecord
+from dragoman.version import version
 
 TOKENS = Usage(input_tokens=90, output_tokens=7, reasoning_tokens=3, cached_input_tokens=60)
 BUCKETS = 16

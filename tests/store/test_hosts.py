@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,6 +13,14 @@ from dragoman.store.hosts import HostRecord
 from dragoman.store.runs import RunRecord
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
+from tests.store.places import Place
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    """A store of a process beside the hosts."""
+    async with await place.open(exclusive=False) as opened:
+        yield opened
 
 
 def host(id: str) -> HostRecord:

@@ -1,4 +1,4 @@
-"""Postgres: lost connections, outages, the hub's lock, what is refused at the start, what is never shown."""
+"""Postgres: lost connections, outages, maintenance, what is refused at the start, what is never shown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from urllib.parse import urlencode
 import psycopg
 import pytest
 
-from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavailable
+from dragoman.errors import ConfigError, Conflict, HostFenced, NotFound, StoreError, Unavailable
 from dragoman.store.connection import DatabaseConnection
-from dragoman.store.postgres import backend as postgres
+from dragoman.store.postgres import locks, membership
 from dragoman.store.postgres.backend import PostgresBackend
 from dragoman.store.store import DatabaseSettings, Store
 from tests.postgres_server import shared_server
@@ -39,7 +39,7 @@ def new_place(tmp_path: Path) -> Iterator[Place]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock of another hub is waited for a moment only."""
-    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "LOCK_SECONDS", 0.0)
 
 
 def fail_with(state: str) -> str:
@@ -223,41 +223,42 @@ async def test_a_zero_character_in_a_text_is_stored_as_a_replacement(place: Plac
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_two_hubs_do_not_share_a_database_and_a_command_works_beside_one(
-    place: Place, tmp_path: Path
-) -> None:
-    database = DatabaseSettings(place.url)
+async def test_maintenance_is_refused_beside_a_hub_and_a_hub_beside_maintenance(place: Place) -> None:
+    maintenance = PostgresBackend(str(place.url), use="maintenance")
     async with await place.open() as hub:
-        with pytest.raises(
-            StoreError, match="is in use by another hub: 'dragoman' at this machine"
-        ) as refused:
-            await Store.open(tmp_path / "other", database=database, tolerate_outages=True)
-        assert "cannot share one database yet" in str(refused.value.hint)
-        with pytest.raises(StoreError, match="is in use by process"):
-            await place.open()
+        with pytest.raises(StoreError, match=f"in use by 'dragoman host {hub.host_id}' at this machine"):
+            maintenance.prepare()
         async with await place.open(exclusive=False) as command:
             await command.sessions.create(session())
         assert await hub.sessions.get("s") == session()
-    await (await Store.open(tmp_path / "other", database=database)).close()
+    maintenance.prepare()
+    with pytest.raises(StoreError, match="is in use by 'dragoman' at this machine") as refused:
+        await place.open(tolerate_outages=True)
+    assert "wait until its maintenance ends" in str(refused.value.hint)
+    maintenance.release()
+    await (await place.open()).close()
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_hub_whose_lock_was_taken_by_another_writes_nothing_any_more(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_maintenance_that_began_while_a_hub_was_cut_off_fences_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(membership, "INTERVAL", 0.01)
+    fenced = asyncio.Event()
     async with await place.open(tolerate_outages=True) as hub:
         await hub.sessions.create(session("a"))
-        monkeypatch.setattr(PostgresBackend, "_check_lock", lambda _: None)
-        shared_server().cut_connections()
-        monkeypatch.undo()
-        monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.0)
-        other = await Store.open(tmp_path / "other", database=DatabaseSettings(place.url))
-        async with other:
-            with pytest.raises(StoreError, match="is in use by another hub"):
-                await hub.sessions.create(session("b"))
-            assert await other.sessions.get("b") is None
-        await hub.sessions.create(session("c"))
-        assert await hub.sessions.get("c") == session("c")
+        assert hub.membership is not None
+        hub.membership.on_fenced = fenced.set
+        maintenance = PostgresBackend(str(place.url), use="maintenance")
+        with monkeypatch.context() as cut_off:
+            cut_off.setattr(membership.Membership, "_tick", lambda _: None)
+            shared_server().cut_connections()
+            maintenance.prepare()
+        with pytest.raises(HostFenced):
+            await hub.sessions.create(session("b"))
+        await asyncio.wait_for(fenced.wait(), DEADLINE)
+        assert await hub.sessions.get("b") is None
+        maintenance.release()
 
 
 async def test_the_lock_of_a_killed_hub_does_not_outlive_it(place: Place) -> None:

@@ -144,8 +144,8 @@ async def test_a_hub_goes_on_after_an_outage_in_which_a_newer_version_migrated_i
 async def test_a_command_does_not_migrate_a_database_that_a_hub_is_using(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.store.postgres.backend.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("dragoman.store.postgres.locks.LOCK_SECONDS", 0.0)
     async with await place.open():
         place.query("UPDATE alembic_version SET version_num = '0001'")
-        with pytest.raises(StoreError, match="is in use by another hub"):
+        with pytest.raises(StoreError, match="is in use by 'dragoman host"):
             await place.open(exclusive=False)

@@ -36,7 +36,7 @@ from dragoman.cli.chat import command
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.redaction import redact_log
-from dragoman.server.version import version
+from dragoman.version import version
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130

@@ -14,9 +14,9 @@ import msgspec
 from dragoman.errors import NotFound, StoreError, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
-from dragoman.server.version import version
 from dragoman.store.hosts import HostRecord
 from dragoman.store.store import Store
+from dragoman.version import version
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL = 1.0  # seconds between two looks at whether another host drained this one

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from dragoman.http.exchange import Exchange
-from dragoman.server.version import version
 from dragoman.usage_record import UsageRecord
+from dragoman.version import version
 
 # Series: numbers by their labels.
 # They are counted without locks, since only the loop's thread counts; one count costs a fifth of a

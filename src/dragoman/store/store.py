@@ -18,7 +18,7 @@ from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
-from dragoman.store.connection import Backend, DatabaseJob
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.hosts import HostRepository
@@ -36,7 +36,8 @@ from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.usage import UsageRepository
 
 if TYPE_CHECKING:
-    from dragoman.store.postgres.backend import PostgresBackend
+    from dragoman.store.postgres.backend import DatabaseUse, PostgresBackend
+    from dragoman.store.postgres.membership import Membership
 
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
@@ -72,21 +73,25 @@ class Store:
         clock: Callable[[], float] = time.time,
         master_key: MasterKey | None = None,
         recovered: bool = True,
-        host_id: str | None = None,
+        membership: Membership | None = None,
     ) -> None:
         """`recovered` False: a crashed hub may have left reservations, see `BudgetRepository`.
 
-        `host_id` is the host whose runs and calls these are, if several share the database.
+        `membership` is this process as one of the hosts that share the database.
         """
         self.database = database
         self.folder = folder
-        self.host_id = host_id
+        self.membership = membership
+        self.host_id = host_id = None if membership is None else membership.id
+        """The host whose runs and calls these are; None on SQLite, and for a command beside a hub."""
+        self.host_folder = folder if membership is None else membership.folder.path
+        """What of the data folder belongs to this process: several hosts may share the rest."""
         self.hosts = HostRepository(database)
         self.sessions = SessionRepository(database, clock=clock)
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)
         self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages, host_id=host_id)
-        self.answers = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
+        self.answers = AnswerSpool(self.host_folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
         self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database, host_id=host_id)
         self.approvals = ApprovalRepository(database, clock=clock)
@@ -113,12 +118,22 @@ class Store:
     ) -> Store:
         """Open the store of a data folder, which is created if necessary.
 
-        `exclusive` is for the hub: it locks the folder and the database against a second hub. A command that
-        reads or writes next to a running hub opens without it. See `Database.open` for `tolerate_outages`.
+        `exclusive` is for the hub: it locks the folder against a second hub or, on Postgres, joins the hosts
+        that share the database. A command that reads or writes next to a running hub opens without it. See
+        `Database.open` for `tolerate_outages`.
         """
         backend = choose_backend(folder, database, exclusive=exclusive)
         opened = await Database.open(backend, tolerate_outages=tolerate_outages)
-        store = cls(opened, folder, clock=clock, master_key=master_key, recovered=not exclusive)
+        store = cls(
+            opened,
+            folder,
+            clock=clock,
+            master_key=master_key,
+            recovered=not exclusive,
+            membership=backend.membership if backend.name == "postgresql" else None,
+        )
+        if store.membership is not None:
+            store.membership.start(asyncio.get_running_loop())
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
@@ -175,14 +190,16 @@ def url_secrets(url: str) -> set[str]:
     return {form for value in written for form in (value, unquote(value)) if form}
 
 
-def choose_backend(folder: Path, database: DatabaseSettings, *, exclusive: bool = True) -> Backend:
+def choose_backend(
+    folder: Path, database: DatabaseSettings, *, exclusive: bool = True
+) -> SQLiteBackend | PostgresBackend:
     """Return the backend of a data folder: SQLite in it, or Postgres at a URL. Raises ConfigError."""
     if database.url is None:
         return SQLiteBackend(folder / DATABASE_FILE, synchronous=database.synchronous, exclusive=exclusive)
-    return postgres_backend(database.url, folder=folder, exclusive=exclusive)
+    return postgres_backend(database.url, folder=folder, use="host" if exclusive else "beside")
 
 
-def postgres_backend(url: str, *, folder: Path | None = None, exclusive: bool) -> PostgresBackend:
+def postgres_backend(url: str, *, folder: Path | None = None, use: DatabaseUse = "beside") -> PostgresBackend:
     """Return the backend of a Postgres database. Raises ConfigError for a URL that cannot be read."""
     try:
         # late: psycopg is an extra, and SQLite needs none of it
@@ -194,4 +211,4 @@ def postgres_backend(url: str, *, folder: Path | None = None, exclusive: bool) -
             "a Postgres database needs the package psycopg, which is not installed",
             hint="pip install 'dragoman[postgres]'",
         ) from None
-    return PostgresBackend(url, folder=folder, exclusive=exclusive)
+    return PostgresBackend(url, folder=folder, use=use)

@@ -18,7 +18,7 @@ from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
 from dragoman.config.problems import blame_field
-from dragoman.errors import ConfigError, NotFound, RunActive, Unavailable
+from dragoman.errors import ConfigError, NotFound, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
@@ -50,8 +50,8 @@ from dragoman.server.internal.routes import health_routes
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
-from dragoman.server.version import version
 from dragoman.tracing.interface import Tracing
+from dragoman.version import version
 
 log = logging.getLogger(__name__)
 SPOOL_FILE = "usage.spool"
@@ -174,7 +174,8 @@ class Hub:
             stack.enter_context(run_in_background(hub.host.watch()))
             stack.enter_context(run_in_background(release_lost_reservations(ground.store)))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
-            if ground.store.host_id is not None:
+            if ground.store.membership is not None:
+                ground.store.membership.on_host_lost = hub.take_over
                 stack.enter_context(run_in_background(hub.takeover.run()))
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
@@ -232,6 +233,14 @@ class Hub:
         with suppress(RunActive, Unavailable):  # ApprovalResumer retries it soon
             await self.queued_turns.resume(found)
         return found
+
+    def take_over(self, host_id: str) -> None:
+        """Take over from a fenced host, in the background."""
+        self._spawn(self._take_over(host_id))
+
+    async def _take_over(self, host_id: str) -> None:
+        with suppress(StoreError, Unavailable):  # it is reported again
+            await self.takeover.take_over(host_id)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new requests, and wait up to `seconds` for active ones to end."""
@@ -324,7 +333,7 @@ def run_settings(config: Config, services: HubServices) -> RunSettings:
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:
     """Build the meter, which records usage and cost."""
-    spool = Spool(services.environment.data / SPOOL_FILE, max_bytes=config.limits.spool)
+    spool = Spool(services.store.host_folder / SPOOL_FILE, max_bytes=config.limits.spool)
     return Meter(services.store, setup.prices, spool=spool, limits=setup.limits)
 
 

@@ -30,12 +30,12 @@ from dragoman.server.app.background_jobs import AnswerReplayer, run_in_backgroun
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
-from dragoman.server.version import version
 from dragoman.store.encryption import MasterKey
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import DatabaseSettings, Store, url_secrets
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
+from dragoman.version import version
 
 log = logging.getLogger(__name__)
 REJOIN_TIMEOUT = 15.0  # seconds that a run waits after a crash for the operations of its calls

@@ -38,7 +38,7 @@ async def check_database(config: Config) -> dict[str, Any] | None:
     """
     if config.database is None:
         return None
-    backend = postgres_backend(config.database, exclusive=False)
+    backend = postgres_backend(config.database)
     try:
         report = await asyncio.to_thread(backend.inspect)
     except StoreError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.http.exchange import Exchange
-from dragoman.server.version import version
+from dragoman.version import version
 
 HTML_HEADERS = {
     "content-type": "text/html; charset=utf-8",

@@ -13,7 +13,7 @@ import yaml
 
 from dragoman import events, messages
 from dragoman.server.query_parameters import to_camel_case
-from dragoman.server.version import version
+from dragoman.version import version
 
 Document: TypeAlias = dict[str, Any]
 REFERENCE = "#/components/schemas/{name}"

@@ -50,9 +50,9 @@ class DatabaseLocation(NamedTuple):
         """
         if self.path is not None:
             return SQLiteBackend(self.path, exclusive=exclusive)
-        return postgres_backend(
-            self.url or "", folder=self.folder if exclusive else None, exclusive=exclusive
-        )
+        if exclusive:
+            return postgres_backend(self.url or "", folder=self.folder, use="maintenance")
+        return postgres_backend(self.url or "")
 
     def require(self) -> None:
         """Raise NotFound unless there is a database file, or it is Postgres."""

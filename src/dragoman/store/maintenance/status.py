@@ -142,7 +142,7 @@ def file_size(path: Path) -> int:
 def find_hub(location: DatabaseLocation) -> str | None:
     """Return the hub that uses the database, in words; None without one."""
     if location.path is None:
-        return postgres_backend(location.url or "", exclusive=False).find_hub()
+        return postgres_backend(location.url or "").find_users()
     try:
         file = os.open(location.path.parent / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

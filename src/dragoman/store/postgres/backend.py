@@ -1,4 +1,4 @@
-"""The Postgres backend: connections, SQL, error translation, and the lock of the hub that uses a database."""
+"""The Postgres backend: connections, SQL, error translation, and who may use a database beside others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, TypeAlias, cast
 
 import msgspec
 import psycopg
@@ -18,6 +18,8 @@ from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import CommitUncertain, OutageScope
+from dragoman.store.host_folder import HostFolder
+from dragoman.store.postgres import locks
 from dragoman.store.postgres.connection import (
     BEGIN_READING,
     BEGIN_WRITING,
@@ -26,6 +28,7 @@ from dragoman.store.postgres.connection import (
     is_closed,
     run_command,
 )
+from dragoman.store.postgres.membership import HostConnection, Membership, fence_absent_hosts
 from dragoman.store.postgres.schema import (
     DIALECT,
     POSITIONAL_DIALECT,
@@ -38,17 +41,9 @@ from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
 from dragoman.store.sqlite import lock_folder
 
-HUB_LOCK = 0x64726167  # the class of advisory locks that hubs hold; the key is the schema
-LOCK_SECONDS = 2.0  # for which the lock of a hub that was killed a moment ago is waited for
-LOCK_INTERVAL = 0.05
-TAKE_LOCK = "SELECT pg_try_advisory_lock(%s, hashtext(current_schema()))"
-FIND_HOLDER = """
-SELECT activity.pid, coalesce(host(activity.client_addr), 'this machine'), activity.application_name
-FROM pg_locks locks JOIN pg_stat_activity activity USING (pid)
-WHERE locks.locktype = 'advisory' AND locks.classid = %s AND locks.granted
-    AND locks.objid = (hashtext(current_schema())::bigint & 4294967295)::oid
-    AND locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
+DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]
+"""A hub is one of the hosts of a database; maintenance has it alone; a command works beside them."""
+
 INSPECT = """
 SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('server_version'), current_schema(),
     current_setting('max_connections'), (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL)
@@ -77,8 +72,8 @@ CONNECT_HINT = "check that the server runs and that the URL names its host, port
 class DatabaseReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a database is: its version, the revision of its tables (None without any), the connections to it.
 
-    `clock_skew` is by how many seconds the server's clock is ahead of this machine's; `used_by` is the hub
-    that has it.
+    `clock_skew` is by how many seconds the server's clock is ahead of this machine's; `used_by` are the hosts
+    that share it, or the maintenance that has it.
     """
 
     url: str
@@ -97,30 +92,42 @@ class PostgresBackend:
 
     name: Literal["postgresql"] = "postgresql"
 
-    def __init__(self, url: str, *, folder: Path | None = None, exclusive: bool = True) -> None:
-        """`folder` is the data folder, locked too if `exclusive`. Raises ConfigError for an invalid URL."""
+    def __init__(self, url: str, *, folder: Path | None = None, use: DatabaseUse = "beside") -> None:
+        """`folder` is the data folder: a host takes a part of it, maintenance locks it.
+
+        Raises ConfigError for an invalid URL.
+        """
         self._params = parse_url(url)
         self._shown_url = describe_url(self._params)
+        self._use = use
         self._folder = folder
-        self._exclusive = exclusive
         self._folder_lock = ExitStack()
         self._is_folder_locked = False
         self._lock_connection: RawConnection | None = None
         self._lock_guard = threading.Lock()
         self._was_prepared = False
+        self.membership: Membership | None = None
+        if use == "host" and folder is not None:
+            self.membership = Membership(self._open_as, database=self._shown_url, folder=HostFolder(folder))
 
     def __repr__(self) -> str:
         return f"PostgresBackend({self._shown_url!r})"
 
     def prepare(self) -> None:
-        """Lock the folder and the schema if `exclusive`, create or migrate the tables.
+        """Create or migrate the tables, and join the hosts of the database, or lock it for maintenance.
 
         A schema that a newer version has migrated in the meantime, in a rolling upgrade, is left as it is.
         """
         try:
-            self._take_folder()
-            self._check_lock()
-            self._upgrade_schema()
+            if self.membership is not None:
+                self.membership.join(self._upgrade_schema)
+            elif self._use == "maintenance":
+                self._take_folder()
+                self._check_lock()
+                with closing(self._open()) as raw:
+                    self._upgrade_schema(raw)
+            else:
+                self._prepare_beside()
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.translate_error(error)
         else:
@@ -142,8 +149,8 @@ class PostgresBackend:
         """Look at the database without changing it. Raises StoreError when it cannot be used."""
         try:
             with closing(self._open()) as raw:
-                if fetch_value(raw, "SELECT current_schema()") is None:
-                    raise self._missing_schema()
+                if locks.fetch_value(raw, "SELECT current_schema()") is None:
+                    raise locks.missing_schema(self._shown_url)
                 revision = current_revision(raw, self._shown_url)
                 if revision is not None and not is_known_revision(revision):
                     raise newer_schema(self._shown_url, revision)
@@ -151,7 +158,7 @@ class PostgresBackend:
                 row = raw.execute(INSPECT).fetchone()
                 skew = float(row[0]) - (before + time.time()) / 2 if row else 0.0
                 values = [str(value) for value in row[1:]] if row else ["", "", "0", "0"]
-                hub = find_hub(raw)
+                users = locks.find_users(raw)
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.translate_error(error)
         else:
@@ -163,15 +170,15 @@ class PostgresBackend:
                 clock_skew=skew,
                 max_connections=int(values[2]),
                 connections=int(values[3]),
-                used_by=hub,
+                used_by=users,
             )
         raise failure
 
-    def find_hub(self) -> str | None:
-        """Return the hub that uses the database, in words; None without one. Raises StoreError."""
+    def find_users(self) -> str | None:
+        """Return the hosts that share the database, in words; None without any. Raises StoreError."""
         try:
             with closing(self._open()) as raw:
-                return find_hub(raw)
+                return locks.find_users(raw)
         except Exception as error:  # noqa: BLE001 - raised below
             failure = self.translate_error(error)
         raise failure
@@ -180,7 +187,9 @@ class PostgresBackend:
         try:
             if not writing:
                 return PostgresConnection(self._open, begin=BEGIN_READING)
-            check_lock = self._check_lock if self._exclusive else None
+            if self.membership is not None:
+                return HostConnection(self._open, self.membership)
+            check_lock = self._check_lock if self._use == "maintenance" else None
             return PostgresConnection(self._open, begin=BEGIN_WRITING, check_lock=check_lock)
         except psycopg.Error as error:
             raise self.translate_error(error) from error
@@ -218,39 +227,50 @@ class PostgresBackend:
         )
 
     def release(self) -> None:
+        if self.membership is not None:
+            self.membership.leave()
         self._unlock()
         self._folder_lock.close()
         self._is_folder_locked = False
 
     def _open(self) -> RawConnection:
         """Open a connection in autocommit mode."""
-        raw: RawConnection = psycopg.connect(**self._params, autocommit=True)
+        return self._open_as(None if self.membership is None else self.membership.pool_name)
+
+    def _open_as(self, name: str | None) -> RawConnection:
+        """Open a connection; `name` is how it is shown to others who use the server."""
+        params = self._params if name is None else {**self._params, "application_name": name}
+        raw: RawConnection = psycopg.connect(**params, autocommit=True)
         raw.prepare_threshold = PREPARE_THRESHOLD
         raw.prepared_max = MAX_PREPARED
         raw.adapters.register_loader("numeric", IntLoader)  # sums of whole numbers are the only ones
         run_command(raw, SETTINGS)
         return raw
 
-    def _upgrade_schema(self) -> None:
-        with ExitStack() as stack:
-            raw = self._lock_connection or stack.enter_context(closing(self._open()))
-            if not self._exclusive and needs_migration(raw, self._shown_url):
-                stack.callback(self._unlock)
-                self._take_lock()  # never migrate while a hub is running
-            upgrade_schema(raw, self._shown_url, accept_newer=self._was_prepared)
+    def _upgrade_schema(self, raw: RawConnection) -> None:
+        upgrade_schema(raw, self._shown_url, accept_newer=self._was_prepared)
         self._was_prepared = True
 
+    def _prepare_beside(self) -> None:
+        """Create the tables; migrate them only while no hub uses them."""
+        with closing(self._open()) as raw, ExitStack() as stack:
+            if self._folder is not None:
+                make_private_folder(self._folder)
+            if needs_migration(raw, self._shown_url):
+                stack.callback(self._unlock)
+                self._take_lock()
+            self._upgrade_schema(raw)
+
     def _take_folder(self) -> None:
-        if self._folder is None:
+        if self._folder is None or self._is_folder_locked:
             return
         make_private_folder(self._folder)
-        if self._exclusive and not self._is_folder_locked:
-            self._folder_lock.enter_context(lock_folder(self._folder))
-            self._is_folder_locked = True
+        self._folder_lock.enter_context(lock_folder(self._folder))
+        self._is_folder_locked = True
 
     def _check_lock(self) -> None:
-        """Take the lock again if its connection was lost. Raises StoreError when another hub has it."""
-        if self._exclusive and (self._lock_connection is None or is_closed(self._lock_connection)):
+        """Take the lock again if its connection was lost. Raises StoreError when others use the database."""
+        if self._lock_connection is None or is_closed(self._lock_connection):
             self._take_lock()
 
     def _take_lock(self) -> None:
@@ -258,28 +278,12 @@ class PostgresBackend:
             self._unlock()
             raw = self._open()
             try:
-                self._wait_for_lock(raw)
+                locks.take_schema(raw, self._shown_url, is_shared=False, seconds=locks.LOCK_SECONDS)
+                fence_absent_hosts(raw)
             except BaseException:
                 raw.close()
                 raise
             self._lock_connection = raw
-
-    def _wait_for_lock(self, raw: RawConnection) -> None:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not (is_taken := fetch_value(raw, TAKE_LOCK, HUB_LOCK)):
-            if is_taken is None:
-                raise self._missing_schema()
-            if time.monotonic() > deadline:
-                hub = find_hub(raw) or "unknown"
-                raise StoreError(
-                    f"the database {self._shown_url!r} is in use by another hub: {hub}",
-                    hint="several hubs cannot share one database yet: stop that one first, "
-                    "or give this one a database of its own",
-                )
-            time.sleep(LOCK_INTERVAL)
-
-    def _missing_schema(self) -> StoreError:
-        return self._store_error("its search_path names no schema", state="3F000")
 
     def _unlock(self) -> None:
         raw, self._lock_connection = self._lock_connection, None
@@ -310,18 +314,6 @@ class PostgresBackend:
         refusal = StoreError(f"cannot use the database {self._shown_url!r}: {why}", hint=hint)
         refusal.transient = state[:2] in ("40", "53", "55", "08") or state.startswith("57P")
         return refusal
-
-
-def fetch_value(raw: RawConnection, sql: str, *values: Any) -> Any:
-    """Return the first value of the first row."""
-    row = raw.execute(sql, values).fetchone()
-    return row[0] if row else None
-
-
-def find_hub(raw: RawConnection) -> str | None:
-    """Return the hub that has the schema, in words; None without one."""
-    holder = raw.execute(FIND_HOLDER, (HUB_LOCK,)).fetchone()
-    return "{2!r} at {1} (server process {0})".format(*holder) if holder else None
 
 
 def primary_message(error: psycopg.Error) -> str:

@@ -181,7 +181,7 @@ def run_command(raw: RawConnection, sql: bytes) -> str | None:
     """Run a command without parameters, with a third of the work of a cursor; return its value, if any."""
     result = raw.pgconn.exec_(sql)
     if result.status == ExecStatus.TUPLES_OK:
-        value = result.get_value(0, 0)
+        value = result.get_value(0, 0) if result.ntuples else None
         return None if value is None else value.decode()
     if result.status != ExecStatus.COMMAND_OK:
         raise error_from_result(result, encoding="utf-8")

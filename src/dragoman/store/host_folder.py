@@ -1,0 +1,66 @@
+"""The folder of one host within a data folder: what waits there for the database is of one process only.
+
+The first host of a machine has the data folder itself, those beside it `hosts/2`, `hosts/3` and so on. A
+process takes a free one in which another process has left something, and replays that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+from dragoman.errors import StoreError
+from dragoman.store.private_files import make_private_folder
+from dragoman.store.sqlite import lock_folder
+
+HOSTS_FOLDER = "hosts"
+FIRST_NUMBER = 2
+
+
+class HostFolder:
+    """Takes a folder of its own for this process, until `release`."""
+
+    def __init__(self, data: Path) -> None:
+        """`data` is the data folder, which hosts of one machine may share."""
+        self.path = data
+        self._data = data
+        self._lock: ExitStack | None = None
+
+    def take(self) -> None:
+        """Lock the folder of this process, which `path` is then; nothing if it has one."""
+        if self._lock is not None:
+            return
+        make_private_folder(self._data)
+        for path in self._candidates():
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(path))
+                except StoreError:  # another process has it
+                    continue
+                self.path, self._lock = path, stack.pop_all()
+                return
+
+    def release(self) -> None:
+        """Give the folder to whoever takes it next."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    def _candidates(self) -> Iterator[Path]:
+        """Yield the folders to try: first those in which something may have been left."""
+        yield self._data
+        hosts = self._data / HOSTS_FOLDER
+        make_private_folder(hosts)
+        yield from sorted(
+            (path for path in hosts.iterdir() if has_leftovers(path)), key=lambda path: path.name
+        )
+        for number in count(FIRST_NUMBER):
+            make_private_folder(path := hosts / str(number))
+            yield path
+
+
+def has_leftovers(folder: Path) -> bool:
+    """Whether a process has left there what the database has not accepted yet."""
+    return any(path.is_file() for pattern in ("*.spool*", "*.spool/*") for path in folder.glob(pattern))
