@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman.model_request import ModelRequest
+from dragoman.operations import Registry, operation
+from dragoman.providers.scripted import ScriptedProvider
+from dragoman.server.app.services import HubServices
+from dragoman.spokes import Spoke
 from dragoman.store.store import DATABASE_FILE
 from tests.databases import BACKENDS, database_url, query
 from tests.faults.commits import Copies
 from tests.faults.process import write_config
-from tests.serving import ask, hub_of, text_of, types
+from tests.serving import ask, frames_in, hub_of, text_of, types
+from tests.spokes.hubs import until
 
 WORDS = ["So ", "it ", "is."]
 ANSWER: list[dict[str, Any]] = [{"reasoning": WORDS, "text": WORDS, "delay": 0.01}]
@@ -193,3 +200,156 @@ async def test_a_continuation_sent_again_after_a_crash_gets_the_rest_and_starts_
         assert [run.status for run in await hub.runs()] == ["finished", "finished"]
         [_, answer] = await hub.messages()
         assert answer["parts"][1]["output"] == "blue"
+
+
+async def test_front_end_tools_of_the_request_are_there_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    colour = {"name": "colour", "description": "Ask.", "inputSchema": {"type": "object"}}
+    asks = {"reasoning": WORDS, "tools": [{"name": "colour", "input": {}, "id": "c1"}], "delay": 0.01}
+    config = write_config(tmp_path, [asks, {"text": ["It is blue."]}])
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once=HALF)
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await hub.post(ask("go", tools=[colour]))
+    async with hub_of(config, copies.taken[0]) as hub:
+        frames = frames_in((await hub.http.get("/api/chat/s/stream")).text)
+        assert frames[-1]["finishReason"] == "tool-calls"
+        [_, waiting] = await hub.messages()
+        call = waiting["parts"][-1]
+        assert (call["type"], call["state"]) == ("tool-colour", "input-available")
+        call |= {"state": "output-available", "output": "blue"}
+        again = {"id": "s", "messages": [waiting], "trigger": "submit-message"}
+        assert text_of(await hub.post(again)) == "It is blue."
+
+
+STOPS: dict[str, tuple[Any, int]] = {
+    "a call": ([{"tool": "time.now"}], 1),
+    "a call and another, made later": ([{"all": [{"tool": "time.now"}, {"tool": "hub.search"}]}], 2),
+    "failures": ([{"no_progress": 2}], 3),
+}
+
+
+@pytest.mark.parametrize("case", STOPS)
+async def test_stop_conditions_count_the_calls_from_before_the_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    stops, expected = STOPS[case]
+    failing = {"name": "time_now", "input": {"timezone": "Nowhere/None"}}
+    steps: list[dict[str, Any]] = [
+        {"text": "First.", "tools": [failing]},
+        {"text": "Second.", "tools": [{"name": "hub_search", "input": {"q": "time"}}]},
+        {"text": "Third.", "tools": [failing]},
+        {"text": "Done."},
+    ]
+    agents = {"default": {"model": "sim/any", "operations": ["time.now"], "stop_when": stops}}
+    config = write_config(tmp_path, steps, agents=agents)
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once="select 1 from calls where ended_at > 0")
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await hub.post(ask("go"))
+            [_, answer] = await hub.messages()
+    assert answer["metadata"]["steps"] == expected
+    for data in (copies.taken[0], copies.taken[-4]):  # after the first call, and after the last one
+        async with hub_of(config, data) as hub:
+            await hub.http.get("/api/chat/s/stream")
+            [_, after] = await hub.messages()
+            assert after["metadata"]["steps"] == expected
+            assert texts(after) == texts(answer)
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_no_more_runs_than_configured_go_on_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    sessions = ["a", "b", "c"]
+    config = write_config(tmp_path, [{"reasoning": WORDS, "text": WORDS * 300, "delay": 0.01}])
+    all_halves = f"select 1 where 3 = (select count(*) from ({HALF}) as halves)"
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once=all_halves)
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            posts = [asyncio.ensure_future(hub.post(ask("go", session=session))) for session in sessions]
+            await until(lambda: bool(copies.taken))
+            for session in sessions:
+                await hub.http.post(f"/api/chat/{session}/stop")
+            await asyncio.gather(*posts)
+    begun: list[int] = []
+    stream = ScriptedProvider.stream
+
+    def counting(provider: ScriptedProvider, request: ModelRequest) -> Any:
+        begun.append(sum(hub.active_run(session) is not None for session in sessions))
+        return stream(provider, request)
+
+    monkeypatch.setattr(ScriptedProvider, "stream", counting)
+    config = write_config(tmp_path, ANSWER, limits={"resumed": at_once})
+    async with hub_of(config, copies.taken[0]) as hub:
+        await until(lambda: len(begun) == 3 and not any(hub.active_run(session) for session in sessions))
+        for session in sessions:
+            assert [run.status for run in await hub.runs(session)] == ["finished"]
+    assert max(begun) == at_once
+
+
+@operation("far", effect="read")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"{what} is there"
+
+
+async def cut_off_in_a_call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The configuration and the data of a hub that was killed while a spoke had a call."""
+    call = {"name": "hub_call", "input": {"calls": [{"tool": "far.look", "input": {"what": "it"}}]}}
+    config = write_config(folder, [{"tools": [call]}, {"text": WORDS}])
+    running = "select 1 from calls where operation = 'far.look' and ended_at is null"
+    copies = Copies(folder / "hub", folder / "copies", once=running)
+
+    @operation("far", name="look", effect="read")
+    async def killed(what: str) -> str:
+        """Look at something until the hub is killed."""
+        await until(lambda: bool(copies.taken))
+        return what
+
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, folder / "hub") as hub, Spoke(Registry(killed), hub=hub.url) as spoke:
+            await spoke.ready()
+            await hub.post(ask("go"))
+    return config, copies.taken[0]
+
+
+def results(frames: list[dict[str, Any]]) -> str:
+    """The outputs in the frames, as text."""
+    return " ".join(str(frame.get("output", "")) for frame in frames)
+
+
+async def test_a_call_waits_for_its_spoke_to_come_back_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = await cut_off_in_a_call(tmp_path, monkeypatch)
+    waits: list[Sequence[str]] = []
+    wait = HubServices.wait_for_operations
+
+    async def waiting(services: HubServices, ids: Sequence[str]) -> None:
+        waits.append(ids)
+        await wait(services, ids)
+
+    monkeypatch.setattr(HubServices, "wait_for_operations", waiting)
+    async with hub_of(config, data) as hub:
+        await until(lambda: waits == [["far.look"]])
+        assert hub.active_run() is None
+        async with Spoke(Registry(look), hub=hub.url):
+            frames = frames_in((await hub.http.get("/api/chat/s/stream")).text)
+    assert "it is there" in results(frames)
+    assert text_of(frames) == "So it is."
+
+
+async def test_a_run_goes_on_without_the_spoke_that_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = await cut_off_in_a_call(tmp_path, monkeypatch)
+    monkeypatch.setattr("dragoman.server.app.services.REJOIN_TIMEOUT", 0.01)
+    async with hub_of(config, data) as hub:
+        frames = frames_in((await hub.http.get("/api/chat/s/stream")).text)
+        assert "far.look" in results(frames)
+        assert "it is there" not in results(frames)
+        assert text_of(frames) == "So it is."
+        [run] = await hub.runs()
+        assert (run.status, run.finish_reason) == ("finished", "stop")

@@ -30,7 +30,7 @@ from dragoman.agent.outcome import (
     model_outcome,
     refusal_outcome,
 )
-from dragoman.agent.restoration import recorded_answers
+from dragoman.agent.restoration import recorded_answers, steps_before_crash
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tool_execution import ToolExecution
@@ -73,8 +73,7 @@ class Loop:
         self._earlier_cost = _stored_cost(turn.fold.metadata)
 
     async def run(self) -> AsyncGenerator[Batch, None]:
-        """Yield the events of the turn, `start` to `finish`. A cancelled loop ends at once; see
-        `abort_events`.
+        """Yield the events of the turn, `start` to `finish`. Cancelled, it ends at once: see `abort_events`.
 
         The model's answers are read here: a generator of their own would be resumed twice for each chunk.
         """
@@ -149,9 +148,11 @@ class Loop:
 
     def _message_progress(self) -> SoFar:
         """Return the progress with usage and cost of the whole message, to which limits apply."""
-        progress, earlier = self.so_far(), self._earlier_usage
+        turn, progress, earlier = self.turn, self.so_far(), self._earlier_usage
+        before = steps_before_crash(turn.restored, turn.fold, model=turn.agent.model, toolbox=turn.toolbox)
         return replace(
             progress,
+            steps=(*before, *progress.steps),
             usage=progress.usage if earlier is None else earlier + progress.usage,
             cost=self.message_cost,
         )

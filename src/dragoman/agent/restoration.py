@@ -14,7 +14,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman.agent.approvals import ApprovalAnswer, pending_questions, question_call_id, question_parts
+from dragoman.agent.context.truncation import split_steps
+from dragoman.agent.stop_conditions import StepTaken
 from dragoman.agent.tool_names import wire_name
+from dragoman.agent.toolbox import Toolbox
+from dragoman.fold import Fold
 from dragoman.messages import (
     FINAL_STATES,
     Message,
@@ -32,6 +36,7 @@ NOT_RUN = "not run: the hub stopped before this call began"
 class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer to go on from: `unfinished` are the calls to make (again), `lost` the parts that it lost.
 
+    `own_calls` are the calls that the run had begun, `other_calls` those of earlier runs in the same message.
     `settled` is how many parts are complete for good. Without `can_repeat` the lost step cannot be asked for
     again: the provider itself had run tools in it.
     """
@@ -41,6 +46,8 @@ class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     settled: int
     lost: tuple[Part, ...] = ()
     can_repeat: bool = True
+    own_calls: frozenset[str] = frozenset()
+    other_calls: frozenset[str] = frozenset()
 
     @property
     def lost_length(self) -> int:
@@ -53,10 +60,13 @@ class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.message.parts) + len(self.lost)
 
 
-def restore_answer(message: Message, calls: Sequence[LedgerEntry], *, settled: int = 0) -> RestoredAnswer:
+def restore_answer(
+    message: Message, calls: Sequence[LedgerEntry], *, settled: int = 0, run_id: str | None = None
+) -> RestoredAnswer:
     """Return the answer to go on from. `calls` are those that its model had made, as the ledger has them.
 
-    The first `settled` parts are complete, whatever they are.
+    The first `settled` parts are complete, whatever they are. `run_id` is the run that goes on, if several
+    have answered with this message.
     """
     by_id = {str(call.record.tool_call_id): call for call in calls}
     parts = [*message.parts, *_missing_parts(message, by_id)]
@@ -68,6 +78,7 @@ def restore_answer(message: Message, calls: Sequence[LedgerEntry], *, settled: i
     remaining = [*parts[:start], *(_reopened(part, by_id) for part in parts[start:])]
     open_calls = [part for part in remaining[start:] if isinstance(part, ToolPart) and _is_open(part)]
     waiting = _waiting_calls(remaining)
+    own = frozenset(id for id, call in by_id.items() if run_id in (None, call.record.run_id))
     return RestoredAnswer(
         message=replace(message, parts=tuple(remaining)),
         unfinished=frozenset({call.tool_call_id for call in open_calls} - waiting),
@@ -76,7 +87,39 @@ def restore_answer(message: Message, calls: Sequence[LedgerEntry], *, settled: i
         can_repeat=not any(
             isinstance(part, ToolPart) and part.provider_executed and part.dynamic for part in lost
         ),
+        own_calls=own,
+        other_calls=frozenset(by_id) - own,
     )
+
+
+def steps_before_crash(
+    restored: RestoredAnswer | None, fold: Fold, *, model: str, toolbox: Toolbox
+) -> tuple[StepTaken, ...]:
+    """Return the steps that the run had taken before the crash, as they are now, for its stop conditions.
+
+    Steps of earlier runs in the same message do not count, as they do not without a crash.
+    """
+    steps: list[StepTaken] = []
+    if restored is None:
+        return ()
+    for number, step in enumerate(split_steps(fold.message()), 1):
+        calls = step.tool_calls
+        ids = {call.tool_call_id for call in calls}
+        if not ids & restored.own_calls or ids & restored.other_calls:
+            continue
+        text = "".join(part.text for part in step.parts if isinstance(part, TextPart))
+        called = tuple(name for call in calls for name in toolbox.called_operations(call))
+        steps.append(
+            StepTaken(
+                number=number,
+                model=model,
+                text=text,
+                calls=tuple(calls),
+                called=called,
+                finish_reason="tool-calls",
+            )
+        )
+    return tuple(steps)
 
 
 def recorded_answers(message: Message, calls: frozenset[str]) -> dict[str, ApprovalAnswer]:

@@ -199,7 +199,7 @@ class CrashRecovery:
     async def _resume_or_close(self, stored: StoredRun) -> HubRun | None:
         run = stored.row
         roots = [call for call in stored.calls if call.record.parent_id is None]
-        answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0)
+        answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0, run_id=run.id)
         has_progress = answer.settled > (run.settled_parts or 0)
         crashes = 1 if has_progress else (run.crashes or 0) + 1
         reason = self._reason_to_close(run, answer)
