@@ -23,7 +23,9 @@ BREAKS = [b"", b'"', b"\\", b"{", b"]", b",", b":", b"a", b"~"]
 @pytest.fixture(autouse=True)
 def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_json, "_WINDOW", 23)
+    monkeypatch.setattr(large_json, "_WHOLE", 30)
     monkeypatch.setattr(large_json, "_SHORT", 5)
+    monkeypatch.setattr(large_json, "_MANY", 3)
 
 
 def make_text(chance: random.Random) -> str:

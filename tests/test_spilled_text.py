@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman import spilled_text
+from dragoman.event_pieces import split_events
 from dragoman.events import StartStep, TextDelta, TextEnd, TextStart
 from dragoman.fold import Fold
 from dragoman.messages import TextPart
 from dragoman.part_builders import BlockBuilder
-from dragoman.runs.live import split_events
+from dragoman.runs.live import read_compact
 from dragoman.store.spill_file import SpillFile
 from dragoman.unfold import START_POSITION, compact_events_since, events_since
 
@@ -33,7 +34,6 @@ def test_a_block_reads_the_same_wherever_its_text_is(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spilled_text, "PIECE", 7)
         patch.setattr("dragoman.part_builders.MAX_DELTA", 10)
-        patch.setattr("dragoman.runs.live.MAX_DELTA", 10)
         file, fold, whole = SpillFile(tmp_path), Fold(), ""
         fold.phase = "open"
         fold.add([StartStep(), TextStart("t")])
@@ -55,7 +55,11 @@ def test_a_block_reads_the_same_wherever_its_text_is(
             assert part.text == whole[:end]
         for events in (
             events_since(fold),
-            [event for batch in split_events(compact_events_since(fold, START_POSITION)) for event in batch],
+            [
+                event
+                for batch in split_events(read_compact(compact_events_since(fold, START_POSITION)), 10)
+                for event in batch
+            ],
         ):
             assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == whole
         assert block.text() == whole

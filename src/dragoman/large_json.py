@@ -20,8 +20,11 @@ LARGE = 1_000_000
 MAX_WIDE_TEXT = 16_000_000
 """Bytes of memory of one text with characters that take two or four each: no model reads as much."""
 _FEW_FIELDS = 16_384  # bytes of JSON that cannot have many fields
+_MANY = 2_000  # items of a list that one call encodes
+_MAX_SPLITS = 32  # levels of a structure that are cut: each is read once more
 _VALUE = 100  # bytes that a value costs as much time as
 _WINDOW = 131_072  # bytes that one call reads
+_WHOLE = 524_288  # bytes without long strings that one call decodes
 _SHORT = 64  # bytes of a string that is left in its place
 _MARKED = b"~\\"
 _MAX_KEY = 1_000  # bytes before the value of a field
@@ -38,7 +41,9 @@ def decode_large(raw: bytes, decode: Callable[[bytes], Any]) -> Any:
     The positions in errors are those in a text whose long strings are replaced by short ones.
     """
     skeleton, ranges = _shorten_strings(raw)
-    return _restore(decode(skeleton), lambda index: _decode_text(raw, ranges[index], decode=decode))
+    return _restore(
+        _decode_structure(skeleton, decode), lambda index: _decode_text(raw, ranges[index], decode=decode)
+    )
 
 
 def encode_large(
@@ -48,7 +53,8 @@ def encode_large(
     order: Literal["deterministic", "sorted"] | None = None,
 ) -> bytes:
     """Encode a value, as `msgspec.json.encode` does. UnicodeEncodeError for a lone surrogate."""
-    return msgspec.json.encode(_with_encoded_texts(value), enc_hook=enc_hook, order=order)
+    encode = msgspec.json.Encoder(enc_hook=enc_hook, order=order).encode
+    return encode(_with_encoded_values(value, encode))
 
 
 def split_fields(raw: bytes, decode: Callable[[bytes], Any]) -> dict[str, msgspec.Raw]:
@@ -189,6 +195,87 @@ def _outside_strings(raw: bytes) -> Iterator[tuple[int, bytes]]:
         yield start, b'"'.join(blank)
 
 
+# ---- many values -------------------------------------------------------------------------------------------
+
+
+def _decode_structure(skeleton: bytes, decode: Callable[[bytes], Any], *, level: int = 0) -> Any:
+    """Decode JSON without long strings: what has many values in several calls."""
+    skeleton = skeleton.strip(_SPACES)
+    if len(skeleton) <= _WHOLE or level == _MAX_SPLITS or skeleton[:1] not in (b"[", b"{"):
+        return decode(skeleton)
+    is_list = skeleton[:1] == b"["
+    pieces = _cut_container(skeleton)
+    if len(pieces) == 1 and not pieces[0]:
+        return [] if is_list else {}
+    items: list[Any] = []
+    members: dict[str, Any] = {}
+    for piece in pieces:
+        if not piece:
+            raise msgspec.DecodeError("expected a value after a comma")
+        if is_list:
+            is_item = len(piece) > 2 * _WINDOW
+            items += (
+                [_decode_structure(piece, decode, level=level + 1)] if is_item else decode(b"[%b]" % piece)
+            )
+        else:
+            members |= _decode_members(piece, decode, level=level + 1)
+    return items if is_list else members
+
+
+def _decode_members(piece: bytes, decode: Callable[[bytes], Any], *, level: int) -> dict[str, Any]:
+    """Decode members of an object: a long one alone, its value in several calls."""
+    key = _KEY.match(piece[:_MAX_KEY]) if len(piece) > 2 * _WINDOW else None
+    if key is None:
+        members: dict[str, Any] = decode(b"{%b}" % piece)
+        return members
+    return {decode(key[1]): _decode_structure(piece[key.end() :], decode, level=level)}
+
+
+def _cut_container(text: bytes) -> list[bytes]:
+    """Return what is in an object or a list, cut at commas: about a window each, or one longer item."""
+    cuts: list[int] = []
+    last = previous = 0  # the last cut, and the last comma where one was possible
+    for comma in _outer_commas(text):
+        if comma - last > _WINDOW:
+            if previous > last:
+                cuts.append(previous)
+                last = previous
+            if comma - last > _WINDOW:
+                cuts.append(comma)
+                last = comma
+        previous = comma
+    if len(text) - last > _WINDOW and previous > last:
+        cuts.append(previous)
+    starts, ends = [1, *(cut + 1 for cut in cuts)], [*cuts, len(text) - 1]
+    return [text[start:end].strip(_SPACES) for start, end in zip(starts, ends, strict=True)]
+
+
+def _outer_commas(text: bytes) -> Iterator[int]:
+    """Yield the first and the last comma between two containers of a container. DecodeError if it is cut."""
+    depth = 0
+    for start, outside in _outside_strings(text):
+        done = 0
+        for bracket in _BRACKET.finditer(outside):
+            at = bracket.start()
+            if depth == 1:
+                yield from _end_commas(outside, start, first=done, last=at)
+            depth += 1 if bracket[0] in b"{[" else -1
+            done = at + 1
+            if depth == 0 and start + done < len(text):
+                raise msgspec.DecodeError(f"trailing characters (byte {start + done})")
+        if depth == 1:
+            yield from _end_commas(outside, start, first=done, last=len(outside))
+    if depth or text[-1:] != (b"]" if text[:1] == b"[" else b"}"):
+        raise msgspec.DecodeError("Input data was truncated")
+
+
+def _end_commas(outside: bytes, start: int, *, first: int, last: int) -> Iterator[int]:
+    comma = outside.find(b",", first, last)
+    if comma >= 0:
+        yield start + comma
+        yield start + outside.rfind(b",", first, last)
+
+
 # ---- texts -------------------------------------------------------------------------------------------------
 
 
@@ -246,14 +333,18 @@ def _safe_end(raw: bytes, start: int, *, end: int) -> int:
     return last - 6 if pair else last
 
 
-def _with_encoded_texts(value: Any) -> Any:
-    """Return the value with its long texts as JSON already."""
+def _with_encoded_values(value: Any, encode: Callable[[Any], bytes]) -> Any:
+    """Return the value with its long texts and lists as JSON already."""
     if isinstance(value, str):
         return value if len(value) <= _SHORT else msgspec.Raw(_encode_text(value))
     if isinstance(value, list | tuple):
-        return [_with_encoded_texts(item) for item in value]
+        items = [_with_encoded_values(item, encode) for item in value]
+        if len(items) <= _MANY:
+            return items
+        pieces = [encode(items[at : at + _MANY])[1:-1] for at in range(0, len(items), _MANY)]
+        return msgspec.Raw(b"[%b]" % b",".join(pieces))
     if isinstance(value, Mapping):
-        return {key: _with_encoded_texts(item) for key, item in value.items()}
+        return {key: _with_encoded_values(item, encode) for key, item in value.items()}
     return value
 
 

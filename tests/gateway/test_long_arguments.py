@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.json_text import decode_json
@@ -13,7 +14,7 @@ from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.tap import OpenAITap
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
 from tests.gateway.metered_hub import SSE_HEAD, Site, desk
-from tests.providers.servers import chunk
+from tests.providers.servers import chunk, ok
 from tests.wire import anthropic_streams, ollama_streams, openai_streams
 
 PIECES = ['{"a":"', *['\\n\\"' * 100_000] * (MAX_ARGUMENTS // 400_000), '"}']
@@ -125,3 +126,56 @@ def test_fragments_that_look_complete_are_decoded_in_linear_time(
         for start in range(0, len(stream), 1000):
             reader.feed(stream[start : start + 1000])
         assert decoded <= 4 * len(begin + fragment * 500), type(reader)
+
+
+def openai_document(arguments: str) -> Any:
+    """A document with one call."""
+    call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": arguments}}
+    message = {"role": "assistant", "content": "Now.", "tool_calls": [call]}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+    head = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "usage": usage}
+    return {**head, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+
+def anthropic_document(arguments: str) -> Any:
+    """The same."""
+    call = {"type": "tool_use", "id": "c1", "name": "write", "input": decode_json(arguments)}
+    usage = {"input_tokens": 1000, "output_tokens": 500}
+    head = {"id": "m", "type": "message", "role": "assistant", "model": "m", "stop_reason": "tool_use"}
+    return {**head, "content": [{"type": "text", "text": "Now."}, call], "usage": usage}
+
+
+def ollama_document(arguments: str) -> Any:
+    """The same."""
+    message = {
+        "role": "assistant",
+        "content": "Now.",
+        "tool_calls": [ollama_streams.call("write", decode_json(arguments))],
+    }
+    counts = {"prompt_eval_count": 1000, "eval_count": 500}
+    return {"model": "m", "message": message, "done": True, "done_reason": "stop", **counts}
+
+
+DOCUMENTS = {"openai": openai_document, "anthropic": anthropic_document, "ollama": ollama_document}
+
+
+@pytest.mark.parametrize("family", DOCUMENTS)
+async def test_a_document_with_a_call_above_the_limit_is_told_and_charged(
+    tmp_path: Path, family: str
+) -> None:
+    document = DOCUMENTS[family]('{"a":"%s"}' % ("x" * MAX_ARGUMENTS))
+    async with desk(
+        tmp_path,
+        up=Site(ok(msgspec.json.encode(document), "content-type: application/json"), type=family),
+        model="up/m",
+    ) as at:
+        ask = at.message if family == "openai" else at.chat
+        answer = await ask()
+        assert (answer.status_code, "have more than" in answer.text) == (502, True)
+        frames = await at.run("Hi")
+        (text,) = [frame["errorText"] for frame in frames if frame["type"] == "error"]
+        assert "have more than" in text
+        assert "Now." in [frame["delta"] for frame in frames if frame["type"] == "text-delta"]
+        for row in await at.rows(2):
+            assert (row.status, row.tokens.input_tokens, row.tokens.output_tokens) == ("failed", 1000, 500)
+            assert row.cost == pytest.approx(0.002)

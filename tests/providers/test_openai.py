@@ -16,7 +16,7 @@ from dragoman.errors import ProviderError
 from dragoman.http.transport import Timeouts, Transport
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
-from dragoman.providers.decoded_response import MAX_ANSWER_BYTES
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.retry import RetryPolicy
@@ -47,9 +47,9 @@ def ask(text: str = "Hi", **fields: Any) -> ModelRequest:
 
 def provider(transport: Transport, url: str, **options: Any) -> OpenAIProvider:
     server = UpstreamServer(base_url=f"{url}/v1", api_key=KEY, headers={"X-Title": "us"})
-    limit = options.pop("limit", MAX_ANSWER_BYTES)
+    limits = options.pop("limits", AnswerLimits())
     up = OpenAIProvider.for_server("up", server, transport=transport, **{"policy": FAST, **options})
-    up.limit = limit
+    up.limits = limits
     return up
 
 
@@ -311,10 +311,11 @@ async def test_a_cancelled_question_closes_the_socket_at_once(transport: Transpo
 
 async def test_an_answer_over_the_limit_is_cut_off(transport: Transport) -> None:
     raw = streamed(sse(*[HELLO[1]] * 1000))
-    error = await failure(answering(raw), transport, limit=5000)
+    error = await failure(answering(raw), transport, limits=AnswerLimits(stream=5000))
     assert (error.category, error.message) == ("api_error", "the answer is longer than 5000 bytes")
-    error = await failure(answering(ok(b"{" + b" " * 9000)), transport, limit=5000)
-    assert error.message == "the answer is longer than 5000 bytes"
+    error = await failure(answering(ok(b"{" + b" " * 9000)), transport, limits=AnswerLimits(document=5000))
+    assert error.message == "the answer is one JSON document of more than 5000 bytes"
+    assert "limits.document" in str(error.hint)
 
 
 async def test_ids_are_made_for_calls_without_one_and_for_those_that_the_conversation_has(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.config import parse_config
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.server.app import Hub
 from tests.effort import rounds
 from tests.gateway.metered_hub import Site, completion, placed, tokens
@@ -141,7 +142,8 @@ async def test_the_garbage_of_the_mcp_sdk_is_collected_after_some_bytes(tmp_path
 async def test_oversized_answers_of_a_provider_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, answer: str
 ) -> None:
-    monkeypatch.setattr("dragoman.providers.remote.MAX_ANSWER_BYTES", 2_000_000)
+    limits = AnswerLimits(stream=2_000_000, document=2_000_000)
+    monkeypatch.setattr("dragoman.server.app.providers.answer_limits", lambda _: limits)
     stream = "true" if answer == "a stream" else "false"
     async with hub_client(tmp_path, up=Site(ANSWERS[answer])) as client:
 

@@ -297,6 +297,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     part: PositiveInt = 4_000_000
     values: PositiveInt = 100_000
     answer: PositiveInt = 64_000_000
+    document: PositiveInt = 32_000_000
     read_ahead: PositiveInt = 500_000
     reader_timeout: Seconds = 60.0
     threads: PositiveInt = 16

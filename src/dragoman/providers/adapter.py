@@ -19,6 +19,24 @@ from dragoman.wire.provider_errors import describe_error, find_error
 Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
 
+class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The most bytes of an answer that is a stream, and of one that is a JSON document."""
+
+    stream: int = 256 * 1024 * 1024
+    document: int = 32_000_000
+
+    def check_size(self, size: int, *, is_document: bool) -> None:
+        """Raise ProviderError for an answer that has more bytes."""
+        if is_document and size > self.document:
+            raise ProviderError(
+                f"the answer is one JSON document of more than {self.document} bytes",
+                category="api_error",
+                hint="`limits.document` sets the limit; an answer that is streamed may be longer",
+            )
+        if size > self.stream:
+            raise ProviderError(f"the answer is longer than {self.stream} bytes", category="api_error")
+
+
 class AnswerDecoder(Protocol):
     """Decodes one answer, fed with bytes. Each family's `wire/*/decoder.py` has one."""
 
@@ -35,7 +53,7 @@ class AnswerDecoder(Protocol):
         """Return the last events. Raises ProviderError if the answer is incomplete."""
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """Decode an answer that is one JSON document, not a stream."""
+        """Decode an answer that is one JSON document; `failure` is set if it failed after the events."""
 
 
 class ProviderAdapter(Protocol):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
+from dragoman.event_pieces import split_events
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
-from dragoman.providers.adapter import AnswerDecoder
+from dragoman.offload import offload
+from dragoman.providers.adapter import AnswerDecoder, AnswerLimits
 from dragoman.providers.key_pool import NO_KEY, KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text
 from dragoman.redaction import safe_line
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
 
-MAX_ANSWER_BYTES = 256 * 1024 * 1024
+PIECE = 65_536  # characters of deltas in one batch of a large answer
+SLICE = 65_536  # bytes of a stored stream that are decoded at once
 DRAIN_SECONDS = 0.25  # wait for the end of the body after the last event, so that the connection is reusable
 
 
@@ -38,6 +41,9 @@ async def read_answer(
             if batch:
                 yield batch
             batch = None if answer.ended else answer.feed(await receive())
+        for batch in answer.pieces:
+            await asyncio.sleep(0)
+            yield batch
         await answer.finish()
     except ProviderError as error:
         raise redact(error) from None
@@ -49,7 +55,8 @@ async def read_answer(
 class DecodedResponse:
     """One answer. Call `start`, then `feed` what `receive` returns until it has `ended`, then `finish`.
 
-    `first_batch` are the events of the reads in `start`. Always `close` it.
+    `first_batch` are the events of the reads in `start`; the other batches of a document are in `pieces`.
+    Always `close` it.
     """
 
     def __init__(
@@ -58,15 +65,16 @@ class DecodedResponse:
         decoder: AnswerDecoder,
         *,
         lease: KeyLease,
-        limit: int,
+        limits: AnswerLimits,
         json_lines: bool = False,
     ) -> None:
         self.first_batch: Sequence[Event] = ()
+        self.pieces: Iterable[Sequence[Event]] = ()
         self.ended = False  # no more to read: it is complete, or has failed
         self._response = response
         self._decoder = decoder
         self._lease = lease
-        self._limit = limit
+        self._limits = limits
         self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
         self._size = 0
         self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
@@ -82,6 +90,8 @@ class DecodedResponse:
         try:
             while not (self.first_batch or self.ended):
                 self.first_batch = self.feed(await self._response.receive())
+            if self._document is not None:
+                await self._decode_document(self._document)
         except ProviderError as error:
             if self._size == 0 or (error.transient and error.category in ("overloaded", "rate_limit")):
                 self._response.abort()
@@ -112,8 +122,7 @@ class DecodedResponse:
         if not self._size:
             self._detect_format(raw)
         self._size += len(raw)
-        if self._size > self._limit:
-            raise ProviderError(f"the answer is longer than {self._limit} bytes", category="api_error")
+        self._limits.check_size(self._size, is_document=self._document is not None)
         if self._document is not None:
             self._document.append(raw)
             return ()
@@ -129,12 +138,22 @@ class DecodedResponse:
     def _end(self) -> Sequence[Event]:
         self.ended = True
         if self._document is not None:
-            return self._with_key_name(self._decoder.decode_document(b"".join(self._document)))
+            return ()
         try:
-            return self._with_key_name(self._decoder.close())
+            events = self._decoder.close()
         except ProviderError as error:
             self._failure = error  # also for an empty body: the server did answer
             return ()
+        self._failure = self._decoder.failure
+        return self._with_key_name(events)
+
+    async def _decode_document(self, document: Sequence[bytes]) -> None:
+        """Decode an answer that is one JSON document; a large one in a thread, and into many batches."""
+        decoder = self._decoder
+        events = await offload(self._size, lambda: decoder.decode_document(b"".join(document)))
+        self._failure = decoder.failure
+        pieces = split_events(self._with_key_name(events), PIECE)
+        self.first_batch, self.pieces = next(pieces, ()), pieces
 
     def _with_key_name(self, batch: Sequence[Event]) -> Sequence[Event]:
         """Add the name of the key to the finish event at the end of the last batch."""
@@ -148,6 +167,34 @@ class DecodedResponse:
         reject_web_page(raw, self._response)
         if raw.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[") and not self._json_lines:
             self._document = []
+
+
+async def decode_stored(
+    decoder: AnswerDecoder, raw: bytes, *, redact: Callable[[ProviderError], ProviderError]
+) -> AsyncGenerator[Sequence[Event], None]:
+    """Yield the batches of a whole answer, a document or a stream. Raises ProviderError."""
+    raw = raw.removeprefix(BYTE_ORDER_MARK)
+    try:
+        if raw.lstrip()[:1] in (b"{", b"["):
+            events = await offload(len(raw), lambda: decoder.decode_document(raw))
+            batches: Iterable[Sequence[Event]] = split_events(events, PIECE)
+        else:
+            batches = _decode_slices(decoder, raw)
+        for batch in batches:
+            if batch:
+                yield batch
+            await asyncio.sleep(0)
+        if decoder.failure is not None:
+            raise decoder.failure
+    except ProviderError as error:
+        raise redact(error) from None
+
+
+def _decode_slices(decoder: AnswerDecoder, raw: bytes) -> Iterator[Sequence[Event]]:
+    for start in range(0, len(raw), SLICE):
+        yield decoder.feed(raw[start : start + SLICE])
+    if decoder.failure is None:
+        yield decoder.close()
 
 
 def reject_web_page(raw: bytes, response: Response) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Response
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.decoded_response import drain_body, reject_web_page
 from dragoman.providers.key_pool import KeyLease
 
@@ -14,10 +15,10 @@ from dragoman.providers.key_pool import KeyLease
 class RelayedResponse:
     """One answer. Read it with `receive` or `read`, and always `close` it."""
 
-    def __init__(self, response: Response, *, lease: KeyLease, limit: int) -> None:
+    def __init__(self, response: Response, *, lease: KeyLease, limits: AnswerLimits) -> None:
         self._response = response
         self._lease = lease
-        self._limit = limit
+        self._limits = limits
         self._size = 0
 
     @property
@@ -47,21 +48,20 @@ class RelayedResponse:
         return raw
 
     async def read(self) -> bytes:
-        """Return the whole body."""
+        """Return the whole body, a document."""
         pieces = []
         receive = self._response.receive
         while raw := await receive():
-            self._count(raw)
+            self._count(raw, is_document=True)
             pieces.append(raw)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _count(self, raw: bytes) -> None:
+    def _count(self, raw: bytes, *, is_document: bool = False) -> None:
         """Count the bytes of a read. ProviderError for a web page, or for an answer that is too long."""
         if raw and not self._size:
             reject_web_page(raw, self._response)
         self._size += len(raw)
-        if self._size > self._limit:
-            raise ProviderError(f"the answer is longer than {self._limit} bytes", category="api_error")
+        self._limits.check_size(self._size, is_document=is_document)
 
     async def read_for(self, seconds: float) -> bytes:
         """Return what arrives within `seconds`; an error ends the read."""

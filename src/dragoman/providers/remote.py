@@ -18,8 +18,8 @@ from dragoman.http.transport import Response, Sender
 from dragoman.large_json import SMALL
 from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
-from dragoman.providers.adapter import Family, ProviderAdapter
-from dragoman.providers.decoded_response import MAX_ANSWER_BYTES, DecodedResponse, read_answer
+from dragoman.providers.adapter import AnswerLimits, Family, ProviderAdapter
+from dragoman.providers.decoded_response import DecodedResponse, decode_stored, read_answer
 from dragoman.providers.error_classification import rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
@@ -28,7 +28,7 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, w
 from dragoman.providers.unknown_model import ModelList, read_model_names
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
-from dragoman.wire.json_codec import BYTE_ORDER_MARK, encode_body, encode_large_body
+from dragoman.wire.json_codec import encode_body, encode_large_body
 from dragoman.wire.tool_outputs import without_tool_files
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class RemoteProvider:
         self.keys = keys or KeyPool([ProviderKey("default", server.api_key)] if server.api_key else [])
         self.on_retry: Callable[[str], None] = lambda _: None
         self.on_failure: Callable[[str, str], None] = lambda _, __: None
-        self.limit = MAX_ANSWER_BYTES
+        self.limits = AnswerLimits()
         self._adapter = adapter
         self._transport = transport
         self._policy = policy
@@ -87,13 +87,9 @@ class RemoteProvider:
             lambda: self._with_retries(lambda lease: self._open(request, lease)), redact=self.redact_error
         )
 
-    def decode_answer(self, request: ModelRequest, raw: bytes) -> Sequence[Event]:
-        """Decode a complete answer, a document or a stream. Raises ProviderError."""
-        decoder = self._adapter.decoder(request)
-        raw = raw.removeprefix(BYTE_ORDER_MARK)
-        if raw.lstrip()[:1] in (b"{", b"["):
-            return decoder.decode_document(raw)
-        return [*decoder.feed(raw), *decoder.close()]
+    def decode_answer(self, request: ModelRequest, raw: bytes) -> AsyncGenerator[Sequence[Event], None]:
+        """Yield the batches of a complete answer, a document or a stream. Raises ProviderError."""
+        return decode_stored(self._adapter.decoder(request), raw, redact=self.redact_error)
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
@@ -170,6 +166,7 @@ class RemoteProvider:
             hint=error.hint,
         )
         redacted.details, redacted.caller_may_retry = details, error.caller_may_retry
+        redacted.cost, redacted.usage = error.cost, error.usage
         return redacted
 
     def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> Awaitable[T]:
@@ -187,7 +184,7 @@ class RemoteProvider:
             response,
             self._adapter.decoder(request),
             lease=lease,
-            limit=self.limit,
+            limits=self.limits,
             json_lines=self.family == "ollama",
         )
         await answer.start()
@@ -211,7 +208,7 @@ class RemoteProvider:
             error, body = await self._read_error(response)
             if not self._adapter.learn_from_rejection(response.status, body):
                 raise error
-        relay = RelayedResponse(response, lease=lease, limit=self.limit)
+        relay = RelayedResponse(response, lease=lease, limits=self.limits)
         try:
             await handle(relay)
         except BaseException:

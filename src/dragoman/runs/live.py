@@ -14,9 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec.structs import replace
-
-from dragoman import events as e
+from dragoman.event_pieces import delta_length, split_events
 from dragoman.events import Event
 from dragoman.fold import Fold
 from dragoman.part_builders import MAX_DELTA
@@ -203,7 +201,7 @@ class Follower:
             return None
         self.position = None
         self._rest_size = tail.fold.size - self.seen
-        self.rest = split_events(compact_events_since(tail.fold, position))
+        self.rest = split_events(read_compact(compact_events_since(tail.fold, position)), MAX_DELTA)
         return self._next_piece()
 
     def _next_piece(self) -> Batch | None:
@@ -251,45 +249,7 @@ class Follower:
         self.detach()
 
 
-def split_events(events: Sequence[CompactEvent]) -> Iterator[Batch]:
-    """Yield the events in batches with at most `MAX_DELTA` characters of text; a long delta is cut.
-
-    One batch is encoded and sent as a whole, so its size is what a slow reader costs.
-    """
-    batch: list[Event] = []
-    size = 0
-    for compact in events:
-        event = compact.read() if isinstance(compact, DeltaOnDisk) else compact
-        length = delta_length(event)
-        if size and size + length > MAX_DELTA:
-            yield batch
-            batch, size = [], 0
-        if length <= MAX_DELTA:
-            batch.append(event)
-            size += length
-            continue
-        for start in range(0, length, MAX_DELTA):
-            yield [*batch, cut_delta(event, start)]
-            batch = []
-    if batch:
-        yield batch
-
-
-def delta_length(event: Event) -> int:
-    """Return the number of characters of a delta; 0 for any other event."""
-    match event:
-        case e.TextDelta(delta=text) | e.ReasoningDelta(delta=text) | e.ToolInputDelta(input_text_delta=text):
-            return len(text)
-        case _:
-            return 0
-
-
-def cut_delta(event: Event, start: int) -> Event:
-    """Return the delta with `MAX_DELTA` characters of its text from `start` on."""
-    match event:
-        case e.TextDelta(delta=text) | e.ReasoningDelta(delta=text):
-            return replace(event, delta=text[start : start + MAX_DELTA])
-        case e.ToolInputDelta(input_text_delta=text):
-            return replace(event, input_text_delta=text[start : start + MAX_DELTA])
-        case _:
-            return event
+def read_compact(events: Sequence[CompactEvent]) -> Iterator[Event]:
+    """Yield the events, each read when it is wanted."""
+    for event in events:
+        yield event.read() if isinstance(event, DeltaOnDisk) else event

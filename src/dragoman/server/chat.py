@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import msgspec
 
 from dragoman.errors import TooLarge
+from dragoman.event_pieces import split_events
 from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
 from dragoman.large_json import weigh
 from dragoman.offload import offload
+from dragoman.part_builders import MAX_DELTA
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.streaming import response_dialect, stream_run
@@ -105,8 +108,13 @@ class ChatHandlers:
     ) -> None:
         headers = {"x-dragoman-session": session_id, "x-dragoman-run": answer.run_id}
         await exchange.start_response(200, {**dialect.headers, **headers})
-        frames = dialect.encode(answer.events()) + dialect.end()
-        await exchange.send({"type": "http.response.body", "body": frames})
+        frames = b""
+        for batch in split_events(answer.events(), MAX_DELTA):
+            if frames:
+                await exchange.send_chunk(frames)
+                await asyncio.sleep(0)
+            frames = dialect.encode(batch)
+        await exchange.send({"type": "http.response.body", "body": frames + dialect.end()})
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.json_text import DECODE_ERRORS, decode_json, replace_surrogates
-from dragoman.large_json import LARGE, encode_large
+from dragoman.large_json import LARGE, SMALL, encode_large, measure
 
 MAX_LENIENT = 4_000_000  # bytes that are parsed by a parser that cannot work in pieces
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -87,6 +87,11 @@ def encode_body(value: Any) -> bytes:
         return msgspec.json.encode(replace_surrogates(plain))
 
 
+def encode_document(value: Any) -> bytes:
+    """Encode JSON of any size: in pieces if it is large."""
+    return msgspec.json.encode(value) if measure(value) <= SMALL else encode_large(value)
+
+
 def encode_large_body(value: Any) -> bytes:
     """Encode the body of a request in pieces, as `encode_body` does: in a thread, for megabytes."""
     try:
@@ -104,6 +109,11 @@ def mapping_enc_hook(value: Any) -> Any:
 
 def compact_json(value: Any) -> str:
     """Encode the value without white space; unlike msgspec, this accepts lone surrogates."""
+    if measure(value) > SMALL:
+        try:
+            return encode_large(value).decode()
+        except (UnicodeEncodeError, OverflowError):  # a lone surrogate, or an integer beyond 64 bits
+            pass
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -9,7 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from dragoman.errors import ProviderCategory, ProviderError
+from dragoman.events import Usage
 
 MAX_MESSAGE_LENGTH = 2000  # characters
 
@@ -174,6 +177,13 @@ def invalid_json_error(raw: bytes, reason: ValueError | None = None) -> Provider
     return ProviderError(
         f"the provider sent invalid JSON{detail}: {preview(raw)}", category="api_error", transient=True
     )
+
+
+def with_usage(error: ProviderError, usage: Usage | None) -> ProviderError:
+    """Return the error of an answer for which its provider reported the usage: it is charged all the same."""
+    if usage is not None:
+        error.usage = msgspec.structs.asdict(usage)
+    return error
 
 
 def nesting_error() -> ProviderError:

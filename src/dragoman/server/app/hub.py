@@ -41,7 +41,7 @@ from dragoman.server.app.internal import listen_for_hosts
 from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
-from dragoman.server.app.providers import ProviderSet
+from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
@@ -78,7 +78,7 @@ class Hub:
             self.meter,
             tracing=services.tracing,
             metrics=metrics,
-            settings=GatewaySettings(body_limit=config.limits.gateway_body, keep_alive=config.keep_alive),
+            settings=gateway_settings(config),
         )
         self.engine: Engine = MemoryEngine(at_once=config.limits.resumed)
         self.runs = RunRegistry(
@@ -317,6 +317,15 @@ def check_pinned(id: str, *, config: Config, services: HubServices) -> None:
     except NotFound as error:
         hint = error.hint or "`dragoman ops list` shows those that exist"
         raise ConfigError(error.message, hint=hint) from None
+
+
+def gateway_settings(config: Config) -> GatewaySettings:
+    """Return the settings of the gateway."""
+    return GatewaySettings(
+        body_limit=config.limits.gateway_body,
+        keep_alive=config.keep_alive,
+        answer_limits=answer_limits(config),
+    )
 
 
 def run_settings(config: Config, services: HubServices) -> RunSettings:

@@ -14,6 +14,7 @@ from dragoman.config.problems import blame_field
 from dragoman.http.address import proxies_from
 from dragoman.http.connection import Timeouts
 from dragoman.http.transport import Transport
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.anthropic import AnthropicProvider, AnthropicSettings
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider
 from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
@@ -41,9 +42,10 @@ class ProviderSet:
             self.transports.append(transport)
             keys = build_key_pool(name, provider, environ=environ, secrets=secrets)
             with blame_field(f"providers.{name}{'.script' if provider.type == 'scripted' else ''}"):
-                self.providers[name] = build_provider(
-                    name, provider, keys=keys, transport=transport, environ=environ
-                )
+                built = build_provider(name, provider, keys=keys, transport=transport, environ=environ)
+            if isinstance(built, RemoteProvider):
+                built.limits = answer_limits(config)
+            self.providers[name] = built
 
     def remote_providers(self) -> Mapping[str, RemoteProvider]:
         """Return the providers that are remote servers with keys."""
@@ -63,6 +65,11 @@ class ProviderSet:
         finally:
             for transport in self.transports:
                 await transport.close()
+
+
+def answer_limits(config: Config) -> AnswerLimits:
+    """Return the limits of providers' answers."""
+    return AnswerLimits(document=config.limits.document)
 
 
 def secret_names(config: Config) -> set[str]:

@@ -17,6 +17,9 @@ from dragoman.accounts.upstream_answer import AnswerProgress
 from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
+from dragoman.large_json import SMALL, measure
+from dragoman.offload import offload
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder
 from dragoman.tracing.interface import ModelSpan
@@ -27,6 +30,7 @@ from dragoman.wire.tap import AnswerSummary, AnswerTap
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
 DOCUMENT_STARTS = (b"{", b"[")
 STREAM_STARTS = (b"data:", b"event:", b":", b"id:", b"retry:")
+EVENT_SIZE = 20  # characters that take as much time to encode as an event
 USAGE_WAIT = 0.06  # seconds that a finished answer's usage may still take after its client has gone
 
 Send = Callable[[Callable[[RelayedResponse], Awaitable[None]]], Awaitable[None]]
@@ -38,10 +42,22 @@ class TranslatedAnswer:
     Without an `encoder` the client gets a document: `start` then collects all `events`.
     """
 
-    def __init__(self, answer: EventAnswer, *, encoder: AnswerEncoder | None) -> None:
+    def __init__(self, answer: EventAnswer, *, encoder: AnswerEncoder | None, limits: AnswerLimits) -> None:
         self.encoder = encoder
         self.events: list[e.Event] = []
         self._answer = answer
+        self._limits = limits
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the collected events take; of many, some number above `SMALL`."""
+        size = self.progress.text_length + EVENT_SIZE * len(self.events)
+        for event in self.events if size <= SMALL else ():
+            if isinstance(event, e.File):
+                size += len(event.url)
+            elif isinstance(event, e.ToolInputAvailable):
+                size += measure(event.input)
+        return size
 
     @property
     def span(self) -> ModelSpan:
@@ -59,6 +75,7 @@ class TranslatedAnswer:
         if self.encoder is None:
             while (batch := await self._answer.receive()) is not None:
                 self.events += batch
+                self._limits.check_size(self.progress.text_length, is_document=True)
         return self
 
     async def receive(self) -> bytes | None:
@@ -194,7 +211,7 @@ class RelayedAnswer:
             self._unexpected_format = document
             response.close()
             return
-        summary = self._parse_document(document)
+        summary = await offload(len(document), lambda: self._parse_document(document))
         self.document = summary.repaired or document
         self._progress.started = True
         self._progress.usage, self._progress.model = summary.usage, summary.model

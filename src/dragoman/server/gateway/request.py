@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -15,11 +15,12 @@ from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
-from dragoman.events import Event
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.keepalive import KeepAlive
 from dragoman.ids import new_id
+from dragoman.offload import offload
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
@@ -51,6 +52,7 @@ class RequestPlan(msgspec.Struct, frozen=True, kw_only=True):
     parsed: ClientRequest | BadRequest | None = None
     tracing: Tracing
     keep_alive: float
+    limits: AnswerLimits
 
 
 class GatewayRequest:
@@ -177,9 +179,9 @@ class GatewayRequest:
         except BadRequest:
             format = "a document, not with a stream" if self._stream else "a stream, not with a document"
             raise ProviderError(f"the provider answered with {format}", category="api_error") from None
-        events = provider.decode_answer(replace(parsed.request, model=model), body)
-        answer = EventAnswer(single_batch(events), span, model=model)
-        return TranslatedAnswer(answer, encoder=self._encoder(parsed))
+        batches = provider.decode_answer(replace(parsed.request, model=model), body)
+        answer = EventAnswer(batches, span, model=model)
+        return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
 
     def _translate(self, route: Route) -> TranslatedAnswer:
         plan, provider = self._plan, route.provider
@@ -190,7 +192,7 @@ class GatewayRequest:
             log.warning("%s does not support %s: dropped", route.name, ", ".join(self._dropped_fields))
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
-        return TranslatedAnswer(answer, encoder=self._encoder(parsed))
+        return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
 
     def _parse(self) -> ClientRequest:
         """Return the parsed request. BadRequest."""
@@ -216,7 +218,7 @@ class GatewayRequest:
         if self._stream:
             await self._send_stream(first, watch)
             return
-        document = self._document()
+        document = await self._document()
         record = self._call.end()
         cost = {} if record.cost is None else {"x-dragoman-cost": format_cost(record.cost)}
         watch.response_complete = True
@@ -224,15 +226,17 @@ class GatewayRequest:
             200, document, headers={**JSON_HEADERS, **self._answer_headers(), **cost}
         )
 
-    def _document(self) -> bytes | None:
+    async def _document(self) -> bytes | None:
         answer = self._call.answer
         if isinstance(answer, TranslatedAnswer):
-            return self._plan.dialect.encode_document(
+            encode = partial(
+                self._plan.dialect.encode_document,
                 answer.events,
                 id=self._exchange.request_id,
                 model=answer.progress.model or self._plan.head.model,
                 input_tokens=self._plan.input_tokens,
             )
+            return await offload(answer.size, encode)
         return answer.document if isinstance(answer, RelayedAnswer) else None
 
     async def _send_stream(self, first: bytes | None, watch: DisconnectWatch) -> None:
@@ -304,8 +308,3 @@ class GatewayRequest:
 def new_call_id() -> str:
     """Return an id for a tool call that its server has not named."""
     return new_id("call")
-
-
-async def single_batch(batch: Sequence[Event]) -> AsyncGenerator[Sequence[Event], None]:
-    """Yield an answer that is there already."""
-    yield batch

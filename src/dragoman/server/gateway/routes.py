@@ -19,6 +19,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.large_json import weigh
 from dragoman.offload import offload
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route, require_model_access
@@ -47,10 +48,11 @@ MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as lo
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`body_limit` in bytes, `keep_alive` in seconds."""
+    """`body_limit` in bytes, `keep_alive` in seconds; `answer_limits` are those of collected answers."""
 
     body_limit: int
     keep_alive: float
+    answer_limits: AnswerLimits = AnswerLimits()
 
 
 class Gateway:
@@ -178,6 +180,7 @@ class Gateway:
             else max(1, len(body) // CHARACTERS_PER_TOKEN),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
+            limits=self._settings.answer_limits,
         )
 
     def _routes(self, exchange: Exchange, head: RawRequestBody, *, select: bool = True) -> ModelRoutes:

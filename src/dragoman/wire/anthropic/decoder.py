@@ -28,6 +28,7 @@ from dragoman.wire.provider_errors import (
     invalid_json_error,
     nesting_error,
     preview,
+    with_usage,
 )
 from dragoman.wire.sse import MAX_FRAME_BYTES
 from dragoman.wire.tool_calls import sequential_ids
@@ -106,7 +107,10 @@ class AnthropicDecoder:
         return self._builder.take_events()
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """Return the events of an answer that is one JSON document instead of a stream."""
+        """Return the events of an answer that is one JSON document instead of a stream.
+
+        As in `feed`, events before a failure are returned, and `failure` is set, with the usage.
+        """
         try:
             value = replace_surrogates(parse_lenient_json(raw))
         except ValueError as error:
@@ -121,6 +125,9 @@ class AnthropicDecoder:
             self._builder.add_message(value)
         except RecursionError:
             raise nesting_error() from None
+        if self._builder.failure is not None:
+            with_usage(self._builder.failure, self._builder.usage)
+            return self._builder.take_events()
         self._finish()
         return self.close()
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, OutOfOrder, ProviderError
+from dragoman.wire import json_codec
 from dragoman.wire.anthropic.encoder_blocks import INVALID_JSON_KEY, BlockEncoder, parse_arguments
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
@@ -139,7 +140,7 @@ def encode_document(
         raise incomplete_answer_error("ended without a finish")
     blocks.finish()
     usage = {"input_tokens": input_tokens or 0, **encode_usage_or_estimate(finish.usage, text_length)}
-    return _encode(
+    return json_codec.encode_document(
         {**_empty_message(id, model, usage=usage), "content": content.blocks, **encode_stop(finish)}
     )
 

@@ -17,6 +17,7 @@ from dragoman.events import (
     SourceDocument,
     ToolOutputAvailable,
     ToolOutputError,
+    Usage,
 )
 from dragoman.wire.anthropic.block_decoders import (
     BlockDecoder,
@@ -135,6 +136,11 @@ class AnthropicEventBuilder:
         self._store_metadata(message)
         self._usage.start(message.get("usage"), complete=bool(self.stop_reason))
 
+    @property
+    def usage(self) -> Usage | None:
+        """The usage that the provider has reported so far."""
+        return self._usage.to_usage()
+
     def fail(self, error: Any) -> None:
         """Record the provider's error; the first is kept."""
         if self.failure is None:
@@ -160,7 +166,7 @@ class AnthropicEventBuilder:
             [
                 FinishStep(
                     reason,
-                    self._usage.to_usage(),
+                    self.usage,
                     self._model,
                     self._provider,
                     provider_metadata={FAMILY: self._metadata},

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from dragoman.errors import ProviderError
-from dragoman.events import Event
+from dragoman.events import Event, Usage
 from dragoman.wire.ndjson import BOM, NdjsonSplitter
 from dragoman.wire.ollama.chunk import OllamaChunk, decode_lines, read_chunk
-from dragoman.wire.ollama.event_builder import OllamaEventBuilder
-from dragoman.wire.provider_errors import invalid_json_error, nesting_error
+from dragoman.wire.ollama.event_builder import OllamaEventBuilder, read_usage
+from dragoman.wire.provider_errors import invalid_json_error, nesting_error, with_usage
 from dragoman.wire.sse import MAX_FRAME_BYTES
 from dragoman.wire.tool_calls import sequential_ids
 
@@ -67,16 +67,23 @@ class OllamaDecoder:
         return events
 
     def close(self) -> list[Event]:
-        """Return the last events at the end of the stream; ProviderError if it ended before `done`."""
+        """Return the last events at the end of the stream; ProviderError if it ended before `done`.
+
+        Events of a last line before a failure are returned, as in `feed`.
+        """
         if self._builder.failure is None and not self.done:
             self._decode_block(self._splitter.close(), last=True)
             self._builder.end()
-        if self._builder.failure is not None:
+        events = self._builder.take_events()
+        if not events and self._builder.failure is not None:
             raise self._builder.failure
-        return self._builder.take_events()
+        return events
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """Return the events of an answer that is one JSON document, or a stream after all."""
+        """Return the events of an answer that is one JSON document, or a stream after all.
+
+        As in `feed`, events before a failure are returned, and `failure` is set, with the usage.
+        """
         raw = raw.removeprefix(BOM)
         try:
             self._add_chunks([read_chunk(raw)])
@@ -110,8 +117,10 @@ class OllamaDecoder:
                 return
 
     def _add_chunks(self, chunks: Iterable[OllamaChunk]) -> None:
+        usage: Usage | None = None
         try:
             for chunk in chunks:
+                usage = read_usage(chunk)
                 self._builder.add_chunk(chunk)
                 self.done = self._builder.done
                 if self.done or self._builder.failure is not None:
@@ -119,4 +128,4 @@ class OllamaDecoder:
         except RecursionError:
             self._builder.fail(nesting_error())
         except ProviderError as error:
-            self._builder.fail(error)
+            self._builder.fail(with_usage(error, usage))

@@ -127,7 +127,7 @@ class OllamaEventBuilder:
             reason = "tool-calls"
         finish = FinishStep(
             reason,
-            _usage(chunk),
+            read_usage(chunk),
             self._model or self._requested_model,
             self._provider,
             provider_metadata=_metadata(chunk),
@@ -156,8 +156,8 @@ class OllamaEventBuilder:
                 self._blocks.write(kind, text)
 
 
-def _usage(chunk: OllamaChunk) -> Usage | None:
-    """The counts. The prompt's is absent if the prompt was cached: unknown, not zero."""
+def read_usage(chunk: OllamaChunk) -> Usage | None:
+    """Return the counts. The prompt's is absent if the prompt was cached: unknown, not zero."""
     prompt, output = chunk.prompt_eval_count, chunk.eval_count
     if prompt is None and output is None:
         return None

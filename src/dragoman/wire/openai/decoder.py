@@ -23,6 +23,7 @@ from dragoman.wire.provider_errors import (
     nesting_error,
     preview,
     provider_error,
+    with_usage,
 )
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
 from dragoman.wire.tool_calls import sequential_ids
@@ -97,7 +98,10 @@ class OpenAIDecoder:
         return self._builder.take_events()
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """Return the events of an answer that is one JSON document instead of a stream."""
+        """Return the events of an answer that is one JSON document instead of a stream.
+
+        As in `feed`, events before a failure are returned, and `failure` is set, with the usage.
+        """
         try:
             value = parse_lenient_json(raw)
         except ValueError as error:
@@ -107,9 +111,17 @@ class OpenAIDecoder:
                 raise incomplete_answer_error(started=False)
             if not isinstance(value, dict) or not value.get("choices"):
                 raise provider_error(find_error(value) or f"the answer has no choices: {preview(raw)}")
-            self._builder.add_chunk(lenient_chunk(value))
+            chunk = lenient_chunk(value)
         except RecursionError:
             raise nesting_error() from None
+        try:
+            self._builder.add_chunk(chunk)
+        except RecursionError:
+            raise nesting_error() from None
+        except ProviderError as error:
+            self._builder.fail(with_usage(error, self._builder.usage))
+            self.failure = self._builder.failure
+            return self._builder.take_events()
         self._finish(done=True)
         return self.close()
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_text import DECODE_ERRORS, decode_fields, decode_json, decode_typed
+from dragoman.large_json import LARGE
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.repair import encode_repaired, repair_document
 from dragoman.wire.openai.usage import OpenAIUsage, read_standard_usage, read_usage
@@ -72,7 +73,7 @@ _completion = msgspec.json.Decoder(OpenAICompletion)
 def read_completion(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
     """Read a chat.completions document; ProviderError if it is invalid, or an error."""
     try:
-        completion = _completion.decode(raw)
+        completion = _completion.decode(raw) if len(raw) <= LARGE else decode_typed(raw, _completion)
     except DECODE_ERRORS:
         return _read_lenient_completion(raw, defaults or AnswerDefaults())
     usage = read_standard_usage(completion.usage)
@@ -107,16 +108,27 @@ def _read_lenient_completion(raw: bytes, defaults: AnswerDefaults) -> AnswerSumm
 
 def read_embeddings(raw: bytes) -> AnswerSummary:
     """Read an embeddings document."""
-    value = read_document(raw, "data")
+    value = read_document(raw, "data") if len(raw) <= LARGE else _read_large_embeddings(raw)
     model = value.get("model")
     return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, None)
+
+
+def _read_large_embeddings(raw: bytes) -> dict[str, Any]:
+    """Decode the fields of an embeddings document other than the vectors, which are only passed on."""
+    try:
+        fields = decode_fields(raw)
+        if bytes(fields.pop("data", b""))[:2] in (b"", b"[]") or "error" in fields:
+            return read_document(raw, "data")
+        return {name: decode_json(bytes(field)) for name, field in fields.items()}
+    except DECODE_ERRORS:
+        raise invalid_json_error(raw) from None
 
 
 def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
     """Decode the object in a body; ProviderError if it is invalid, an error, or lacks `required_field`."""
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value = msgspec.json.decode(raw) if len(raw) <= LARGE else decode_json(raw)
+    except DECODE_ERRORS:
         try:
             value = parse_lenient_json(raw)
         except ValueError:

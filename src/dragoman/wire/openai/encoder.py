@@ -22,6 +22,7 @@ from dragoman.errors import (
     ProviderError,
     Unauthorized,
 )
+from dragoman.wire import json_codec
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.openai.encoder_deltas import FINISH_REASONS, CallFragment, DeltaEncoder, MessageDelta
 from dragoman.wire.sse import DONE_FRAME
@@ -113,7 +114,7 @@ def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: 
         "logprobs": None,
         "finish_reason": FINISH_REASONS[finish.finish_reason],
     }
-    return _encode(
+    return json_codec.encode_document(
         {
             "id": id,
             "object": "chat.completion",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dragoman.errors import ProviderError
-from dragoman.events import Event, FinishReason, FinishStep
+from dragoman.events import Event, FinishReason, FinishStep, Usage
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
     OpenAIChoice,
@@ -175,6 +175,11 @@ class OpenAIEventBuilder:
             self.fail(chunk.x_groq.get("error"))
         self.fail(chunk.error)
 
+    @property
+    def usage(self) -> Usage | None:
+        """The usage that the provider has reported so far."""
+        return read_usage(self._usage, model=self.model or self._requested_model or "")
+
     def fail(self, error: Any) -> None:
         """Record the provider's error, if there is one; the first is kept."""
         if error and self.failure is None:
@@ -211,8 +216,7 @@ class OpenAIEventBuilder:
         if calls and reason == "stop":
             reason = "tool-calls"
         model = self.model or self._requested_model
-        usage = read_usage(self._usage, model=model or "")
-        self._blocks.insert([FinishStep(reason, usage, model, self._provider)])
+        self._blocks.insert([FinishStep(reason, self.usage, model, self._provider)])
 
     def _add_choice(self, choice: OpenAIChoice) -> None:
         if choice.delta is not None:

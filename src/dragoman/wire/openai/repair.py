@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.events import Event, ToolInputDelta, ToolInputStart
 from dragoman.json_text import DECODE_ERRORS, is_well_formed, replace_surrogates
-from dragoman.wire.json_codec import as_text, compact_json
+from dragoman.wire.json_codec import as_text, compact_json, encode_document
 from dragoman.wire.openai.chunk import OpenAIToolCallDelta, as_integer, lenient_tool_call
 from dragoman.wire.openai.event_builder import tool_call_fragment
 from dragoman.wire.openai.usage import has_counts
@@ -431,6 +431,6 @@ def is_same_json(value: Mapping[str, Any], frame: bytes) -> bool:
 def encode_repaired(value: Mapping[str, Any]) -> bytes:
     """Encode a repaired chunk or document."""
     try:
-        return msgspec.json.encode(value)
+        return encode_document(value)
     except (UnicodeEncodeError, OverflowError):  # a lone surrogate, or an integer beyond 64 bits
         return json.dumps(replace_surrogates(value), separators=(",", ":")).encode()
