@@ -11,7 +11,7 @@ CLIENTS := tests/clients tests/mcp/clients
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
 PYTEST := env -u PYTHONPATH $(BIN)/python -m pytest
-POSTGRES_TESTS := $(addprefix tests/,store flows gateway faults runs)
+POSTGRES_TESTS := $(addprefix tests/,store flows gateway faults runs server)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-header --no-annotate --quiet $(UPGRADE)
@@ -55,7 +55,7 @@ test: setup ## all checks beside all tests against the built wheel
 	[ -z "$$broken" ] || { echo "make test: FAILED:$$broken"; exit 1; }
 	@echo "make test: all checks and tests passed"
 
-test-postgres: setup ## the flows, gateway, faults and store tests with all hubs on Postgres
+test-postgres: setup ## the tests of the store, hubs and runs with all data on Postgres
 	@$(BIN)/python -m tools.needs
 	@$(PYTEST) -n $(or $(WORKERS),2) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
 		|| { echo "make test-postgres: FAILED"; exit 1; }

@@ -61,6 +61,8 @@ class FolderSchemas:
         """Let stores that are opened without the URL of a database use the schema of their folder."""
 
         def choose(folder: Path, database: DatabaseSettings, *, exclusive: bool = True) -> Backend:
+            if self not in _installed:
+                return choose_backend(folder, database, exclusive=exclusive)
             found = msgspec.structs.replace(database, url=database.url or self.url(folder))
             return choose_backend(folder, found, exclusive=exclusive)
 
@@ -77,9 +79,27 @@ class FolderSchemas:
 _installed: list[FolderSchemas] = []
 
 
+@contextmanager
+def databases_as_named() -> Iterator[None]:
+    """Let stores use the database that they name, whatever the tests before use."""
+    installed = _installed[:]
+    _installed.clear()
+    try:
+        yield
+    finally:
+        _installed[:] = installed
+
+
 def database_url(folder: Path) -> str | None:
     """Return the URL of the Postgres database of a data folder; None for SQLite."""
     return _installed[-1].url(folder) if _installed else None
+
+
+def use_database(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands that run in this process find the database of a data folder."""
+    url = database_url(folder)
+    if url is not None:
+        monkeypatch.setenv(VARIABLE, url)
 
 
 def process_environment(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -6,7 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman.cli.hub_client.in_process import connect_to_data
+from tests.databases import use_database
 from tests.serving import Served, ask, serving, text_of, types, usage
 
 BENCH = str(Path(__file__).parent / "slow_operations.py")
@@ -97,11 +100,14 @@ async def test_an_approval_that_is_given_elsewhere_lets_the_chat_go_on(tmp_path:
         assert parts[-1]["text"] == "Done."
 
 
-async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_too(tmp_path: Path) -> None:
+async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = calls("danger_wipe", {"disk": "a"})
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         frames = await hub.chat()
         [approval_request] = [frame for frame in frames if frame["type"] == "tool-approval-request"]
+        use_database(tmp_path / "hub", monkeypatch)
         async with connect_to_data(tmp_path / "hub") as client:
             await client.decide(approval_request["approvalId"], approved=True)
         async with asyncio.timeout(20):

@@ -81,10 +81,8 @@ async def expire(at: Desk) -> str:
 
 
 async def delete(at: Desk) -> str:
-    id = await only_key(at)
-    await at.hub.store.database.write(
-        lambda connection: connection.execute("DELETE FROM keys WHERE id = :id", {"id": id})
-    )
+    statement = f"DELETE FROM keys WHERE id = '{await only_key(at)}'"
+    await at.hub.store.database.write(lambda connection: connection.execute(statement, {}))
     return "key deleted"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,10 @@ class FailingStore:
             raise StoreError("the disk is full")
         return self.owners
 
-    async def claim(self, owners: Mapping[str, str]) -> None:
+    async def claim(self, owners: Mapping[str, str]) -> Mapping[str, str]:
         self.check()
-        self.owners.update(owners)
+        self.owners = {**owners, **self.owners}
+        return {namespace: self.owners[namespace] for namespace in owners}
 
     async def release(self, namespace: str) -> None:
         self.check()
@@ -91,6 +93,23 @@ async def test_a_namespace_stays_with_its_first_owner_after_it_left_and_after_a_
             assert await hub.offer("eve", spelling) == ["forbidden"]
             assert hub.registry.list() == ()
             assert await hub.offer("ann", spelling) == []
+
+
+async def test_a_namespace_that_two_hosts_give_away_at_once_goes_to_the_owner_who_was_stored_first(
+    tmp_path: Path,
+) -> None:
+    async with await Store.open(tmp_path) as store:
+        first, second = Hub(store.spoke_namespaces), Hub(store.spoke_namespaces)
+        refused = await asyncio.gather(
+            first.offer("ann", "shop", "own", stay=True), second.offer("eve", "shop", "other", stay=True)
+        )
+        is_anns = (await store.spoke_namespaces.list())["shop"] == "ann"
+        assert refused[is_anns] == ["forbidden"]
+        assert refused[not is_anns] == []
+        namespaces = [list(hub.registry.namespaces()) for hub in (first, second)]
+        assert namespaces[is_anns] == [["own"], ["other"]][is_anns]
+        await first.operations.free_namespace("shop")
+        assert await second.offer("zoe", "shop") == []
 
 
 async def test_a_grant_of_the_operator_opens_a_namespace_of_another_owner() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.store.store import Store
-from tests.databases import BACKENDS
+from tests.databases import BACKENDS, databases_as_named
 from tests.store.places import Place, empty_place
 
 
@@ -28,8 +28,10 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def database() -> None:
+def database() -> Iterator[None]:
     """The tests of the store name their database themselves: see `place`."""
+    with databases_as_named():
+        yield
 
 
 @pytest.fixture

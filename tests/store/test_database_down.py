@@ -236,8 +236,8 @@ class Broken(SQLiteConnection):
 
     begun = False
 
-    def begin(self) -> None:
-        super().begin()
+    def begin(self, *, is_group: bool = False) -> None:
+        super().begin(is_group=is_group)
         self.begun = True
 
     def commit(self) -> None:

@@ -105,6 +105,7 @@ class ApprovalRepository:
 
         def job(connection: DatabaseConnection) -> ApprovalRequest:
             same_request = {name: params[name] for name in REQUEST_COLUMNS}
+            connection.lock(f"approval {approval.owner} {approval.operation} {approval.input_hash}")
             pending = connection.fetch_one(
                 self._sql.find_pending, {**same_request, "now": self._clock(), "limit": 1}
             )

@@ -139,7 +139,7 @@ class BudgetRepository:
         """Reserve the amount in every budget; or in none, and return the one that has too little left."""
         if not self._recovered:
             await self.recover()
-        ordered = sorted(charges, key=lambda charge: (charge.scope, charge.window))
+        ordered = sorted(charges, key=budget_key)
 
         def job(connection: DatabaseConnection) -> BudgetRefusal | None:
             for at, charge in enumerate(ordered):
@@ -220,7 +220,7 @@ class BudgetRepository:
     def _settle(
         self, connection: DatabaseConnection, charges: Sequence[ChargedBudget], *, reserved: int, spent: int
     ) -> None:
-        for charge in charges:
+        for charge in sorted(charges, key=budget_key):  # as they are reserved: no circle of waiting hosts
             where = {"of": charge.scope, "within": charge.window}
             connection.execute_batched(self._sql.settle, {**where, "back": reserved, "amount": spent})
 
@@ -270,6 +270,10 @@ class BudgetRepository:
         since, until = window_bounds(window)
         row = connection.fetch_one(self._sql.sum_costs[kind], {"id": id, "since": since, "until": until})
         return 0 if row is None or row[0] is None else round(row[0] * NANOS_PER_DOLLAR)
+
+
+def budget_key(charge: ChargedBudget) -> tuple[str, str]:
+    return charge.scope, charge.window
 
 
 def select_cost(kind: str) -> Select[Any]:

@@ -83,7 +83,7 @@ class CallStatements:
             for of in INTERRUPTIBLE
         }
         given_up = update(calls).where(calls.c.id.in_(select(descendant_ids().c.id)), waiting).values(ended)
-        self.find_pending = compiler.compile(select(calls.c.id).where(this, waiting))
+        self.find_pending = compiler.compile(select(calls.c.id).where(this, waiting).with_for_update())
         self.give_up = compiler.compile(given_up)
         ended_with: dict[str, Any] = {"status": literal_column("'aborted'"), "ended_at": bindparam("now")}
         lost = update(calls).where(waiting).values(ended_with | {"error": null()})

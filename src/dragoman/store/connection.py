@@ -7,6 +7,7 @@ they nor the writer know which backend it is. SQLite is `sqlite.py`, Postgres is
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -46,6 +47,13 @@ class DatabaseConnection(Protocol):
     def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
         """Return all rows."""
 
+    def lock(self, name: str) -> None:
+        """Wait until no other transaction has locked this name, and lock it until the end of this one.
+
+        For what no row stands for, such as rows that do not exist yet. Rows are locked by FOR UPDATE. SQLite
+        has one writer, so both do nothing there.
+        """
+
 
 class RetryTransaction(Exception):
     """The transaction was rolled back for a reason outside of it: run it again. `__cause__` says why.
@@ -64,8 +72,12 @@ class CommitUncertain(Exception):
 class BackendConnection(DatabaseConnection, Protocol):
     """A connection that the writer or a reader owns, with control over its transactions."""
 
-    def begin(self) -> None:
-        """Begin a transaction; a writing connection takes the write lock immediately, where there is one."""
+    def begin(self, *, is_group: bool = False) -> None:
+        """Begin a transaction; a writing connection takes the write lock immediately, where there is one.
+
+        A transaction `is_group` when it has the work of several callers, who did not agree on an order of
+        locks: it fails soon where it would wait for one. Its jobs then run one by one.
+        """
 
     def commit(self) -> None:
         """Commit the transaction."""
@@ -121,6 +133,12 @@ class Backend(Compiler, Protocol):
 
     def outage_scope(self, error: Exception) -> OutageScope | None:
         """What cannot be done any more after a driver's error or what it was explained as; None: all can."""
+
+    def try_lock(self, name: str) -> AbstractContextManager[object] | None:
+        """Lock a name among all processes that use the database, over several transactions; blocks shortly.
+
+        Returns what frees it; None when another process has it.
+        """
 
     def release(self) -> None:
         """Give up what `prepare` took."""

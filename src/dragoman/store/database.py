@@ -6,9 +6,9 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,6 +171,19 @@ class Database:
         if len(self._queued_reads) == 1:
             self._loop.call_soon(self._dispatch_reads)
         return await answer
+
+    @asynccontextmanager
+    async def try_lock(self, name: str) -> AsyncIterator[bool]:
+        """Lock a name among all processes that use the database; False when another one has it.
+
+        For work of many transactions that one process does at a time. Raises StoreError.
+        """
+        lock = await asyncio.to_thread(self._backend.try_lock, name)
+        if lock is None:
+            yield False
+            return
+        with lock:
+            yield True
 
     async def flush(self) -> None:
         """Wait until every queued job is committed, or has failed and been reported.

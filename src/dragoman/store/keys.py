@@ -82,7 +82,9 @@ class KeyStatements:
         revoked = update(keys).where(this, keys.c.revoked_at.is_(None)).values(revoked_at=now)
         replaced = found.add_columns(former.valid_until).join_from(former_secrets, keys)
         self.insert = compiler.compile(insert(keys))
-        self.get = compiler.compile(found.add_columns(keys.c.hash).where(this))
+        stored = found.add_columns(keys.c.hash).where(this)
+        self.get = compiler.compile(stored)
+        self.get_locked = compiler.compile(stored.with_for_update(key_share=True))
         self.find = compiler.compile(found.where(keys.c.hash == digested))
         self.find_former = compiler.compile(replaced.where(former.hash == digested))
         self.list_former = compiler.compile(
@@ -191,7 +193,7 @@ class ApiKeyRepository:
             raise TypeError(f"{min(unknown)!r} of a key cannot be changed")
 
         def job(connection: DatabaseConnection) -> ApiKey:
-            key, hashed = self._load_valid(connection, id)
+            key, hashed = self._lock_valid(connection, id)
             changed = check_key(msgspec.structs.replace(key, **fields))
             connection.execute(self._sql.update, key_params(changed, hashed))
             return changed
@@ -203,7 +205,7 @@ class ApiKeyRepository:
         secret, now = new_secret(), self._clock()
 
         def job(connection: DatabaseConnection) -> ApiKey:
-            key, hashed = self._load_valid(connection, id)
+            key, hashed = self._lock_valid(connection, id)
             changed = msgspec.structs.replace(key, prefix=secret[:SHOWN_PREFIX_LENGTH])
             connection.execute(
                 self._sql.insert_former, {"hash": hashed, "key_id": id, "valid_until": now + grace}
@@ -247,8 +249,9 @@ class ApiKeyRepository:
         expires_at = until if key.expires_at is None else min(until, key.expires_at)
         return msgspec.structs.replace(key, expires_at=expires_at)
 
-    def _load_valid(self, connection: DatabaseConnection, id: str) -> tuple[ApiKey, str]:
-        row = connection.fetch_one(self._sql.get, {"id": id})
+    def _lock_valid(self, connection: DatabaseConnection, id: str) -> tuple[ApiKey, str]:
+        """Return a key that is not revoked, and the hash of its secret; no other host changes it now."""
+        row = connection.fetch_one(self._sql.get_locked, {"id": id})
         if row is None or to_key(row[:-1]).revoked_at is not None:
             raise NotFound(
                 f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them"

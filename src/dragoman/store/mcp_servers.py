@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Protocol
 
 import msgspec
-from sqlalchemy import bindparam, delete
+from sqlalchemy import bindparam, delete, update
 
 from dragoman.errors import DragomanError, StoreError
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
@@ -37,7 +37,12 @@ class McpServerStatements:
         updates = {"body": put.excluded.body}
         self.put = compiler.compile(put.on_conflict_do_update(index_elements=["name"], set_=updates))
         self.list = compiler.compile(select_fields(McpServerRecord, mcp_servers).order_by(mcp_servers.c.name))
-        self.delete = compiler.compile(delete(mcp_servers).where(mcp_servers.c.name == bindparam("of")))
+        this = mcp_servers.c.name == bindparam("of")
+        is_plain = mcp_servers.c.body == bindparam("plain")
+        self.encrypt = compiler.compile(
+            update(mcp_servers).where(this, is_plain).values(body=bindparam("body"))
+        )
+        self.delete = compiler.compile(delete(mcp_servers).where(this))
 
 
 class McpServerRepository:
@@ -67,7 +72,7 @@ class McpServerRepository:
         found = []
         for record in (to_struct(McpServerRecord, row) for row in rows):
             if not record.body.startswith(ENCRYPTED_PREFIX):
-                await self.put(record.name, record.body)
+                await self._encrypt_stored(record)
                 found.append(record)
                 continue
             try:
@@ -77,6 +82,12 @@ class McpServerRepository:
             else:
                 found.append(msgspec.structs.replace(record, body=body))
         return found
+
+    async def _encrypt_stored(self, record: McpServerRecord) -> None:
+        """Encrypt a configuration, unless it was replaced in the meantime."""
+        params = {"of": record.name, "plain": record.body}
+        params["body"] = await asyncio.to_thread(self._encrypt, record.name, record.body)
+        await self._database.write(lambda connection: connection.execute(self._sql.encrypt, params))
 
     def _encrypt(self, name: str, body: str) -> str:
         encrypted = self._key.read_or_create().encrypt(secret_name(name), body)
@@ -132,6 +143,8 @@ class PinStore(Protocol):
 
     async def put(self, pins: Sequence[DefinitionPin]) -> None: ...
 
+    async def put_first(self, server: str, pins: Sequence[DefinitionPin]) -> None: ...
+
     async def delete(self, server: str) -> int: ...
 
     async def delete_names(self, pins: Sequence[tuple[str, str]]) -> None: ...
@@ -151,6 +164,10 @@ class MemoryPinStore:
 
     async def put(self, pins: Sequence[DefinitionPin]) -> None:
         self._pins.update({(pin.server, pin.name): pin for pin in pins})
+
+    async def put_first(self, server: str, pins: Sequence[DefinitionPin]) -> None:
+        if not await self.list(server):
+            await self.put(pins)
 
     async def delete(self, server: str) -> int:
         names = [key for key in self._pins if key[0] == server]
@@ -212,9 +229,15 @@ class DefinitionPinRepository:
 
     async def put(self, pins: Sequence[DefinitionPin]) -> None:
         """Pin these definitions, replacing those of the same names, in one transaction."""
+        await self._database.write(lambda connection: self._put(connection, pins))
+
+    async def put_first(self, server: str, pins: Sequence[DefinitionPin]) -> None:
+        """Pin the first definitions of a server. Does nothing when it has pins already, of another host."""
 
         def job(connection: DatabaseConnection) -> None:
-            connection.execute_many(self._sql.put, [to_params(pin) for pin in pins])
+            connection.lock(f"definitions of {server}")
+            if not connection.fetch_all(self._sql.list, {"of": server}):
+                self._put(connection, pins)
 
         await self._database.write(job)
 
@@ -229,7 +252,12 @@ class DefinitionPinRepository:
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute_many(
-                self._sql.delete_name, [{"of": server, "named": name} for server, name in pins]
+                self._sql.delete_name, [{"of": server, "named": name} for server, name in sorted(pins)]
             )
 
         await self._database.write(job)
+
+    def _put(self, connection: DatabaseConnection, pins: Sequence[DefinitionPin]) -> None:
+        """Insert or replace pins, in the order in which all hosts lock their rows."""
+        ordered = sorted(pins, key=lambda pin: (pin.server, pin.name))
+        connection.execute_many(self._sql.put, [to_params(pin) for pin in ordered])

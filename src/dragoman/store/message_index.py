@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, func, literal_column, select
 from sqlalchemy.dialects.sqlite import Insert
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, NotFound
 from dragoman.messages import decode_part
 from dragoman.operations.message_search import IndexingProgress
 from dragoman.operations.plain_text import part_text
@@ -160,6 +160,8 @@ class PassageStatements:
         self.find_stale = compiler.compile(select_stale_session())
         self.count_indexed = compiler.compile(count_indexed_messages())
         self.session_head = compiler.compile(select_session_head())
+        session = select(sessions.c.id).where(sessions.c.id == bindparam("session_id"))
+        self.lock_session = compiler.compile(session.with_for_update(key_share=True))
         self.count_runs = compiler.compile(count_runs())
         self.list_messages = compiler.compile(select_stale_messages())
         self.list_parts = compiler.compile(select_parts())
@@ -212,6 +214,7 @@ class MessageIndex:
         """Create the index if it does not exist."""
 
         def job(connection: DatabaseConnection) -> None:
+            connection.lock("search index")
             for sql in self._sql.create:
                 connection.execute(sql, {})
 
@@ -243,8 +246,7 @@ class MessageIndex:
                     todo = await self._database.read(partial(self._plan, session_id=session_id))
                 if todo is None:
                     return True
-                piece = partial(self._index_batch, plan=todo, position=place or IndexingPosition())
-                place = await self._database.write(piece)
+                place = await self._write_batch(todo, place or IndexingPosition())
             if place is not None and place.message >= len(todo.messages):
                 if not resumed:
                     return True
@@ -253,6 +255,15 @@ class MessageIndex:
                 if place is not None:
                     self._interrupted[session_id] = todo, place
                 return False
+
+    async def _write_batch(self, plan: IndexingPlan, position: IndexingPosition) -> IndexingPosition | None:
+        """Index one batch. Returns the new position; None when the plan is outdated."""
+        try:
+            return await self._database.write(
+                lambda connection: self._index_batch(connection, plan=plan, position=position)
+            )
+        except NotFound:  # the active run has deleted a part that was just read
+            return None
 
     def _plan(self, connection: DatabaseConnection, *, session_id: str) -> IndexingPlan | None:
         """Return what to index; None when the session was deleted."""
@@ -271,6 +282,8 @@ class MessageIndex:
     ) -> IndexingPosition | None:
         """Index one batch. Returns the new position; None when the plan is outdated."""
         this: dict[str, Any] = {"session_id": plan.session_id}
+        if connection.fetch_one(self._sql.lock_session, this) is None:
+            return None
         if connection.fetch_one(self._sql.count_runs, this) != (plan.run_count,):
             return None
         until = self._clock() + MAX_BATCH_SECONDS

@@ -38,6 +38,7 @@ FOUND_ROWS = 500  # rows that one query finds
 MAX_BATCH_SECONDS = 0.004  # of one transaction, so that other writers do not wait long
 PAUSE_SECONDS = 0.005  # between two transactions
 ROWS_PER_DELETE = 20  # rows of a session that are looked up at once
+PURGE_LOCK = "retention"
 DELETED_OWNER = ""  # the owner of a session that is being deleted: nobody's
 
 
@@ -183,11 +184,17 @@ class Retention:
         return await self._database.read(query)
 
     async def purge(self, periods: RetentionPeriods) -> Mapping[str, int]:
-        """Delete expired rows; return how many of each table. StoreError, Unavailable."""
-        await self._delete_hidden_sessions()  # that an earlier process did not finish
+        """Delete expired rows; return how many of each table. StoreError, Unavailable.
+
+        While another host is at it, this does nothing.
+        """
         counts: dict[str, int] = {}
-        for name, params in self._expired(periods):
-            counts[name] = await self._purge_table(name, params)
+        async with self._database.try_lock(PURGE_LOCK) as is_alone:
+            if not is_alone:
+                return counts
+            await self._delete_hidden_sessions()  # that an earlier process did not finish
+            for name, params in self._expired(periods):
+                counts[name] = await self._purge_table(name, params)
         return counts
 
     def _expired(self, periods: RetentionPeriods) -> Iterator[tuple[str, Mapping[str, float]]]:

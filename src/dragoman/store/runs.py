@@ -92,6 +92,7 @@ class RunStatements:
         ended: dict[str, Any] = {name: bindparam(name) for name in RunEnding.__struct_fields__}
         self.insert = compiler.compile(unless_busy)
         self.get = compiler.compile(found.where(this))
+        self.get_locked = compiler.compile(found.where(this).with_for_update(key_share=True))
         self.active = compiler.compile(found.where(here, IS_RUNNING))
         self.list = compiler.compile(found.where(here).order_by(runs.c.started_at, runs.c.id))
         newest = found.where(here).order_by(runs.c.started_at.desc(), runs.c.id.desc())
@@ -199,7 +200,7 @@ class RunRepository:
         """Run a job for the message of a run, unless the run has ended. Returns whether it has not."""
 
         def write(connection: DatabaseConnection) -> bool:
-            row = connection.fetch_one(self._sql.get, {"id": id})
+            row = connection.fetch_one(self._sql.get_locked, {"id": id})
             if row is None or to_run(row).status != "running":
                 return False
             job(connection)
@@ -251,12 +252,13 @@ class RunRepository:
 
     def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> None:
         """Insert the run's row, and its session if necessary."""
-        stored = self._sessions.find(connection, run.session_id)
+        stored = self._sessions.lock(connection, run.session_id)
         if stored is None:
             if session is None:
                 raise NotFound(f"there is no session {run.session_id!r}")
-            self._sessions.insert(connection, session)
-        elif session is not None:
+            if not self._sessions.insert(connection, session):  # another host has, a moment ago
+                stored = self._sessions.lock(connection, run.session_id)
+        if stored is not None and session is not None:
             require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
         if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})

@@ -16,6 +16,7 @@ from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
 from dragoman.store.tables import secrets
 
+SECRETS_LOCK = "secrets"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -69,7 +70,12 @@ class SecretRepository:
         now = self._clock()
         params = {"name": name, "created_at": now, "updated_at": now}
         params |= to_params(self._require_key().encrypt(name, value))
-        await self._database.write(lambda connection: connection.execute(self._sql.put, params))
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.lock(SECRETS_LOCK)
+            connection.execute(self._sql.put, params)
+
+        await self._database.write(job)
 
     async def get(self, name: str) -> str:
         """Return the value. Raises NotFound, ConfigError (another master key), StoreError (damaged data)."""
@@ -102,6 +108,9 @@ class SecretRepository:
             }
 
         def job(connection: DatabaseConnection) -> int:
+            connection.lock(
+                SECRETS_LOCK
+            )  # a secret that is set meanwhile is not overwritten by its old value
             rows = [resealed(row) for row in connection.fetch_all(self._sql.select_all, {})]
             connection.execute_many(self._sql.update_encrypted, rows)
             return len(rows)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, insert, literal_column, select, tuple_, update
+from sqlalchemy import bindparam, delete, literal_column, select, tuple_, update
 
 from dragoman.errors import BadRequest, Conflict, NotFound, RunActive
 from dragoman.session_ids import client_session_id, hub_session_id
@@ -62,8 +62,12 @@ class SessionStatements:
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
         changes: dict[str, Any] = {name: bindparam(name) for name in (*UPDATABLE, "updated_at")}
         active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), IS_RUNNING)
-        self.insert = compiler.compile(insert(sessions))
-        self.get = compiler.compile(select_fields(Session, sessions).where(this))
+        unless_there = compiler.insert(sessions).on_conflict_do_nothing(index_elements=["id"])
+        found = select_fields(Session, sessions).where(this)
+        self.insert = compiler.compile(unless_there)
+        self.get = compiler.compile(found)
+        self.get_locked = compiler.compile(found.with_for_update(key_share=True))
+        self.lock_out = compiler.compile(select(sessions.c.id).where(this).with_for_update())
         self.page = compiler.compile(page)
         self.next_page = compiler.compile(page.where(earlier))
         self.page_of_all = compiler.compile(every)
@@ -93,11 +97,10 @@ class SessionRepository:
         """Insert a session. Raises Conflict when its id is taken."""
 
         def job(connection: DatabaseConnection) -> None:
-            if self.find(connection, session.id) or self.find_own(
-                connection, session.id, owner=session.owner
+            if self.find_own(connection, session.id, owner=session.owner) or not self.insert(
+                connection, session
             ):
                 raise Conflict(f"session {client_session_id(session.id)!r} already exists")
-            self.insert(connection, session)
 
         await self._database.write(job)
 
@@ -163,7 +166,7 @@ class SessionRepository:
             raise TypeError(f"{min(unknown)!r} of a session cannot be changed")
 
         def job(connection: DatabaseConnection) -> Session:
-            session = self.find(connection, id)
+            session = self.lock(connection, id)
             if session is None:
                 raise NotFound(f"there is no session {id!r}")
             changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
@@ -179,6 +182,7 @@ class SessionRepository:
         """
 
         def job(connection: DatabaseConnection) -> bool:
+            connection.fetch_one(self._sql.lock_out, {"id": id})  # no run begins from here on
             if active := connection.fetch_one(self._sql.active, {"id": id}):
                 raise RunActive(id, active[0])
             for sql in self._sql.delete_related:
@@ -201,6 +205,11 @@ class SessionRepository:
         row = connection.fetch_one(self._sql.get, {"id": id})
         return to_struct(Session, row) if row else None
 
-    def insert(self, connection: DatabaseConnection, session: Session) -> None:
-        """In a job: insert a session that does not exist."""
-        connection.execute(self._sql.insert, to_params(session))
+    def lock(self, connection: DatabaseConnection, id: str) -> Session | None:
+        """In a job: return the session, or None. Other transactions cannot change it until this one ends."""
+        row = connection.fetch_one(self._sql.get_locked, {"id": id})
+        return to_struct(Session, row) if row else None
+
+    def insert(self, connection: DatabaseConnection, session: Session) -> bool:
+        """In a job: insert a session; False when its id is taken."""
+        return connection.execute(self._sql.insert, to_params(session)) > 0

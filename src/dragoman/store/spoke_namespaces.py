@@ -18,6 +18,7 @@ class SpokeNamespaceStatements:
     def __init__(self, compiler: Compiler) -> None:
         namespace, owner = spoke_namespaces.c.namespace, spoke_namespaces.c.owner
         self.list = compiler.compile(select(namespace, owner).order_by(namespace))
+        self.get = compiler.compile(select(namespace, owner).where(namespace == bindparam("of")))
         put = compiler.insert(spoke_namespaces)
         self.claim = compiler.compile(put.on_conflict_do_nothing(index_elements=["namespace"]))
         self.release = compiler.compile(delete(spoke_namespaces).where(namespace == bindparam("of")))
@@ -39,17 +40,20 @@ class SpokeNamespaceRepository:
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
         return {str(namespace): str(owner) for namespace, owner in rows}
 
-    async def claim(self, owners: Mapping[str, str]) -> None:
-        """Store the owners of namespaces; one that has an owner keeps it."""
+    async def claim(self, owners: Mapping[str, str]) -> Mapping[str, str]:
+        """Store the owners of namespaces; one that has an owner keeps it. Return whose they are now."""
         now = self._clock()
         rows = [
-            {"namespace": namespace, "owner": owner, "created_at": now} for namespace, owner in owners.items()
+            {"namespace": namespace, "owner": owner, "created_at": now}
+            for namespace, owner in sorted(owners.items())
         ]
 
-        def job(connection: DatabaseConnection) -> None:
+        def job(connection: DatabaseConnection) -> Mapping[str, str]:
             connection.execute_many(self._sql.claim, rows)
+            found = (connection.fetch_one(self._sql.get, {"of": namespace}) for namespace in owners)
+            return {str(row[0]): str(row[1]) for row in found if row}
 
-        await self._database.write(job)
+        return await self._database.write(job)
 
     async def release(self, namespace: str) -> None:
         """Forget the owner of a namespace."""

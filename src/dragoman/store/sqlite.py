@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -129,7 +129,10 @@ class SQLiteConnection:
     def fetch_all(self, sql: str, params: Params) -> Sequence[Row]:
         return self._raw.execute(sql, params).fetchall()
 
-    def begin(self) -> None:
+    def lock(self, name: str) -> None:
+        """Do nothing: a writing transaction is the only one."""
+
+    def begin(self, *, is_group: bool = False) -> None:
         """Begin a transaction. Raises OSError when the file was replaced.
 
         SQLite would go on writing to the file that it opened, which nobody can find any more.
@@ -240,6 +243,10 @@ class SQLiteBackend:
                 return "all"
             case _:
                 return None
+
+    def try_lock(self, name: str) -> AbstractContextManager[object]:
+        """Lock nothing: one hub has the file."""
+        return nullcontext()
 
     def release(self) -> None:
         self._lock.close()

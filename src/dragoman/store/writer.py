@@ -105,7 +105,7 @@ class DatabaseWriter:
 
     def _commit_group(self, tasks: list[WriteTask]) -> list[WriteResult]:
         """Run all tasks in one transaction or, if that fails, each in its own."""
-        connection = self._begin()
+        connection = self._begin(is_group=len(tasks) > 1)
         if isinstance(connection, Exception):
             return fail_all(tasks, connection)
         if len(tasks) == 1:
@@ -149,7 +149,7 @@ class DatabaseWriter:
                 return WriteResult(task, result, None)
         return WriteResult(task, None, current)
 
-    def _begin(self) -> BackendConnection | Exception:
+    def _begin(self, *, is_group: bool = False) -> BackendConnection | Exception:
         """Return a connection in a transaction, or why there is none."""
         try:
             if self._needs_reconnect:
@@ -157,7 +157,7 @@ class DatabaseWriter:
                 self._close_connection()
             if self._connection is None:
                 self._connection = self._connect()
-            self._connection.begin()
+            self._connection.begin(is_group=is_group)
         except Exception as error:  # noqa: BLE001 - reported to the caller
             return error
         return self._connection

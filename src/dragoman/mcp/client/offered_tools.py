@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
-from dragoman.errors import ConfigError, Conflict, NotFound
+from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavailable
 from dragoman.mcp.client.definition_pins import (
     DefinitionChange,
     check_pins,
@@ -75,7 +76,14 @@ class OfferedTools:
     async def update(self, definition_list: DefinitionList) -> None:
         """Replace what the server offered before."""
         async with self._lock:
+            await self._refresh_pins()
             verdict = check_pins(definition_list.definitions, self._pins, trust=self._spec.trust)
+            if self._spec.trust == "first" and verdict.newly_pinned:
+                await self._pin_store.put_first(
+                    self._spec.name, self._make_pins(verdict.newly_pinned, by="trust: first")
+                )
+                self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+                verdict = check_pins(definition_list.definitions, self._pins, trust="ask")
             await self._pin(verdict.newly_pinned, by=f"trust: {self._spec.trust}")
             self._pending = {each.name: each for each in verdict.pending}
             await self._sync_registry(verdict.approved, definition_list.problems)
@@ -124,9 +132,14 @@ class OfferedTools:
         (found,) = pinned_definitions([self._pins[name]])
         return found
 
-    async def _pin(self, definitions: Iterable[ToolDefinition], *, by: str) -> None:
+    async def _refresh_pins(self) -> None:
+        """Read what other hosts have pinned; while the database does not answer, keep what is known."""
+        with suppress(StoreError, Unavailable):
+            self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+
+    def _make_pins(self, definitions: Iterable[ToolDefinition], *, by: str) -> Sequence[DefinitionPin]:
         now = self._clock()
-        pins = [
+        return [
             DefinitionPin(
                 server=self._spec.name,
                 name=each.name,
@@ -137,6 +150,9 @@ class OfferedTools:
             )
             for each in definitions
         ]
+
+    async def _pin(self, definitions: Iterable[ToolDefinition], *, by: str) -> None:
+        pins = self._make_pins(definitions, by=by)
         if pins:
             await self._pin_store.put(pins)
             self._pins |= {pin.name: pin for pin in pins}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from typing import Protocol
@@ -16,7 +17,7 @@ class NamespaceStore(Protocol):
 
     async def list(self) -> Mapping[str, str]: ...
 
-    async def claim(self, owners: Mapping[str, str]) -> None: ...
+    async def claim(self, owners: Mapping[str, str]) -> Mapping[str, str]: ...
 
     async def release(self, namespace: str) -> None: ...
 
@@ -31,16 +32,24 @@ class NamespaceClaims:
         self._owners: dict[str, str] = {}
         self._unsaved: dict[str, str] = {}
         self._is_loaded = store is None
+        self._lock = asyncio.Lock()
 
     async def load(self) -> None:
-        """Read the stored owners, once. Raises Unavailable while the database does not answer."""
-        if self._store is None or self._is_loaded:
+        """Read the stored owners: other hosts change them too.
+
+        While the database does not answer, those that were read before count. Raises Unavailable without any.
+        """
+        if self._store is None:
             return
-        try:
-            self._owners = {**await self._store.list(), **self._unsaved}
-        except StoreError as error:
-            raise Unavailable(f"the owners of namespaces cannot be read: {error.message}") from error
-        self._is_loaded = True
+        async with self._lock:
+            try:
+                stored = await self._store.list()
+            except (StoreError, Unavailable) as error:
+                if self._is_loaded:
+                    return
+                raise Unavailable(f"the owners of namespaces cannot be read: {error.message}") from error
+            self._owners = {**self._unsaved, **stored}
+            self._is_loaded = True
 
     def owner_of(self, namespace: str) -> str | None:
         """Return whose the namespace is; None for nobody's."""
@@ -64,21 +73,27 @@ class NamespaceClaims:
             self._owners[namespace] = self._unsaved[namespace] = owner
 
     async def save(self) -> None:
-        """Store new claims. While the database does not answer, they are stored by a later call."""
+        """Store new claims; a namespace that another host gave to another owner first becomes that one's.
+
+        While the database does not answer, they are stored by a later call.
+        """
         if self._store is None or not self._unsaved:
             return
-        claims = dict(self._unsaved)
-        try:
-            await self._store.claim(claims)
-        except (StoreError, Unavailable) as error:
-            log.warning("the owners of the namespaces %s are not stored: %s", ", ".join(claims), error)
-            return
-        for namespace in claims:
-            self._unsaved.pop(namespace, None)
+        async with self._lock:
+            claims = dict(self._unsaved)
+            try:
+                stored = await self._store.claim(claims)
+            except (StoreError, Unavailable) as error:
+                log.warning("the owners of the namespaces %s are not stored: %s", ", ".join(claims), error)
+                return
+            for namespace in claims:
+                self._unsaved.pop(namespace, None)
+            self._owners.update(stored)
 
     async def release(self, namespace: str) -> None:
         """Make a namespace nobody's. Raises StoreError, Unavailable."""
-        if self._store is not None:
-            await self._store.release(namespace)
-        self._owners.pop(namespace, None)
-        self._unsaved.pop(namespace, None)
+        async with self._lock:
+            if self._store is not None:
+                await self._store.release(namespace)
+            self._owners.pop(namespace, None)
+            self._unsaved.pop(namespace, None)

@@ -96,9 +96,30 @@ class SpokeOperations:
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         await self.claims.save()
+        lost = self._remove_lost(spoke, taken)
+        taken = [id for id in taken if id not in lost]
+        refused += [
+            RefusedOperation(operation=id[:200], error=SpokeFailure.from_call_failure(to_failure(reason)))
+            for id, reason in lost.items()
+        ]
         if refused:
             log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
+
+    def _remove_lost(self, spoke: RemoteSpoke, ids: Sequence[str]) -> Mapping[str, DragomanError]:
+        """Remove operations whose namespace another host gave to another owner at the same time."""
+        lost: dict[str, DragomanError] = {}
+        for id in ids:
+            namespace = id.partition(".")[0]
+            holder = self.claims.owner_of(canonical_namespace(namespace))
+            if holder == spoke.owner:
+                continue
+            try:
+                self.permissions.check(spoke.owner, namespace, current_owner=holder)
+            except DragomanError as error:
+                self.unregister(spoke, [id])
+                lost[id] = error
+        return lost
 
     async def free_namespace(self, namespace: str) -> None:
         """Make a namespace nobody's; remove its operations and their approvals. NotFound, Unavailable."""

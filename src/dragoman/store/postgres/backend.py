@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -44,6 +44,7 @@ from dragoman.store.sqlite import lock_folder
 DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]
 """A hub is one of the hosts of a database; maintenance has it alone; a command works beside them."""
 
+TRY_LOCK_NAME = "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(current_schema()))"
 INSPECT = """
 SELECT extract(epoch FROM clock_timestamp())::float8, current_setting('server_version'), current_schema(),
     current_setting('max_connections'), (SELECT count(*) FROM pg_stat_activity WHERE datname IS NOT NULL)
@@ -225,6 +226,17 @@ class PostgresBackend:
         return (
             "all" if isinstance(cause, psycopg.OperationalError) and not state and is_outage(cause) else None
         )
+
+    def try_lock(self, name: str) -> AbstractContextManager[object] | None:
+        """Lock a name in the schema, on a connection of its own; None when another process has it."""
+        try:
+            raw = self._open()
+            if fetch_value(raw, TRY_LOCK_NAME, name):
+                return closing(raw)
+            raw.close()
+        except psycopg.Error as error:
+            raise self.translate_error(error) from error
+        return None
 
     def release(self) -> None:
         if self.membership is not None:

@@ -24,7 +24,10 @@ RawConnection: TypeAlias = psycopg.Connection[Row]
 
 # A transaction that writes gets its id at once, in the same round trip: a lost commit is looked up by it.
 BEGIN_WRITING = b"BEGIN; SELECT pg_current_xact_id()"
+# Two groups may take the same locks in another order, which the server would notice after a second.
+BEGIN_GROUP = b"BEGIN; SET LOCAL lock_timeout = '50ms'; SELECT pg_current_xact_id()"
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtext(%(name)s), hashtext(current_schema()))"
 MAX_BATCH_ROWS = 2_000
 DOUBT_SECONDS = 10.0  # for which a lost commit is looked up, while the server may be restarting
 DOUBT_INTERVAL = 0.1
@@ -76,20 +79,24 @@ class PostgresConnection:
         rows: Sequence[Row] = self._run(sql, params).fetchall()
         return rows
 
-    def begin(self) -> None:
+    def lock(self, name: str) -> None:
+        self._run(LOCK_NAME, {"name": name})
+
+    def begin(self, *, is_group: bool = False) -> None:
         """Begin a transaction, on a new connection if the server has closed this one."""
+        begin = BEGIN_GROUP if is_group else self._begin_sql
         self.rollback()
         if self._check_lock is not None:
             self._check_lock()
         if is_closed(self._raw):
             self._reopen()
         try:
-            found = run_command(self._raw, self._begin_sql)
+            found = run_command(self._raw, begin)
         except psycopg.Error:
             if not self._raw.closed:
                 raise
             self._reopen()
-            found = run_command(self._raw, self._begin_sql)
+            found = run_command(self._raw, begin)
         self._transaction_id = found
 
     def commit(self) -> None:
