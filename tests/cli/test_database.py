@@ -138,6 +138,11 @@ def test_a_database_of_postgres_goes_through_all_commands_and_no_password_is_sho
         url = f"{place.url}&password=hunter2"
         empty = run("database", "status", "--database", url)
         assert (empty.code, "hold the tables of a hub" in empty.err) == (1, True), empty.err
+        assert "`dragoman database migrate`" in empty.err
+        shown = [run("database", "migrate", "--database", url) for _ in range(2)]
+        assert [each.code for each in shown] == [0, 0]
+        assert "was empty: its tables, of revision" in shown[0].out
+        assert "nothing to do" in shown[1].out
         shown = [run("database", "copy", "--from", f"sqlite:{data}", "--to", url)]
         assert "start the hub with the data folder" in shown[0].err
         (tmp_path / "dragoman.yaml").write_text(f"database: {url}\n")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import signal
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +31,7 @@ from tests.store.places import Place, empty_place
 from tests.store.samples import FINISHED, assistant, converse, run, session
 
 QUIET = Progress()
+ROOT = Path(__file__).parents[2]
 
 
 class Killed(BaseException):
@@ -208,6 +213,28 @@ async def is_killed(source: Place, place: Place, *, commits: int, after: bool) -
     assert contents(place) == contents(source)
     async with await place.open():
         return killed
+
+
+async def test_a_copy_whose_process_is_killed_at_any_row_continues_with_equal_rows(
+    tmp_path: Path,
+) -> None:
+    with empty_place("sqlite", tmp_path / "source") as source:
+        async with await source.open() as store:
+            await fill(store, *range(6))
+        total = sum(map(len, contents(source).values()))
+        for number in range(rounds(quick=1, thorough=12)):
+            at = random.Random(number).randrange(total)
+            with empty_place("postgres", tmp_path / f"target{number}", new=True) as target:
+                assert target.url is not None
+                command = [sys.executable, "-m", "tests.store.copy_process", f"sqlite:{source.folder}"]
+                killed = await asyncio.to_thread(
+                    subprocess.run, [*command, target.url, str(at)], cwd=ROOT, check=False
+                )
+                assert killed.returncode == -signal.SIGKILL
+                report = copy(source, target)
+                assert report.written == total - at + at % 3
+                assert contents(target) == contents(source)
+                assert digests(backend(target)) == digests(backend(source))
 
 
 async def test_a_database_in_use_is_copied_at_one_moment_and_then_what_came_since(

@@ -15,6 +15,7 @@ from dragoman.errors import ConfigError, Conflict, HostFenced, NotFound, StoreEr
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.postgres import locks, membership
 from dragoman.store.postgres.backend import PostgresBackend
+from dragoman.store.postgres.url import shown_url
 from dragoman.store.store import DatabaseSettings, Store
 from tests.postgres_server import shared_server
 from tests.store.places import Place, empty_place
@@ -311,3 +312,25 @@ async def test_a_password_is_never_shown(tmp_path: Path, url: str, caplog: pytes
     except ConfigError as error:
         shown.append(str(error))
     assert not [text for text in (*shown, caplog.text) if "s3cret" in text or "p@ss" in text]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            f"postgres://ann:{PASSWORD}@db.example:5433/hub?sslmode=require",
+            "postgresql://ann@db.example:5433/hub",
+        ),
+        (f"postgresql://ann:{PASSWORD}@a:1,b:2/hub", "postgresql://ann@a:1,b:2/hub"),
+        ("postgresql://a%40n@[::1]:5433/hub", "postgresql://a%40n@[::1]:5433/hub"),
+        ("postgresql:///hub?host=/run/pg&user=ann&port=1", "postgresql://ann@:1/hub?host=/run/pg"),
+        ("postgresql://%2Frun%2Fpg/hub", "postgresql:///hub?host=/run/pg"),
+        (f"postgresql://?host=db&dbname=hub&password={PASSWORD}", "postgresql://db/hub"),
+        ("postgresql://ann:s3cret/p@ss@db/hub", "postgresql://…"),
+        ("postgresql://ann:s3cret#p@ss@db/hub", "postgresql://…"),
+        ("postgresql://ann:s3cret?p@ss@db/hub", "postgresql://…"),
+        ("postgresql://ann:s3cret@[::1/hub", "postgresql://…"),
+    ],
+)
+def test_a_url_is_shown_with_its_user_hosts_and_name(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

@@ -67,7 +67,7 @@ def note_database(url: str | None) -> bool:
     """Say which Postgres database a command works on, without its password. False for SQLite."""
     if url is None:
         return False
-    from dragoman.store.store import shown_url  # late: SQLAlchemy takes 0.2 s
+    from dragoman.store.postgres.url import shown_url  # late: SQLAlchemy takes 0.2 s
 
     print_note(f"database: {shown_url(url)}")
     return True

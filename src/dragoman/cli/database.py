@@ -75,8 +75,9 @@ def print_status(
 def migrate_tables(*, data: Data = DEFAULT_DATA, config: ConfigFile = None, url: DatabaseUrl = None) -> None:
     """Migrate the tables to the revision of this program.
 
-    A hub does that by itself when it starts; this is for those who want to see it apart. It is refused while
-    a hub uses the database. Nothing happens where there is nothing to do.
+    A hub does that by itself when it starts; this is for those who want to see it apart. In an empty database
+    of Postgres it creates the tables. It is refused while a hub uses the database. Nothing happens where
+    there is nothing to do.
     """
     from dragoman.store.maintenance.migration import migrate  # late: SQLAlchemy takes 0.2 s
 
@@ -84,6 +85,8 @@ def migrate_tables(*, data: Data = DEFAULT_DATA, config: ConfigFile = None, url:
     report = migrate(location)
     if report.before == report.after:
         print_line(f"{location.name} is of revision {report.after}: nothing to do")
+    elif report.before is None:
+        print_line(f"{location.name} was empty: its tables, of revision {report.after}, were created")
     else:
         print_line(f"{location.name} was migrated from revision {report.before} to {report.after}")
 

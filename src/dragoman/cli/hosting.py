@@ -27,8 +27,8 @@ from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.connection_limits import ConnectionLimits
 from dragoman.server.listener import bind_listener, build_server, listener_url
+from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import set_private_umask
-from dragoman.store.store import shown_url
 
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -168,26 +167,6 @@ class Store:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def shown_url(url: str) -> str:
-    """Return the URL of a database without passwords and parameters."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-        user = f"{quote(unquote(parts.username))}@" if parts.username else ""
-    except ValueError:  # such as an address without its bracket
-        return f"{url.partition(':')[0]}://…"
-    return f"{parts.scheme}://{user}{host}{parts.path}"
-
-
-def url_secrets(url: str) -> set[str]:
-    """Return what in the URL of a database must not be shown: passwords, as written and as meant."""
-    text, query = url.partition("?")[::2]
-    written = [text.partition("://")[2].rpartition("@")[0].partition(":")[2]]
-    pairs = [pair.partition("=") for pair in query.split("&")]
-    written += [value for name, _, value in pairs if "password" in name]
-    return {form for value in written for form in (value, unquote(value)) if form}
 
 
 def choose_backend(

@@ -31,8 +31,9 @@ from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
 from dragoman.store.encryption import MasterKey
+from dragoman.store.postgres.url import url_secrets
 from dragoman.store.runs import RunRecord
-from dragoman.store.store import DatabaseSettings, Store, url_secrets
+from dragoman.store.store import DatabaseSettings, Store
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings, Tracing
 from dragoman.tracing.otlp import open_tracing
 from dragoman.version import version

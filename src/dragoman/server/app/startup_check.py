@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from dragoman.config import Config
 from dragoman.errors import StoreError
 from dragoman.server.app.hub import Hub
-from dragoman.store.store import postgres_backend, shown_url
+from dragoman.store.postgres.url import shown_url
+from dragoman.store.store import postgres_backend
 
 
 async def check_startup(config: Config, environ: Mapping[str, str]) -> Sequence[str]:

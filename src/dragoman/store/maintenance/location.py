@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.store.connection import Backend
+from dragoman.store.postgres.url import parse_url, shown_url
 from dragoman.store.sqlite import SQLiteBackend
 from dragoman.store.store import DATABASE_FILE, DatabaseSettings, choose_backend, postgres_backend
 
@@ -62,27 +62,16 @@ class DatabaseLocation(NamedTuple):
     @property
     def name(self) -> str:
         """The address without a password. ConfigError."""
-        return f"sqlite:{self.path}" if self.path is not None else self._shown_url
+        return f"sqlite:{self.path}" if self.path is not None else shown_url(self.url or "")
 
     @property
     def identity(self) -> str:
         """The same for the same database: its address, and a hash of the parameters that are not shown."""
         if self.path is not None:
             return f"sqlite:{self.path.resolve()}"
-        params = {name: str(value) for name, value in self._params.items() if "password" not in name}
+        everything = parse_url(self.url or "")
+        params = {name: str(value) for name, value in everything.items() if "password" not in name}
         return f"{self.name}#{hashlib.sha256(msgspec.json.encode(params, order='sorted')).hexdigest()[:16]}"
-
-    @property
-    def _shown_url(self) -> str:
-        from dragoman.store.postgres.url import describe_url  # late: psycopg is an extra
-
-        return describe_url(self._params)
-
-    @property
-    def _params(self) -> Mapping[str, Any]:
-        from dragoman.store.postgres.url import parse_url  # late: psycopg is an extra
-
-        return parse_url(self.url or "")
 
 
 def sqlite_path(text: str) -> str:

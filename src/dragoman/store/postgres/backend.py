@@ -36,7 +36,7 @@ from dragoman.store.postgres.schema import (
     needs_migration,
     upgrade_schema,
 )
-from dragoman.store.postgres.url import describe_url, parse_url
+from dragoman.store.postgres.url import parse_url, shown_url
 from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
 from dragoman.store.sqlite import lock_folder
@@ -59,7 +59,8 @@ CONNECTION_STATES = ("08", "57P", "58")  # connection exceptions, shutdown and s
 TEMPORARY_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "reserved", "terminating")
 HINTS = {
     "42501": "let the user own the schema, or grant it CREATE and USAGE on it",
-    "42P01": "a hub makes its tables when it starts; check that the URL names the right database and schema",
+    "42P01": "check that the URL names the right database and schema; a hub that starts creates the tables, "
+    "and so does `dragoman database migrate`",
     "3F000": "create the schema that the URL's search_path names",
     "53100": "free some space on the disk of the database server",
     "53300": "raise max_connections of the server, or close other connections to it",
@@ -99,7 +100,7 @@ class PostgresBackend:
         Raises ConfigError for an invalid URL.
         """
         self._params = parse_url(url)
-        self._shown_url = describe_url(self._params)
+        self._shown_url = shown_url(url)
         self._use = use
         self._folder = folder
         self._folder_lock = ExitStack()
@@ -231,7 +232,7 @@ class PostgresBackend:
         """Lock a name in the schema, on a connection of its own; None when another process has it."""
         try:
             raw = self._open()
-            if fetch_value(raw, TRY_LOCK_NAME, name):
+            if locks.fetch_value(raw, TRY_LOCK_NAME, name):
                 return closing(raw)
             raw.close()
         except psycopg.Error as error:

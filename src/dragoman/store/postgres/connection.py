@@ -24,8 +24,9 @@ RawConnection: TypeAlias = psycopg.Connection[Row]
 
 # A transaction that writes gets its id at once, in the same round trip: a lost commit is looked up by it.
 BEGIN_WRITING = b"BEGIN; SELECT pg_current_xact_id()"
-# Two groups may take the same locks in another order, which the server would notice after a second.
-BEGIN_GROUP = b"BEGIN; SET LOCAL lock_timeout = '50ms'; SELECT pg_current_xact_id()"
+# Two groups may take the same locks in another order, which the server would notice after a second. After the
+# beginning of any transaction this returns its id again, none if it has got none.
+LIMIT_WAITING = b"; SELECT pg_current_xact_id_if_assigned(), set_config('lock_timeout', '50ms', true)"
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtext(%(name)s), hashtext(current_schema()))"
 MAX_BATCH_ROWS = 2_000
@@ -84,7 +85,7 @@ class PostgresConnection:
 
     def begin(self, *, is_group: bool = False) -> None:
         """Begin a transaction, on a new connection if the server has closed this one."""
-        begin = BEGIN_GROUP if is_group else self._begin_sql
+        begin = self._begin_sql + LIMIT_WAITING if is_group else self._begin_sql
         self.rollback()
         if self._check_lock is not None:
             self._check_lock()

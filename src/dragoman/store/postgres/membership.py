@@ -332,8 +332,8 @@ class HostConnection(PostgresConnection):
         self._membership = membership
         super().__init__(lambda: prepare_begin(connect(), membership.id), begin=BEGIN_AS_HOST)
 
-    def begin(self) -> None:
-        super().begin()
+    def begin(self, *, is_group: bool = False) -> None:
+        super().begin(is_group=is_group)
         if self._transaction_id is None:
             self.rollback()
             self._membership.notice_fence()

@@ -1,16 +1,16 @@
-"""The address of a Postgres database: a URL or libpq's `key=value` pairs, and what of it may be shown."""
+"""The address of a Postgres database: a URL, the parameters in it, and what of it may be shown."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
-
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from dragoman.errors import ConfigError
 
+UNREADABLE = "postgresql://…"
+HOST = re.compile(r"(\[[\da-fA-F:.%]+\]|[\w.%~-]*)(:\d*)?")
 SCHEMES = ("postgresql://", "postgres://")
 URL_HINT = (
     "write it like postgresql://user:password@host:5432/name?sslmode=verify-full, "
@@ -31,6 +31,9 @@ DEFAULTS: Mapping[str, Any] = {
 
 def parse_url(url: str) -> dict[str, Any]:
     """Return the parameters of libpq in a URL. Raises ConfigError, which does not show the URL."""
+    import psycopg  # late: an extra
+    from psycopg.conninfo import conninfo_to_dict  # late: as above
+
     if not url.startswith(SCHEMES):
         raise ConfigError("the database's URL does not begin with postgresql://", hint=URL_HINT)
     try:
@@ -39,13 +42,32 @@ def parse_url(url: str) -> dict[str, Any]:
         raise ConfigError("the database's URL cannot be read", hint=URL_HINT) from None
 
 
-def describe_url(params: Mapping[str, Any]) -> str:
-    """Return the URL of a database as it may be shown: user, host, port and name."""
-    user = f"{quote(str(params['user']))}@" if params.get("user") else ""
-    host = str(params.get("host") or params.get("hostaddr") or "")
-    if host.startswith("/") or not host:
-        host, query = "", f"?host={host}" if host else ""
-    else:
-        query = ""
-    port = f":{params['port']}" if params.get("port") else ""
-    return f"postgresql://{user}{host}{port}/{params.get('dbname') or ''}{query}"
+def shown_url(url: str) -> str:
+    """Return the URL of a database as it may be shown: its user, hosts, ports and name.
+
+    Of one that can be read in two ways, such as one with an unquoted password, only the scheme.
+    """
+    try:
+        parts = urlsplit(url)
+        user, hosts = parts.username or "", parts.netloc.rpartition("@")[2]
+    except ValueError:  # such as an address without its bracket
+        return UNREADABLE
+    if "@" in unquote(parts.path) or parts.fragment or not all(map(HOST.fullmatch, hosts.split(","))):
+        return UNREADABLE
+    query = dict(parse_qsl(parts.query))
+    user, name = user or quote(query.get("user", "")), parts.path or f"/{quote(query.get('dbname', ''))}"
+    place = unquote(hosts) or query.get("host") or query.get("hostaddr") or ""
+    if not hosts and "port" in query:
+        name = f":{query['port']}{name}"
+    if place.startswith("/"):
+        place, name = "", f"{name}?host={place}"
+    return f"postgresql://{f'{user}@' if user else ''}{place}{name}"
+
+
+def url_secrets(url: str) -> set[str]:
+    """Return what in the URL of a database must not be shown: passwords, as written and as meant."""
+    text, query = url.partition("?")[::2]
+    written = [text.partition("://")[2].rpartition("@")[0].partition(":")[2]]
+    pairs = [pair.partition("=") for pair in query.split("&")]
+    written += [value for name, _, value in pairs if "password" in name]
+    return {form for value in written for form in (value, unquote(value)) if form}
