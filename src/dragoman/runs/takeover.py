@@ -40,13 +40,10 @@ class HostTakeover:
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self) -> None:
-        """Queue the runs that no living host has, and take over from hosts that were fenced before.
+        """Queue the runs that no living host has: whoever released them may have ended before it queued them.
 
-        Whoever fenced or released them may have ended before it had queued them. Raises StoreError,
-        Unavailable.
+        Raises StoreError, Unavailable.
         """
-        for host_id in await self._store.hosts.list_fenced():
-            await self.take_over(host_id)
         for run in await find_cut_off_runs(self._store):
             await self._engine.enqueue(continuation_turn(run))
 

@@ -52,8 +52,6 @@ class HostStatements:
         self.insert = compiler.compile(compiler.insert(hosts))
         self.list = compiler.compile(found.where(is_member).order_by(hosts.c.started_at, hosts.c.id))
         self.get = compiler.compile(found.where(this))
-        gone = select(hosts.c.id).where(hosts.c.fenced_at.is_not(None))
-        self.list_fenced = compiler.compile(gone.order_by(hosts.c.fenced_at, hosts.c.id))
         values: dict[str, Any] = {"draining_at": bindparam("now")}
         self.drain = compiler.compile(update(hosts).where(this, is_member).values(values))
         address: dict[str, Any] = {"url": bindparam("at"), "token": bindparam("secret")}
@@ -84,14 +82,6 @@ class HostRepository:
 
         def query(connection: DatabaseConnection) -> Sequence[HostRecord]:
             return [to_struct(HostRecord, row) for row in connection.fetch_all(self._sql.list, {})]
-
-        return await self._database.read(query)
-
-    async def list_fenced(self) -> Sequence[str]:
-        """Return the ids of the fenced hosts whose rows are still there: they may have runs left."""
-
-        def query(connection: DatabaseConnection) -> Sequence[str]:
-            return [str(row[0]) for row in connection.fetch_all(self._sql.list_fenced, {})]
 
         return await self._database.read(query)
 

@@ -25,7 +25,6 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
-from dragoman.runs.engine import Engine, MemoryEngine
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import RunSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
@@ -36,6 +35,7 @@ from dragoman.server.app.background_jobs import (
     release_lost_reservations,
     run_in_background,
 )
+from dragoman.server.app.engines import open_engine
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.internal import listen_for_hosts
 from dragoman.server.app.model_setup import ModelSetup, listed_models
@@ -80,7 +80,7 @@ class Hub:
             metrics=metrics,
             settings=gateway_settings(config),
         )
-        self.engine: Engine = MemoryEngine(at_once=config.limits.resumed)
+        self.engine = open_engine(config, services.store)
         self.runs = RunRegistry(
             services.store,
             setup.roster,

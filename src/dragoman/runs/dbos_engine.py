@@ -1,0 +1,281 @@
+"""The queue that hosts share: DBOS, in a schema of its own beside that of the hub.
+
+DBOS keeps one instance a process, so a second hub of the same process has none: see `open_engine`. Its
+workflow names a row and holds nothing of it: what is done is in the message and the ledger. DBOS executes
+workflows in a thread of its own; here each hops to the event loop of its hub.
+
+A turn that a lost host had begun is queued again by `recover` alone: DBOS never looks for lost hosts itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from dbos import DBOS, DBOSConfig, SetEnqueueOptions, SetWorkflowID
+from dbos import Serializer as DbosSerializer
+from sqlalchemy import Engine as ConnectionPool
+from sqlalchemy import create_engine
+from typing_extensions import override
+
+from dragoman.errors import Unavailable
+from dragoman.runs.engine import QueuedTurn, TurnHandler
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+APPLICATION = "dragoman"
+VERSION = "turn-1"  # of the workflow below: rows of another version are not executed
+QUEUE = "turns"
+POLL_INTERVAL = 0.25  # seconds
+POOL_SIZE = 4  # connections
+START_DELAY = 1.0  # seconds after the hub's start: its first requests need the processor more
+RETRY_INTERVAL = 5.0  # seconds until DBOS is started again where it could not be
+CALL_TIMEOUT = 10.0  # seconds; while the database is down DBOS tries for ever
+RETENTION = 86_400.0  # seconds for which turns that have ended are kept, so that their ids stay known
+PURGE_INTERVAL = 3_600.0
+DRAIN_INTERVAL = 0.05
+PURGE_BATCH = 1_000
+ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+WAITING = ["ENQUEUED", "DELAYED", "PENDING"]
+
+
+class JsonSerializer(DbosSerializer):
+    """Stores arguments as JSON: whoever can write to the database must not execute code in a hub."""
+
+    @override
+    def serialize(self, data: Any) -> str:
+        return msgspec.json.encode(data, enc_hook=str).decode()
+
+    @override
+    def deserialize(cls, serialized_data: str) -> Any:  # noqa: N805 - the parameter's name in DBOS
+        return msgspec.json.decode(serialized_data)
+
+    @override
+    def name(self) -> str:
+        return "json"
+
+
+_engines: list[DbosEngine] = []
+
+
+@DBOS.workflow(name="turn")
+async def execute_turn(body: str) -> None:
+    """Execute a turn in the hub of this process."""
+    await _engines[0].execute(msgspec.json.decode(body, type=QueuedTurn))
+
+
+class DbosEngine:
+    """Executes turns that any of the hosts of a database has queued."""
+
+    def __init__(
+        self, params: Mapping[str, Any], *, host_id: str, at_once: int, start_delay: float = START_DELAY
+    ) -> None:
+        """`params` are those of libpq. At most `at_once` turns are executed at a time in this host.
+
+        Raises Unavailable when this process has such an engine already.
+        """
+        if _engines:
+            raise Unavailable("this process has an engine already")
+        self._params = params
+        self._host_id = host_id
+        self._at_once = at_once
+        self._start_delay = start_delay
+        self._handler: TurnHandler | None = None
+        self._loop = asyncio.get_running_loop()
+        self._instance: DBOS | None = None
+        self._pool: ConnectionPool | None = None
+        self._has_launched = asyncio.Event()
+        self._is_wanted = asyncio.Event()
+        self._chore: asyncio.Task[None] | None = None
+
+    def start(self, handler: TurnHandler) -> None:
+        """Begin to execute turns with this handler, as soon as DBOS has started in the background."""
+        _engines.append(self)
+        self._handler = handler
+        self._chore = asyncio.create_task(self._keep())
+
+    async def enqueue(self, turn: QueuedTurn) -> None:
+        """Queue a turn; one with an id that was queued within the last day does nothing.
+
+        Raises Unavailable when the queue cannot be reached.
+        """
+        body = msgspec.json.encode(turn).decode()
+
+        def call() -> None:
+            options = SetEnqueueOptions(queue_partition_key=turn.session_id)
+            with SetWorkflowID(turn.id), options:
+                DBOS.enqueue_workflow(QUEUE, execute_turn, body)
+
+        await self._call(call)
+
+    async def cancel(self, id: str) -> None:
+        """Take back a turn that has not begun. Raises Unavailable."""
+
+        def call() -> None:
+            if any(
+                each.status != "PENDING" for each in DBOS.list_workflows(workflow_ids=[id], status=WAITING)
+            ):
+                DBOS.cancel_workflow(id)
+
+        await self._call(call)
+
+    async def list(self) -> Sequence[QueuedTurn]:
+        """Return the turns of all hosts that wait or are executed, oldest first. Raises Unavailable."""
+        found = await self._call(lambda: DBOS.list_queued_workflows(queue_name=QUEUE))
+        bodies = [each.input["args"][0] for each in found if each.input is not None]
+        return [msgspec.json.decode(body, type=QueuedTurn) for body in bodies]
+
+    async def recover(self, *, living: Collection[str]) -> None:
+        """Queue again what hosts had begun that are not among the living ones. Raises Unavailable."""
+
+        def call() -> None:
+            pending = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
+            lost = {str(each.executor_id) for each in pending}.difference(living, [self._host_id])
+            if lost:
+                DBOS._recover_pending_workflows(sorted(lost))  # noqa: SLF001 - there is no other way
+
+        await self._call(call)
+
+    async def drain(self, seconds: float) -> None:
+        """Begin no more turns, and wait up to `seconds` until those that are executed have ended."""
+        if self._instance is None or not self._has_launched.is_set():
+            return
+        for event in self._instance.background_thread_stop_events:
+            event.set()
+        deadline = self._loop.time() + seconds
+        with suppress(Unavailable):
+            while self._loop.time() < deadline:
+                if not await self._call(self._count_executed):
+                    return
+                await asyncio.sleep(DRAIN_INTERVAL)
+
+    async def close(self) -> None:
+        """Stop; what has not ended waits for another host."""
+        await self.drain(CALL_TIMEOUT if self._has_launched.is_set() else 0)
+        if self._chore is not None:
+            self._chore.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._chore
+        await asyncio.to_thread(self._destroy)
+        if self in _engines:
+            _engines.remove(self)
+
+    async def execute(self, turn: QueuedTurn) -> None:
+        """Execute a turn in the hub's event loop. Called by DBOS, in its own."""
+        future = asyncio.run_coroutine_threadsafe(self._handle(turn), self._loop)
+        await asyncio.wrap_future(future)
+
+    async def _handle(self, turn: QueuedTurn) -> None:
+        if self._handler is not None:
+            try:
+                await self._handler(turn)
+            except Exception:
+                log.exception("the turn %s failed", turn.id)
+
+    async def _keep(self) -> None:
+        """Start DBOS, and delete old turns, until cancelled."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
+        while not self._has_launched.is_set():
+            try:
+                await asyncio.to_thread(self._launch)
+                self._has_launched.set()
+            except Exception as error:  # noqa: BLE001 - told without a traceback, which may name the database
+                log.warning("the queue of the hosts cannot be used yet: %s", type(error).__name__)
+                await asyncio.to_thread(self._destroy)
+                await asyncio.sleep(RETRY_INTERVAL)
+        while True:
+            await asyncio.sleep(PURGE_INTERVAL)
+            with suppress(Unavailable):
+                await self._call(self._purge)
+
+    def _launch(self) -> None:
+        with psycopg.connect(**self._params) as connection:
+            row = connection.execute("SELECT current_schema()").fetchone()
+        schema = row[0] if row else "public"
+        self._pool = create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: psycopg.connect(**self._params),
+            pool_size=POOL_SIZE,
+            max_overflow=0,
+            pool_pre_ping=True,
+        )
+        config: DBOSConfig = {
+            "name": APPLICATION,
+            "system_database_engine": self._pool,
+            "dbos_system_schema": f"{schema}_engine",
+            "executor_id": self._host_id,
+            "application_version": VERSION,
+            "use_listen_notify": False,
+            "notification_listener_polling_interval_sec": POLL_INTERVAL,
+            "serializer": JsonSerializer(),
+            "enable_otlp": False,
+        }
+        quieten_logs()
+        self._instance = DBOS(config=config)
+        DBOS.launch()
+        DBOS.register_queue(
+            QUEUE,
+            partition_concurrency=1,
+            worker_concurrency=self._at_once,
+            polling_interval_sec=POLL_INTERVAL,
+        )
+
+    def _destroy(self) -> None:
+        if self._instance is not None:
+            DBOS.destroy()
+            self._instance = None
+        if self._pool is not None:
+            self._pool.dispose()
+            self._pool = None
+
+    def _count_executed(self) -> int:
+        return len(
+            DBOS.list_workflows(
+                status="PENDING", executor_id=self._host_id, load_input=False, load_output=False
+            )
+        )
+
+    def _purge(self) -> None:
+        """Delete the turns that ended long ago."""
+        before = datetime.fromtimestamp(time.time() - RETENTION, UTC).isoformat()
+        ids = ["first"]
+        while ids:
+            ended = DBOS.list_workflows(
+                status=ENDED, completed_before=before, limit=PURGE_BATCH, load_input=False, load_output=False
+            )
+            ids = [each.workflow_id for each in ended]
+            DBOS.delete_workflows(ids)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        """Call DBOS in a thread, once it has started. Raises Unavailable."""
+        self._is_wanted.set()
+
+        async def launched_call() -> T:
+            await self._has_launched.wait()
+            return await asyncio.to_thread(call)
+
+        return await within(launched_call(), CALL_TIMEOUT)
+
+
+async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Await work for some seconds. Raises Unavailable when it takes longer or the database refuses it."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except Exception as error:  # noqa: BLE001 - of DBOS, SQLAlchemy and psycopg: any may name the database
+        raise Unavailable(f"the queue of the hosts cannot be used: {type(error).__name__}") from None
+
+
+def quieten_logs() -> None:
+    """Log only what is wrong, through the handlers of the hub. An outage is logged by the hub itself."""
+    logger = logging.getLogger("dbos")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())  # DBOS adds one for the console if there is none
+    logger.setLevel(logging.ERROR)

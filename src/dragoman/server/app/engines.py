@@ -1,0 +1,36 @@
+"""Which engine a hub has: DBOS where hosts share a Postgres database, a queue in memory elsewhere."""
+
+from __future__ import annotations
+
+import logging
+
+from dragoman.config import Config
+from dragoman.errors import Unavailable
+from dragoman.runs.engine import Engine, MemoryEngine
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+def open_engine(config: Config, store: Store) -> Engine:
+    """Return the engine of a hub; `start` begins its work.
+
+    A host without DBOS, because its package is not installed or another hub of the process has it, queues in
+    memory. Its runs are found by other hosts all the same, a few seconds later.
+    """
+    at_once = config.limits.resumed
+    if config.database is None or store.host_id is None:
+        return MemoryEngine(at_once=at_once)
+    try:
+        # late: DBOS is an extra, and takes a third of a second to load
+        from dragoman.runs.dbos_engine import DbosEngine  # late: as above
+        from dragoman.store.postgres.url import parse_url  # late: imports the driver
+
+        return DbosEngine(parse_url(config.database), host_id=store.host_id, at_once=at_once)
+    except ModuleNotFoundError as error:
+        if error.name != "dbos":
+            raise
+        log.warning("the package dbos is not installed: pip install 'dragoman[postgres]'")
+    except Unavailable:
+        log.info("another hub of this process has the queue that hosts share")
+    return MemoryEngine(at_once=at_once)

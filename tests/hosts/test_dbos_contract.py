@@ -1,0 +1,139 @@
+"""What the engine that hosts share relies on in DBOS: each host is a process of its own, as DBOS wants it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.postgres_server import shared_server
+
+ROOT = Path(__file__).parents[2]
+
+
+class HostProcess:
+    """A process with an engine, by its pipes."""
+
+    def __init__(self, url: str, host_id: str, version: str = "turn-1") -> None:
+        command = [sys.executable, "-m", "tests.hosts.dbos_host", url, host_id, version]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._events: list[dict[str, Any]] = []
+
+    def send(self, **command: Any) -> None:
+        """Send a command that is not answered."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def ask(self, answer: str, **command: Any) -> Any:
+        """Send a command, and return its answer."""
+        self.send(**command)
+        return self._next(answer)
+
+    def enqueue(self, *ids: str, session: str) -> None:
+        for id in ids:
+            assert self.ask("enqueued", enqueue=id, session=session) == id
+
+    def begun(self) -> Any:
+        """Return the next turn that begins; wait for it."""
+        return self._next("begun")
+
+    def _next(self, key: str) -> Any:
+        while (event := next((each for each in self._events if key in each), None)) is None:
+            assert self._process.stdout is not None
+            line = self._process.stdout.readline()
+            assert line, "the host has ended"
+            self._events.append(json.loads(line))
+        self._events.remove(event)
+        return event[key]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def open_host() -> Iterator[Callable[..., HostProcess]]:
+    """Open hosts on one schema."""
+    with ExitStack() as stack:
+        url = shared_server().url(stack.enter_context(shared_server().schema(new=True)))
+
+        def open_one(host_id: str, **options: Any) -> HostProcess:
+            host = HostProcess(url, host_id, **options)
+            stack.callback(host.close)
+            return host
+
+        yield open_one
+
+
+def test_turns_run_once_and_in_the_order_of_their_session_also_after_lost_connections(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    host = open_host("host-1")
+    host.enqueue("a", session="one")
+    assert host.begun() == "a"
+    host.enqueue("a", "b", "a", "c", session="one")
+    for id in ("a", "b"):
+        host.ask("cancelled", cancel=id)
+    host.enqueue("d", session="two")
+    assert host.begun() == "d"
+    assert shared_server().cut_connections()
+    assert host.ask("listed", list=True) == ["a", "c", "d"]
+    host.send(end="a")
+    assert host.begun() == "c"
+    host.enqueue("a", session="one")
+    host.send(end="c")
+    host.enqueue("e", session="one")
+    assert host.begun() == "e"
+
+
+def test_what_a_killed_host_had_begun_waits_until_it_is_recovered_and_holds_its_session_until_then(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    victim = open_host("host-1")
+    victim.enqueue("a", session="one")
+    assert victim.begun() == "a"
+    victim.kill()
+    host = open_host("host-2")
+    host.enqueue("b", session="one")
+    host.enqueue("c", session="two")
+    assert host.begun() == "c"  # it polls, and leaves the other session alone
+    assert host.ask("recovered", recover=["host-1", "host-2"])
+    assert host.ask("listed", list=True) == ["a", "b", "c"]
+    assert host.ask("recovered", recover=["host-2"])
+    assert host.begun() == "a"
+    assert host.ask("recovered", recover=["host-2"])
+    host.send(end="a")
+    assert host.begun() == "b"
+
+
+def test_what_a_host_of_another_version_has_queued_waits_for_one_of_that_version(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    old = open_host("host-1", version="turn-0")
+    old.enqueue("a", session="one")
+    assert old.begun() == "a"
+    old.kill()
+    new = open_host("host-2", version="turn-1")
+    assert new.ask("recovered", recover=["host-2"])
+    new.enqueue("b", session="two")
+    assert new.begun() == "b"
+    assert new.ask("listed", list=True) == ["a", "b"]
+    next_old = open_host("host-3", version="turn-0")
+    assert next_old.ask("recovered", recover=["host-2", "host-3"])
+    assert next_old.begun() == "a"
