@@ -15,6 +15,9 @@ MAX_VALUES = 100_000
 MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed
 SLICE = 65_536  # bytes of a body that are counted at once
 SMALL = 16_384  # bytes of a body that cannot have many values
+# As numbers: `count` first takes bytes for a number, and fails with an exception.
+BRACE, BRACKET = b"{["
+COUNTED = b",:{["
 _STEPS = bytes(1 if byte in b"{[" else 255 if byte in b"}]" else 0 for byte in range(256))
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
 
@@ -33,7 +36,7 @@ class JsonShape:
     def feed(self, chunk: bytes) -> None:
         """Count a chunk. TooLarge for too many values, BadRequest for too many levels."""
         outside = self._outside_strings(chunk)
-        self.values += sum(map(outside.count, (b",", b":", b"{", b"[")))
+        self.values += sum(map(outside.count, COUNTED))
         if self.values > self._max_values:
             raise TooLarge(
                 f"the request body has more than {self._max_values} JSON values and names",
@@ -63,7 +66,7 @@ class JsonShape:
 
 def may_exceed(body: bytes) -> bool:
     """Return whether a body that has arrived in one piece has to be counted."""
-    return len(body) > SMALL or body.count(b"{") + body.count(b"[") > MAX_DEPTH
+    return len(body) > SMALL or body.count(BRACE) + body.count(BRACKET) > MAX_DEPTH
 
 
 def check_shape(body: bytes, *, max_values: int = MAX_VALUES) -> None:

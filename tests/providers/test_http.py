@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.http.transport import Response, Timeouts, Transport
+from dragoman.http.address import parse_url
+from dragoman.http.transport import HostPool, Response, Timeouts, Transport
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Server, answering, chunk, holding, ok, serving
 
@@ -318,6 +319,19 @@ async def test_a_request_waits_for_a_free_place() -> None:
         assert await second == b"x"
         assert server.connections == 1
         await transport.close()
+
+
+async def test_a_place_passes_on_when_the_request_that_has_just_got_it_is_cancelled() -> None:
+    pool = HostPool(parse_url("http://localhost/")[0], None, slots=1, on_idle=lambda: None)
+    pool.active = 1
+    first, second = asyncio.create_task(pool.wait_for_slot()), asyncio.create_task(pool.wait_for_slot())
+    await asyncio.sleep(0)
+    pool.free_slot()
+    first.cancel()
+    await second
+    assert first.cancelled()
+    pool.free_slot()
+    assert pool.active == 0
 
 
 async def test_a_cancelled_or_failed_request_gives_its_place_back() -> None:

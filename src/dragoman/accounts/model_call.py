@@ -409,8 +409,11 @@ class ModelCall(Generic[T]):
         record = self._usage_record(progress, status, error=error)
         self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
         if self._admission is not None:
-            price = None if self.route is None else self._payment.price(self.route)
-            self._record = self._admission.settle(record, price=price, provider_cost=self._provider_cost)
+            admission, route = self._admission, self.route
+            price = admission.price  # of the first route
+            if route is not self._routes.first:
+                price = None if route is None else self._payment.price(route)
+            self._record = admission.settle(record, price=price, provider_cost=self._provider_cost)
         else:
             self._record, self._needs_price = record, True
         if self._reservation is not None and (self._payment.is_limited or self._payment.prices_loaded):

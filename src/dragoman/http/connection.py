@@ -87,7 +87,15 @@ class HttpConnection(asyncio.Protocol):
         self._idle_timeout = request.timeouts.idle
         self._total_deadline = request.deadline
         try:
-            await self._write(request, parser)
+            transport = cast(asyncio.Transport, self._transport)
+            for chunk in split_request(request):
+                transport.write(chunk)
+                self._set_deadline(request.timeouts.first_byte)
+                while self._writing_paused and not parser.status:
+                    await self._wait()
+                if parser.status:  # answered early: do not send the rest of the request
+                    return parser
+            self._request_sent = True
             while not parser.status:
                 await self._wait()
         except BaseException:
@@ -158,17 +166,6 @@ class HttpConnection(asyncio.Protocol):
         inner = cast(asyncio.Transport, self._transport)
         self._transport = await self._loop.start_tls(inner, self, context, server_hostname=host)
         self._parser = None
-
-    async def _write(self, request: HttpRequest, parser: ResponseParser) -> None:
-        transport = cast(asyncio.Transport, self._transport)
-        for chunk in split_request(request):
-            transport.write(chunk)
-            self._set_deadline(request.timeouts.first_byte)
-            while self._writing_paused and not parser.status:
-                await self._wait()
-            if parser.status:  # answered early: do not send the rest of the request
-                return
-        self._request_sent = True
 
     async def _wait(self) -> None:
         """Wait for the next socket event; raise the connection's error, if any."""

@@ -108,7 +108,7 @@ class Exchange:
 
         self.receive = receive
 
-    async def read_body(self, limit: int, *, max_values: int | None = None) -> bytes:
+    def read_body(self, limit: int, *, max_values: int | None = None) -> Awaitable[bytes]:
         """Read the whole body, which is JSON: its shape is checked, not its syntax.
 
         `max_values` replaces that of `body_limits`. Raises TooLarge above `limit` bytes or with too many
@@ -117,28 +117,28 @@ class Exchange:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
-        with self.body_limits.count(self.identity):
-            return await self._receive_body(limit, max_values or self.body_limits.max_values)
+        return self._receive_body(limit, max_values or self.body_limits.max_values)
 
     async def _receive_body(self, limit: int, max_values: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         shape: JsonShape | None = None  # a short body in one chunk needs none
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnected
-            chunk = message.get("body", b"")
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > limit:
-                raise TooLarge(f"the request body has more than {limit} bytes")
-            more = message.get("more_body")
-            if shape is not None or more or may_exceed(chunk):
-                shape = shape or JsonShape(max_values=max_values)
-                shape.feed(chunk)
-            if not more:
-                return b"".join(chunks)
+        with self.body_limits.count(self.identity):
+            while True:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                chunk = message.get("body", b"")
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limit:
+                    raise TooLarge(f"the request body has more than {limit} bytes")
+                more = message.get("more_body")
+                if shape is not None or more or may_exceed(chunk):
+                    shape = shape or JsonShape(max_values=max_values)
+                    shape.feed(chunk)
+                if not more:
+                    return chunk if size == len(chunk) else b"".join(chunks)
 
     async def read_skimmed(self, limit: int, skimmer: BodySkimmer, *, max_values: int) -> bytes:
         """Read a body; return what the skimmer keeps of it. Raises what `read_body` and the skimmer do."""

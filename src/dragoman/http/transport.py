@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import lru_cache, partial
 from typing import Protocol
@@ -127,8 +128,9 @@ class HostPool:
     ) -> None:
         self.address = address
         self.proxy = proxy
-        self.slots = asyncio.Semaphore(slots)
+        self.slots = slots
         self.active = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._on_idle = on_idle
         self._idle: list[HttpConnection] = []
         self._prefix = "" if proxy is None or address.tls else f"http://{address.authority}"
@@ -166,10 +168,25 @@ class HostPool:
         else:
             connection.abort()
 
+    async def wait_for_slot(self) -> None:
+        """Take the next slot that becomes free; the one who waits longest gets it."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self.free_slot()
+            raise
+
     def free_slot(self) -> None:
-        """Release a slot."""
+        """Release a slot, or hand it over to the request that waits longest for one."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
         self.active -= 1
-        self.slots.release()
         if not self.active:
             self._on_idle()
 
@@ -259,11 +276,10 @@ class Transport:
         head = host.encode_head(method, target, headers=headers, length=len(body))
         deadline = NEVER if limits.total is None else asyncio.get_running_loop().time() + limits.total
         request = HttpRequest(head, body, limits, deadline=deadline, no_response_body=method == "HEAD")
-        if host.slots.locked():
-            await self._wait_for_slot(host, request)
+        if host.active < host.slots:
+            host.active += 1
         else:
-            await host.slots.acquire()  # does not wait
-        host.active += 1
+            await self._wait_for_slot(host, request)
         try:
             connection, parser = await self._exchange(host, request)
         except BaseException:
@@ -298,7 +314,7 @@ class Transport:
         """Wait for one of the server's connection slots. ProviderError `timeout`."""
         try:
             async with asyncio.timeout_at(connect_deadline(request)):
-                await host.slots.acquire()
+                await host.wait_for_slot()
         except TimeoutError:
             message = f"all {self._max_connections} connections to {host.address.authority} stayed busy"
             raise ProviderError(message, category="timeout", transient=True) from None

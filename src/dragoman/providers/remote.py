@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from msgspec.structs import replace
 
@@ -113,7 +113,7 @@ class RemoteProvider:
         try:
             await self._with_retries(
                 lambda lease: self._relay_once(
-                    url, lambda: offload(size, write_body), headers=headers, handle=handle, lease=lease
+                    url, BodyWriter(size, write_body), headers=headers, handle=handle, lease=lease
                 )
             )
         except ProviderError as error:
@@ -193,7 +193,7 @@ class RemoteProvider:
     async def _relay_once(
         self,
         url: str,
-        write_body: Callable[[], Awaitable[bytes]],
+        writer: BodyWriter,
         *,
         headers: Mapping[str, str],
         handle: Callable[[RelayedResponse], Awaitable[None]],
@@ -202,11 +202,13 @@ class RemoteProvider:
         """Send a relayed request with one key, and pass the accepted response to `handle`."""
         merged = merge_headers(self._request_headers(lease.key), headers)
         while True:
-            response = await self._transport.send("POST", url, headers=merged, body=await write_body())
+            size, write = writer
+            body = write() if size <= SMALL else await offload(size, write)
+            response = await self._transport.send("POST", url, headers=merged, body=body)
             if response.status in (200, 201):
                 break
-            error, body = await self._read_error(response)
-            if not self._adapter.learn_from_rejection(response.status, body):
+            error, answer = await self._read_error(response)
+            if not self._adapter.learn_from_rejection(response.status, answer):
                 raise error
         relay = RelayedResponse(response, lease=lease, limits=self.limits)
         try:
@@ -293,6 +295,13 @@ class RemoteProvider:
         return headers if parent is None else {**headers, "traceparent": parent}
 
 
+class BodyWriter(NamedTuple):
+    """Writes the body of a relayed request, of about `size` bytes, for each attempt."""
+
+    size: int
+    write: Callable[[], bytes]
+
+
 class KeyAttempts(Generic[T]):
     """The attempts at one request with the keys of a provider; `requests` counts them."""
 
@@ -308,7 +317,8 @@ class KeyAttempts(Generic[T]):
 
     async def run(self, _: int) -> T:
         """Make one attempt; while retries are left, another one at once with each other key that may help."""
-        provider, tried = self._provider, list[ProviderKey]()
+        provider = self._provider
+        tried: list[ProviderKey] = []
         while True:
             lease = provider.keys.acquire(exclude=tried)
             tried.append(lease.key)
@@ -337,6 +347,8 @@ def _with_message(details: Mapping[str, Any] | None, message: str) -> Mapping[st
 
 def merge_headers(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:
     """Merge the headers of a relayed request: the client's win, beta features are joined."""
+    if not theirs:
+        return ours
     merged = {**ours, **theirs}
     if BETA_HEADER in ours and BETA_HEADER in theirs:
         merged[BETA_HEADER] = ",".join(dict.fromkeys(f"{ours[BETA_HEADER]},{theirs[BETA_HEADER]}".split(",")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeAlias
 
 from starlette.types import Receive, Scope, Send
@@ -43,10 +43,10 @@ class HttpEndpoint:
         self._on_error = on_error or _send_error
         self._body_limits = body_limits
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         exchange = Exchange(scope, receive, send)
         exchange.request_id = assign_request_id(exchange.headers)
-        await handle(exchange, self._dispatch, on_error=self._on_error)
+        return handle(exchange, self._dispatch, on_error=self._on_error)
 
     async def _dispatch(self, exchange: Exchange) -> None:
         handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)

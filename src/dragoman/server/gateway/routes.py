@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest, DragomanError, NotFound, ProviderError, 
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.large_json import weigh
+from dragoman.large_json import SMALL, weigh
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.relayed_response import RelayedResponse
@@ -164,10 +164,11 @@ class Gateway:
             self._metrics.request_ended(dialect.endpoint)
 
     async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
-        head = await offload(len(body), lambda: RawRequestBody(body))
+        size = len(body)
+        head = RawRequestBody(body) if size <= SMALL else await offload(size, lambda: RawRequestBody(body))
         routes = self._routes(exchange, head)
         parsed = None
-        if len(body) > SMALL_BODY and dialect is not EMBEDDINGS:
+        if size > SMALL_BODY and dialect is not EMBEDDINGS:
             parsed = await offload(weigh(body), lambda: parse_request(dialect, body, route=routes.first))
         return RequestPlan(
             dialect=dialect,
@@ -177,7 +178,7 @@ class Gateway:
             parsed=parsed.request if isinstance(parsed, ParsedBody) else parsed,
             input_tokens=parsed.tokens
             if isinstance(parsed, ParsedBody)
-            else max(1, len(body) // CHARACTERS_PER_TOKEN),
+            else max(1, size // CHARACTERS_PER_TOKEN),
             tracing=self._tracing,
             keep_alive=self._settings.keep_alive,
             limits=self._settings.answer_limits,
