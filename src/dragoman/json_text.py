@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from dragoman.large_json import LARGE, decode_large, split_fields
+from dragoman.large_json import LARGE, SMALL, decode_large, split_fields
 
 T = TypeVar("T")
 
@@ -38,10 +38,16 @@ def decode_json(raw: bytes | str) -> Any: ...
 def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[T]) -> T: ...
 def decode_json(raw: bytes | str, decoder: msgspec.json.Decoder[Any] = _any_decoder) -> Any:
     """Decode JSON, with U+FFFD for every lone surrogate. Raises one of `DECODE_ERRORS`."""
-    if len(raw) > LARGE and decoder is _any_decoder:
-        data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-        return decode_large(data, _decode)
-    return _decode(raw, decoder)
+    if len(raw) <= LARGE:
+        try:
+            return decoder.decode(raw)
+        except (msgspec.DecodeError, UnicodeError):
+            if len(raw) <= SMALL:
+                return _decode(raw, decoder)
+    if decoder is not _any_decoder:
+        return _decode(raw, decoder)
+    data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
+    return decode_large(data, _decode)
 
 
 def decode_typed(raw: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -17,7 +17,7 @@ from tests.gateway.metered_hub import SSE_HEAD, Site, desk
 from tests.providers.servers import chunk, ok
 from tests.wire import anthropic_streams, ollama_streams, openai_streams
 
-PIECES = ['{"a":"', *['\\n\\"' * 100_000] * (MAX_ARGUMENTS // 400_000), '"}']
+PIECES = ['{"a":"', *['\\n\\"' * 10_000] * (MAX_ARGUMENTS // 40_000), '"}']
 
 
 def openai_call(*pieces: str) -> bytes:
@@ -97,6 +97,18 @@ async def test_a_relay_within_a_family_passes_a_long_call_on(tmp_path: Path, fam
         ask = at.chat if family == "openai" else at.message
         response = await ask(stream=True)
         assert response.content.count(b'\\\\n\\\\\\"') == MAX_ARGUMENTS // 4
+
+
+async def test_the_limit_of_arguments_is_configurable(tmp_path: Path) -> None:
+    body = openai_call('{"a":"', "x" * 3_000, '"}')
+    site = Site(SSE_HEAD + chunk(body) + b"0\r\n\r\n")
+    for most, status in ((4_000, 200), (3_000, 502)):
+        async with desk(tmp_path / str(most), up=site, limits={"arguments": most}) as at:
+            answer = await at.message()
+            assert answer.status_code == status, answer.text
+            if status == 502:
+                assert "have more than 3000 characters" in answer.text
+                assert "`limits.arguments` sets the limit" in answer.text
 
 
 def test_a_call_at_the_limit_is_decoded() -> None:

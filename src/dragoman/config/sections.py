@@ -298,6 +298,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     values: PositiveInt = 100_000
     answer: PositiveInt = 64_000_000
     document: PositiveInt = 32_000_000
+    arguments: PositiveInt = 1_000_000
     read_ahead: PositiveInt = 500_000
     reader_timeout: Seconds = 60.0
     threads: PositiveInt = 16

@@ -15,15 +15,20 @@ from dragoman.model_request import ModelRequest
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import describe_error, find_error
+from dragoman.wire.tool_calls import MAX_ARGUMENTS
 
 Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
 
 
 class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The most bytes of an answer that is a stream, and of one that is a JSON document."""
+    """The most bytes of an answer that is a stream, and of one that is a JSON document.
+
+    `arguments` is the most characters of one tool call's arguments.
+    """
 
     stream: int = 256 * 1024 * 1024
     document: int = 32_000_000
+    arguments: int = MAX_ARGUMENTS
 
     def check_size(self, size: int, *, is_document: bool) -> None:
         """Raise ProviderError for an answer that has more bytes."""
@@ -45,6 +50,13 @@ class AnswerDecoder(Protocol):
     @property
     def failure(self) -> ProviderError | None:
         """Why the answer failed, if it did."""
+
+    @property
+    def pending_arguments(self) -> int:
+        """The number of characters of tool calls that the next bytes may complete: they are decoded then."""
+
+    def limit_arguments(self, characters: int) -> None:
+        """Set the most characters of the arguments of one call; before the first bytes."""
 
     def feed(self, raw: bytes) -> list[Event]:
         """Decode received bytes."""

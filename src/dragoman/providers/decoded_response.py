@@ -12,6 +12,7 @@ from dragoman.errors import ProviderError
 from dragoman.event_pieces import split_events
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
+from dragoman.large_json import SMALL
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerDecoder, AnswerLimits
 from dragoman.providers.key_pool import NO_KEY, KeyLease
@@ -40,7 +41,10 @@ async def read_answer(
         while batch is not None:
             if batch:
                 yield batch
-            batch = None if answer.ended else answer.feed(await receive())
+            if answer.ended:
+                break
+            raw = await receive()
+            batch = answer.feed(raw) if answer.size <= SMALL else await answer.feed_large(raw)
         for batch in answer.pieces:
             await asyncio.sleep(0)
             yield batch
@@ -55,8 +59,8 @@ async def read_answer(
 class DecodedResponse:
     """One answer. Call `start`, then `feed` what `receive` returns until it has `ended`, then `finish`.
 
-    `first_batch` are the events of the reads in `start`; the other batches of a document are in `pieces`.
-    Always `close` it.
+    `size` counts bytes. `first_batch` are the events of the reads in `start`; the other batches of a document
+    are in `pieces`. Always `close` it.
     """
 
     def __init__(
@@ -75,8 +79,9 @@ class DecodedResponse:
         self._decoder = decoder
         self._lease = lease
         self._limits = limits
+        self._smallest_limit = min(limits.document, limits.stream)
         self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
-        self._size = 0
+        self.size = 0
         self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
         self._failure: ProviderError | None = None
 
@@ -93,7 +98,7 @@ class DecodedResponse:
             if self._document is not None:
                 await self._decode_document(self._document)
         except ProviderError as error:
-            if self._size == 0 or (error.transient and error.category in ("overloaded", "rate_limit")):
+            if self.size == 0 or (error.transient and error.category in ("overloaded", "rate_limit")):
                 self._response.abort()
                 raise
             self._failure, self.ended = error, True
@@ -119,10 +124,11 @@ class DecodedResponse:
         """Return the events of one read; a failure after them is kept for `finish`."""
         if not raw:
             return self._end()
-        if not self._size:
+        if not self.size:
             self._detect_format(raw)
-        self._size += len(raw)
-        self._limits.check_size(self._size, is_document=self._document is not None)
+        self.size += len(raw)
+        if self.size > self._smallest_limit:
+            self._limits.check_size(self.size, is_document=self._document is not None)
         if self._document is not None:
             self._document.append(raw)
             return ()
@@ -134,6 +140,10 @@ class DecodedResponse:
             return self._with_key_name(batch)
         self.ended = self._failure is not None
         return batch
+
+    async def feed_large(self, raw: bytes) -> Sequence[Event]:
+        """Do what `feed` does; in a thread if it may decode the arguments of a large tool call."""
+        return await offload(self._decoder.pending_arguments, lambda: self.feed(raw))
 
     def _end(self) -> Sequence[Event]:
         self.ended = True
@@ -150,7 +160,7 @@ class DecodedResponse:
     async def _decode_document(self, document: Sequence[bytes]) -> None:
         """Decode an answer that is one JSON document; a large one in a thread, and into many batches."""
         decoder = self._decoder
-        events = await offload(self._size, lambda: decoder.decode_document(b"".join(document)))
+        events = await offload(self.size, lambda: decoder.decode_document(b"".join(document)))
         self._failure = decoder.failure
         pieces = split_events(self._with_key_name(events), PIECE)
         self.first_batch, self.pieces = next(pieces, ()), pieces

@@ -19,6 +19,7 @@ class RelayedResponse:
         self._response = response
         self._lease = lease
         self._limits = limits
+        self._smallest_limit = min(limits.document, limits.stream)
         self._size = 0
 
     @property
@@ -61,7 +62,8 @@ class RelayedResponse:
         if raw and not self._size:
             reject_web_page(raw, self._response)
         self._size += len(raw)
-        self._limits.check_size(self._size, is_document=is_document)
+        if self._size > self._smallest_limit:
+            self._limits.check_size(self._size, is_document=is_document)
 
     async def read_for(self, seconds: float) -> bytes:
         """Return what arrives within `seconds`; an error ends the read."""

@@ -18,7 +18,7 @@ from dragoman.http.transport import Response, Sender
 from dragoman.large_json import SMALL
 from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
-from dragoman.providers.adapter import AnswerLimits, Family, ProviderAdapter
+from dragoman.providers.adapter import AnswerDecoder, AnswerLimits, Family, ProviderAdapter
 from dragoman.providers.decoded_response import DecodedResponse, decode_stored, read_answer
 from dragoman.providers.error_classification import rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
@@ -89,7 +89,7 @@ class RemoteProvider:
 
     def decode_answer(self, request: ModelRequest, raw: bytes) -> AsyncGenerator[Sequence[Event], None]:
         """Yield the batches of a complete answer, a document or a stream. Raises ProviderError."""
-        return decode_stored(self._adapter.decoder(request), raw, redact=self.redact_error)
+        return decode_stored(self._decoder(request), raw, redact=self.redact_error)
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
@@ -182,13 +182,18 @@ class RemoteProvider:
         response = await self._send_request(request, lease.key)
         answer = DecodedResponse(
             response,
-            self._adapter.decoder(request),
+            self._decoder(request),
             lease=lease,
             limits=self.limits,
             json_lines=self.family == "ollama",
         )
         await answer.start()
         return answer
+
+    def _decoder(self, request: ModelRequest) -> AnswerDecoder:
+        decoder = self._adapter.decoder(request)
+        decoder.limit_arguments(self.limits.arguments)
+        return decoder
 
     async def _relay_once(
         self,

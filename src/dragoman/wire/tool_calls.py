@@ -20,7 +20,8 @@ from dragoman.messages import ProviderMetadata
 from dragoman.wire.text_blocks import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
-MAX_ARGUMENTS = 4_000_000  # characters; decoding them holds the event loop
+MAX_ARGUMENTS = 1_000_000
+"""Characters of arguments of one call, unless it is set otherwise: decoding them holds the event loop."""
 
 
 class ToolCallFragment(msgspec.Struct, frozen=True):
@@ -41,11 +42,14 @@ class ToolCallFragment(msgspec.Struct, frozen=True):
 class ToolCallAssembler:
     """The tool calls of one answer, in the order in which they began.
 
-    `new_id` creates ids for calls without an id, or with one in `used_ids` or used twice.
+    `new_id` creates ids for calls without an id, or with one in `used_ids` or used twice. `max_arguments` is
+    the most characters of a call's arguments, `arguments_length` counts those of all calls.
     """
 
     def __init__(self, *, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
         self._new_id = new_id
+        self.max_arguments = MAX_ARGUMENTS
+        self.arguments_length = 0
         self._used_ids = set(used_ids)
         self._calls: list[_PendingCall] = []
         self._calls_by_index: dict[int | str, _PendingCall] = {}
@@ -56,10 +60,11 @@ class ToolCallAssembler:
         return len(self._calls)
 
     def add(self, fragment: ToolCallFragment) -> None:
-        """Add one fragment. ProviderError for a call with more than `MAX_ARGUMENTS` characters."""
+        """Add one fragment. ProviderError for a call with more than `max_arguments` characters."""
         call = self._find_call(fragment)
         if call.is_repeat(fragment):
             return
+        self.arguments_length += len(fragment.arguments)
         call.merge(fragment)
         if not call.pending:
             return
@@ -77,8 +82,9 @@ class ToolCallAssembler:
         if call is None or not call.started or not arguments or arguments[0] in "{ \n":
             return False
         call.append_arguments(arguments)
+        self.arguments_length += len(arguments)
         self._calls_with_pending[call] = None
-        if call.arguments_length > MAX_ARGUMENTS:
+        if call.arguments_length > self.max_arguments:
             call.check_length()
         return True
 
@@ -124,7 +130,7 @@ class ToolCallAssembler:
         )
         if existing is not None and not existing.is_different_call(fragment):
             return existing
-        call = _PendingCall()
+        call = _PendingCall(self.max_arguments)
         if existing is not None and not fragment.name and fragment.arguments:
             call.name = existing.name
         self._calls.append(call)
@@ -174,7 +180,7 @@ class ToolCallAssembler:
 class _PendingCall:
     """A tool call whose arguments are still arriving."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_arguments: int) -> None:
         self.id = ""  # the hub's id
         self.provider_id = ""  # the provider's id
         self.name = ""
@@ -182,6 +188,7 @@ class _PendingCall:
         self.started = False
         self.pending: list[str] = []
         self.metadata: ProviderMetadata | None = None
+        self._max_arguments = max_arguments
         self._sent: list[str] = []
         self._last_fragment = ""  # that is not only white space
         self._completeness: ArgumentsCompleteness | None = None  # once it had to be found out
@@ -238,8 +245,8 @@ class _PendingCall:
     def append_arguments(self, arguments: str) -> None:
         """Append to the arguments; what is above the limit is left out."""
         self.arguments_length += len(arguments)
-        if self.arguments_length > MAX_ARGUMENTS:
-            arguments = arguments[: MAX_ARGUMENTS - self.arguments_length]
+        if self.arguments_length > self._max_arguments:
+            arguments = arguments[: self._max_arguments - self.arguments_length]
         if self._completeness is not None:
             self._completeness.add(arguments)
         if not arguments.isspace():
@@ -247,9 +254,9 @@ class _PendingCall:
         self.pending.append(arguments)
 
     def check_length(self) -> None:
-        """Raise ProviderError if there are more than `MAX_ARGUMENTS` characters."""
-        if self.arguments_length > MAX_ARGUMENTS:
-            raise arguments_too_long_error(self.name)
+        """Raise ProviderError if there are more characters than allowed."""
+        if self.arguments_length > self._max_arguments:
+            raise arguments_too_long_error(self.name, self._max_arguments)
 
     def ensure_name(self) -> None:
         """Set a placeholder name if the call has none."""
@@ -314,13 +321,14 @@ class ArgumentsCompleteness:
         return self._is_object
 
 
-def arguments_too_long_error(name: str) -> ProviderError:
-    """The error for a call whose arguments are longer than `MAX_ARGUMENTS`."""
+def arguments_too_long_error(name: str, limit: int) -> ProviderError:
+    """The error for a call whose arguments have more characters than the limit."""
     return ProviderError(
         f"the arguments of the provider's call of the tool {name or UNKNOWN_TOOL_NAME!r:.100} have more than"
-        f" {MAX_ARGUMENTS} characters, which is the most for one call",
+        f" {limit} characters, which is the most for one call",
         category="api_error",
-        hint="ask the model to write less in one call: in parts, or to a file",
+        hint="ask the model to write less in one call: in parts, or to a file;"
+        " `limits.arguments` sets the limit",
     )
 
 

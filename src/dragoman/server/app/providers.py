@@ -69,7 +69,7 @@ class ProviderSet:
 
 def answer_limits(config: Config) -> AnswerLimits:
     """Return the limits of providers' answers."""
-    return AnswerLimits(document=config.limits.document)
+    return AnswerLimits(document=config.limits.document, arguments=config.limits.arguments)
 
 
 def secret_names(config: Config) -> set[str]:

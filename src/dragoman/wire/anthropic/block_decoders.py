@@ -127,16 +127,24 @@ class ThinkingBlockDecoder:
 class ToolUseBlockDecoder:
     """Decodes a tool call; one that Anthropic runs (`client_executed` is false) keeps its whole block."""
 
-    def __init__(self, id: str, *, client_executed: bool, provider: str | None) -> None:
+    def __init__(
+        self,
+        id: str,
+        *,
+        client_executed: bool,
+        provider: str | None,
+        max_arguments: int = MAX_ARGUMENTS,
+    ) -> None:
         self.pending: list[str] = []
         self.id = id
+        self.length = 0  # characters of arguments
         self.is_invalid = False
         """Whether the arguments were invalid."""
         self._client_executed = client_executed
         self._provider = provider
         self._surrogates = SurrogateJoiner()
         self._sent: list[str] = []
-        self._length = 0  # characters of arguments
+        self._max_arguments = max_arguments
         self._block: dict[str, Any] = {}
         self._name = ""
 
@@ -147,16 +155,16 @@ class ToolUseBlockDecoder:
         return [ToolInputStart(self.id, self._name, provider_executed=self._provider_executed)]
 
     def add_delta(self, delta: AnthropicDelta) -> list[Event]:
-        """Add a delta. ProviderError for more than `MAX_ARGUMENTS` characters."""
+        """Add a delta. ProviderError for more than `max_arguments` characters."""
         if delta.type == "input_json_delta":
             self._append(delta.partial_json or "")
         return []
 
     def _append(self, arguments: str) -> None:
-        self._length += len(arguments)
-        if self._length > MAX_ARGUMENTS:
-            self.pending.append(arguments[: MAX_ARGUMENTS - self._length])
-            raise arguments_too_long_error(self._name)
+        self.length += len(arguments)
+        if self.length > self._max_arguments:
+            self.pending.append(arguments[: self._max_arguments - self.length])
+            raise arguments_too_long_error(self._name, self._max_arguments)
         self.pending.append(arguments)
 
     def flush(self, *, last: bool = False) -> list[Event]:

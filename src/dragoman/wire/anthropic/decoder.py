@@ -72,6 +72,15 @@ class AnthropicDecoder:
         """The number of comments and pings received: a sign of life, but no progress."""
         return self._parser.comment_count + self._ping_count
 
+    @property
+    def pending_arguments(self) -> int:
+        """See `AnswerDecoder`."""
+        return self._builder.pending_arguments
+
+    def limit_arguments(self, characters: int) -> None:
+        """See `AnswerDecoder`."""
+        self._builder.max_arguments = characters
+
     def feed(self, raw: bytes) -> list[Event]:
         """Return the events in one read; ProviderError once the answer has failed and all events before it
         are returned.

@@ -32,6 +32,7 @@ from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.sources import SourceTracker
+from dragoman.wire.tool_calls import MAX_ARGUMENTS
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "end_turn": "stop",
@@ -67,6 +68,7 @@ class AnthropicEventBuilder:
         used_ids: Collection[str],
     ) -> None:
         self.failure: ProviderError | None = None
+        self.max_arguments = MAX_ARGUMENTS
         self.started = False
         self.stop_reason: str | None = None
         self._provider = provider
@@ -135,6 +137,12 @@ class AnthropicEventBuilder:
             self._end_block(index)
         self._store_metadata(message)
         self._usage.start(message.get("usage"), complete=bool(self.stop_reason))
+
+    @property
+    def pending_arguments(self) -> int:
+        """The number of characters of arguments that are not decoded yet."""
+        block = self._unflushed
+        return block.length if isinstance(block, ToolUseBlockDecoder) else 0
 
     @property
     def usage(self) -> Usage | None:
@@ -206,11 +214,17 @@ class AnthropicEventBuilder:
             case "tool_use":
                 self._has_tool_calls = True
                 return ToolUseBlockDecoder(
-                    self._unique_id(content_block.get("id")), client_executed=True, provider=provider
+                    self._unique_id(content_block.get("id")),
+                    client_executed=True,
+                    provider=provider,
+                    max_arguments=self.max_arguments,
                 )
             case "server_tool_use" | "mcp_tool_use":
                 call = ToolUseBlockDecoder(
-                    self._unique_id(content_block.get("id")), client_executed=False, provider=provider
+                    self._unique_id(content_block.get("id")),
+                    client_executed=False,
+                    provider=provider,
+                    max_arguments=self.max_arguments,
                 )
                 self._server_calls[str(content_block.get("id"))] = call
                 return call

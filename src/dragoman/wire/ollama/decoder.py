@@ -52,6 +52,15 @@ class OllamaDecoder:
         """Always 0: NDJSON has no comments."""
         return 0
 
+    @property
+    def pending_arguments(self) -> int:
+        """See `AnswerDecoder`."""
+        return self._builder.tool_calls.arguments_length
+
+    def limit_arguments(self, characters: int) -> None:
+        """See `AnswerDecoder`."""
+        self._builder.tool_calls.max_arguments = characters
+
     def feed(self, raw: bytes) -> list[Event]:
         """Return the events in one read; ProviderError once the answer has failed and all events before it
         are returned.

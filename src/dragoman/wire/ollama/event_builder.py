@@ -57,7 +57,7 @@ class OllamaEventBuilder:
         self._blocks = TextBlockWriter(lambda: None)
         self._think_tags = ThinkTagSplitter()
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
-        self._tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
+        self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._call_count = 0
 
     def add_chunk(self, chunk: OllamaChunk) -> None:
@@ -80,7 +80,7 @@ class OllamaEventBuilder:
         """Return the events since the last call."""
         self._split_content()
         if self.failure is not None:
-            self._blocks.insert(self._tool_calls.take_events())  # of the call that failed
+            self._blocks.insert(self.tool_calls.take_events())  # of the call that failed
         return self._blocks.take_events()
 
     def end(self) -> None:
@@ -106,7 +106,7 @@ class OllamaEventBuilder:
         self._blocks.close()
         self._call_count += 1
         self._started = True
-        self._tool_calls.add(
+        self.tool_calls.add(
             ToolCallFragment(
                 index=self._call_count,
                 id=call.id or "",
@@ -115,13 +115,13 @@ class OllamaEventBuilder:
                 complete=True,
             )
         )
-        self._blocks.insert(self._tool_calls.flush())
+        self._blocks.insert(self.tool_calls.flush())
 
     def _finish(self, chunk: OllamaChunk) -> None:
         self._flush_content()
         self._blocks.close()
         reason = FINISH_REASONS.get((chunk.done_reason or "").strip().lower(), "other")
-        calls = self._tool_calls.finish(truncated=reason == "length")
+        calls = self.tool_calls.finish(truncated=reason == "length")
         self._blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"

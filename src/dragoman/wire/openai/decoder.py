@@ -66,6 +66,15 @@ class OpenAIDecoder:
         """The number of comments received: a sign of life, but no progress."""
         return self._parser.comment_count
 
+    @property
+    def pending_arguments(self) -> int:
+        """See `AnswerDecoder`."""
+        return self._builder.tool_calls.arguments_length
+
+    def limit_arguments(self, characters: int) -> None:
+        """See `AnswerDecoder`."""
+        self._builder.tool_calls.max_arguments = characters
+
     def feed(self, raw: bytes) -> list[Event]:
         """Return the events in one read; ProviderError once the answer has failed and all events before it
         are returned.

@@ -94,7 +94,7 @@ class OpenAIEventBuilder:
         self._blocks = TextBlockWriter(self._reasoning.take_metadata)
         self._think_tags = ThinkTagSplitter(quirks.think_tags)
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
-        self._tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
+        self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._sources = SourceTracker()
         self._usage: Any = None
         self._requested_model = model
@@ -190,7 +190,7 @@ class OpenAIEventBuilder:
         if self._content:
             self._split_content()
         if self.has_tool_calls:
-            self._blocks.insert(self._tool_calls.take_events())
+            self._blocks.insert(self.tool_calls.take_events())
         return self._blocks.take_events()
 
     def end(self, *, done: bool) -> None:
@@ -207,11 +207,11 @@ class OpenAIEventBuilder:
         if self.failure is not None or reason is None:
             return
         self._flush_content()
-        self._blocks.insert(self._tool_calls.flush())
+        self._blocks.insert(self.tool_calls.flush())
         if self._reasoning.has_opaque and self._blocks.kind != "reasoning":
             self._blocks.open("reasoning")  # a late signature gets a block of its own
         self._blocks.close()
-        calls = self._tool_calls.finish(truncated=reason == "length")
+        calls = self.tool_calls.finish(truncated=reason == "length")
         self._blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
@@ -244,7 +244,7 @@ class OpenAIEventBuilder:
                 self._add_content_part(part)
             return
         if self.has_tool_calls:
-            self._blocks.insert(self._tool_calls.flush())
+            self._blocks.insert(self.tool_calls.flush())
         self._started = True
         self._content.append(content)
 
@@ -309,7 +309,7 @@ class OpenAIEventBuilder:
             and not self._content
             and not self._think_tags.pending
             and self._blocks.kind is None
-            and self._tool_calls.append_arguments(fragment.index, function_delta.arguments)
+            and self.tool_calls.append_arguments(fragment.index, function_delta.arguments)
         )
 
     def _add_call(self, fragment: ToolCallFragment) -> None:
@@ -318,14 +318,14 @@ class OpenAIEventBuilder:
         self._flush_content()
         self._blocks.close()
         self.has_tool_calls = self._started = True
-        self._tool_calls.add(fragment)
+        self.tool_calls.add(fragment)
 
     def _write_block(self, kind: BlockKind, block_text: str) -> None:
         if not block_text:
             return
         self._flush_content()
         if self.has_tool_calls:
-            self._blocks.insert(self._tool_calls.flush())
+            self._blocks.insert(self.tool_calls.flush())
         self._started = True
         self._blocks.write(kind, block_text)
 
@@ -335,7 +335,7 @@ class OpenAIEventBuilder:
             return
         self._split_content()
         if self.has_tool_calls:
-            self._blocks.insert(self._tool_calls.take_events())
+            self._blocks.insert(self.tool_calls.take_events())
         self._blocks.insert(events)
 
     def _split_content(self) -> None:
