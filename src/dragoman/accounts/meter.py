@@ -15,6 +15,7 @@ from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budg
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
 from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
+from dragoman.accounts.shared_rates import CountedRate, SharedRates
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
@@ -85,6 +86,7 @@ class Admission:
         "charges",
         "lease",
         "price",
+        "rates",
         "reserved",
         "reserved_locally",
     )
@@ -92,6 +94,8 @@ class Admission:
     def __init__(self, meter: Meter, price: Price | None, *, lease: LimitLease | None = None) -> None:
         self.price = price
         self.lease = lease
+        self.rates: Sequence[CountedRate] = ()
+        """What it counts for at all hosts together."""
         self.charges: tuple[ChargedBudget, ...] = ()
         self.reserved = 0
         """Nano-dollars reserved in the database."""
@@ -152,6 +156,8 @@ class Meter:
         self._limiter = RequestLimiter()
         self._receiving = RequestLimiter()
         self._local_budgets = LocalBudgets()
+        self._shared_rates: SharedRates | None = None
+        self._sharing: asyncio.Task[None] | None = None
         self.reconfigure(limits or LimitTable(), prices)
 
     def reconfigure(self, limits: LimitTable, prices: PriceList) -> None:
@@ -163,9 +169,16 @@ class Meter:
 
     async def __aenter__(self) -> Meter:
         await self.ledger.open()
+        if self._store.host_id is not None:
+            self._shared_rates = SharedRates(
+                self._store.host_rates, self._store.host_id, monotonic=self._monotonic
+            )
+            self._sharing = asyncio.create_task(self._shared_rates.run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._sharing is not None:
+            self._sharing.cancel()
         await self.ledger.close()
 
     def is_limited(self, identity: Identity) -> bool:
@@ -221,7 +234,13 @@ class Meter:
         bounds = self._limits_of(identity)
         if not bounds:
             return Admission(self, price)
-        admission = Admission(self, price, lease=self._lease(bounds, entry, tokens=input_tokens))
+        rates = await self._count_shared(bounds, tokens=input_tokens)
+        try:
+            admission = Admission(self, price, lease=self._lease(bounds, entry, tokens=input_tokens))
+        except LimitReached:
+            self._withdraw_shared(rates)
+            raise
+        admission.rates = rates
         admission.charges = charged_budgets(bounds, self._clock())
         if admission.charges:
             try:
@@ -233,6 +252,26 @@ class Meter:
                 admission.release()
                 raise
         return admission
+
+    async def _count_shared(self, bounds: Sequence[ScopeLimits], *, tokens: int) -> Sequence[CountedRate]:
+        """Count a request in the rates of all hosts together. LimitReached."""
+        if self._shared_rates is None:
+            return ()
+        counted = await self._shared_rates.acquire(bounds, tokens=tokens)
+        if isinstance(counted, LimitRejection):
+            raise limit_error(counted, tokens=tokens)
+        return counted
+
+    def _withdraw_shared(self, rates: Sequence[CountedRate]) -> None:
+        if self._shared_rates is not None:
+            self._shared_rates.withdraw(rates)
+
+    def _release_rates(self, admission: Admission, *, tokens: int | None) -> None:
+        """Count the tokens that a request used, None if only the estimate is known."""
+        if admission.lease is not None:
+            self._limiter.release(self._monotonic(), admission.lease, tokens=tokens)
+        if self._shared_rates is not None:
+            self._shared_rates.settle(admission.rates, tokens=tokens)
 
     def admit_lost(self, price: Price | None) -> Admission:
         """Admit a request that was made already: a crash cut it off, and its caller has no more room."""
@@ -277,8 +316,7 @@ class Meter:
 
     def release_admission(self, admission: Admission) -> None:
         """Do what `Admission.release` does, once."""
-        if admission.lease is not None:
-            self._limiter.release(self._monotonic(), admission.lease, tokens=0)
+        self._release_rates(admission, tokens=0)
         if admission.reserved_locally:
             self._local_budgets.settle(admission.charges, reserved=admission.reserved_locally, spent=0)
         if admission.reserved:
@@ -286,11 +324,8 @@ class Meter:
 
     def _settle_limited(self, admission: Admission, record: UsageRecord, *, cost: int | None) -> None:
         answered = record.first_byte is not None or record.status == "finished"
-        if admission.lease is not None:
-            tokens = count_tokens(record.tokens)
-            if tokens is None and not answered:
-                tokens = 0
-            self._limiter.release(self._monotonic(), admission.lease, tokens=tokens)
+        tokens = count_tokens(record.tokens)
+        self._release_rates(admission, tokens=0 if tokens is None and not answered else tokens)
         charges, reserved = admission.charges, admission.reserved
         spent = cost or 0
         if cost is None and answered:

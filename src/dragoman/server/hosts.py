@@ -7,11 +7,10 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
 import msgspec
 
-from dragoman.errors import NotFound, StoreError, Unavailable
+from dragoman.errors import NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.store.hosts import HostRecord
@@ -19,7 +18,7 @@ from dragoman.store.store import Store
 from dragoman.version import version
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 1.0  # seconds between two looks at whether another host drained this one
+POLL_INTERVAL = 0.25  # seconds between two looks at whether another host drained this one
 
 
 class HostStatus(msgspec.Struct, frozen=True):
@@ -70,12 +69,11 @@ class LocalHost:
 
     async def watch(self) -> None:
         """Look every `POLL_INTERVAL` seconds whether another host drained this one, until cancelled."""
-        while self._store.host_id is not None and not self.is_draining:
+        membership = self._store.membership
+        while membership is not None and not self.is_draining:
             await asyncio.sleep(POLL_INTERVAL)
-            with suppress(StoreError, Unavailable):
-                record = await self._store.hosts.get(self._store.host_id)
-                if record is not None and record.draining_at is not None:
-                    self.begin_draining()
+            if membership.is_draining:
+                self.begin_draining()
 
 
 class HostHandlers:

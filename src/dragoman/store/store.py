@@ -20,6 +20,7 @@ from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
+from dragoman.store.host_rates import HostRateRepository
 from dragoman.store.hosts import HostRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
@@ -86,6 +87,7 @@ class Store:
         self.host_folder = folder if membership is None else membership.folder.path
         """What of the data folder belongs to this process: several hosts may share the rest."""
         self.hosts = HostRepository(database)
+        self.host_rates = HostRateRepository(database)
         self.sessions = SessionRepository(database, clock=clock)
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)

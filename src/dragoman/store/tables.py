@@ -413,3 +413,15 @@ host_reservations = Table(
     Column("window", TEXT, primary_key=True, nullable=False),
     Column("reserved", BigInteger, nullable=False),
 )
+
+# Each host's part of a rate of the last minute: counts by second, and what it may count until `lease_until`.
+host_rates = Table(
+    "host_rates",
+    metadata,
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("kind", TEXT, primary_key=True, nullable=False),
+    Column("host", TEXT, primary_key=True, nullable=False),
+    Column("counts", TEXT, nullable=False),
+    Column("lease", BigInteger, nullable=False),
+    Column("lease_until", Double, nullable=False),
+)

@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.tables import (
+    host_rates,
     host_reservations,
     hosts,
     indexed_messages,
@@ -31,7 +32,7 @@ from dragoman.store.tables import (
     passages,
 )
 
-DERIVED = (passages, indexed_sessions, indexed_messages, hosts, host_reservations)
+DERIVED = (passages, indexed_sessions, indexed_messages, hosts, host_reservations, host_rates)
 """What is not copied: the search index, which searches build from the messages, and rows of running hosts."""
 
 TABLES: Final[Sequence[Table]] = [table for table in metadata.sorted_tables if table not in DERIVED]
