@@ -35,6 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("cpu_budget", "CPU seconds that the quick profile may take, children included")
     choices = ("sqlite", "postgres")
     parser.addoption("--database", choices=choices, default="sqlite", help="of the hubs and stores of tests")
+    parser.addoption(
+        "--hosts", type=int, default=1, help="processes of a hub in tests/clients, on one Postgres"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

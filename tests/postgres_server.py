@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -50,7 +50,9 @@ def find_program(name: str) -> str:
 class PostgresServer:
     """A server with one database. `close` stops it."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` are those that differ from `SETTINGS`."""
+        self._settings = {**SETTINGS, **(settings or {})}
         self._names = count()
         self._used_schemas: list[str] = []
         self._operator: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -65,9 +67,14 @@ class PostgresServer:
         self._run(*initdb, "--locale=C.UTF-8", f"--pgdata={self._data}")
         self.start()
 
+    @property
+    def pid(self) -> int:
+        """The first process of the server."""
+        return self._process.pid
+
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
-        settings = [f"-c{name}={value}" for name, value in SETTINGS.items()]
+        settings = [f"-c{name}={value}" for name, value in self._settings.items()]
         command = [find_program("postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._as_user())

@@ -57,7 +57,7 @@ class Running:
     @property
     def pids(self) -> Sequence[int]:
         """Its processes: the first one and everything that came from it."""
-        return [] if self.pid is None else _family(self.pid)
+        return [] if self.pid is None else process_family(self.pid)
 
 
 def servers() -> Sequence[Server]:
@@ -81,7 +81,7 @@ def servers() -> Sequence[Server]:
             name="dragoman",
             does="the hub: sessions, journal, usage, everything kept",
             dialect="ui",
-            command=_hub,
+            command=hub_command,
         ),
         Server(
             name=f"AI SDK {build.version_of('ai_sdk')}",
@@ -153,20 +153,22 @@ def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     raise build.Absent(f"did not say where it listens within {START_SECONDS} s")
 
 
-def _family(pid: int) -> list[int]:
+def process_family(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").glob("*/children")
         for child in task.read_text().split()
     ]
-    return [pid, *(member for child in children for member in _family(child))]
+    return [pid, *(member for child in children for member in process_family(child))]
 
 
 def _relay(kind: str) -> Command:
     return lambda place: [sys.executable, str(build.HERE / "relay.py"), kind, *place.options]
 
 
-def _hub(place: Place) -> list[str]:
+def hub_command(place: Place) -> list[str]:
+    """Return the command of a hub with one provider."""
     config = place.folder / "dragoman.yaml"
     provider = f"{{type: openai, base_url: {place.upstream!r}, api_key_env: UP_KEY}}"
     config.write_text(f"providers: {{up: {provider}}}\nmodel: up/{place.model}\n")

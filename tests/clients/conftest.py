@@ -22,14 +22,28 @@ def upstream() -> Iterator[Upstream]:
 
 
 @pytest.fixture(scope="session")
-def start_hub(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartHub]:
-    """Starts hubs: `start_hub(model="up/plain", keyless=False, **more_configuration)`."""
+def start_hub(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[StartHub]:
+    """Starts hubs: `start_hub(model="up/plain", keyless=False, **more_configuration)`.
+
+    With `--hosts N` each is N processes on one Postgres, behind a proxy that gives each request to the next.
+    """
     running: list[Hub] = []
+    count: int = pytestconfig.getoption("--hosts")
 
     def begin(*, model: str = "up/any-model", keyless: bool = False, **more: Any) -> Hub:
         up = {"type": "openai", "base_url": upstream.url, "api_key_env": "UP_KEY"}
         config = {"providers": {"up": up}, "model": model, **more}
-        hub = hubs.start(tmp_path_factory.mktemp("hub"), config, keyless=keyless)
+        folder = tmp_path_factory.mktemp("hub")
+        if count > 1:
+            from tests.hosts.cluster import (
+                start_cluster,
+            )  # late: imports a driver that most tests do not need
+
+            hub: Hub = start_cluster(folder, config, count=count, keyless=keyless)
+        else:
+            hub = hubs.start(folder, config, keyless=keyless)
         running.append(hub)
         return hub
 

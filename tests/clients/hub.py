@@ -11,9 +11,10 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 COMMAND = (sys.executable, "-m", "dragoman")
@@ -78,17 +79,27 @@ class Hub:
 StartHub = Callable[..., Hub]
 
 
-def start(folder: Path, config: dict[str, Any], *, keyless: bool = False) -> Hub:
-    """Write the configuration, create a key, serve, and return when the hub says that it listens."""
+def start(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    keyless: bool = False,
+    key: str | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> Hub:
+    """Write the configuration, serve, and return when the hub says that it listens.
+
+    Without a `key` one is created; an empty one is none, as with `keyless`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "dragoman.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     data = folder / "data"
-    key = "" if keyless else create_key(data, "tester")
+    key = key if key is not None else "" if keyless else create_key(data, "tester")
     arguments = ["serve", "--config", path, "--data", data, "--host", "127.0.0.1", "--port", "0"]
     process = subprocess.Popen(
-        [*COMMAND, *map(str, arguments), *(["--no-auth"] if keyless else [])],
-        env={**os.environ, "UP_KEY": "the-upstream-key"},
+        [*COMMAND, *map(str, arguments), *([] if key else ["--no-auth"])],
+        env={**os.environ, "UP_KEY": "the-upstream-key", **environ},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -124,10 +135,17 @@ def ready(output: list[str]) -> str:
     return found.group(1) if found else ""
 
 
-def create_key(data: Path, owner: str) -> str:
+def create_key(data: Path, owner: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
     """A new key, made by the program's own command."""
     command = [*COMMAND, "keys", "create", "--data", str(data), "--owner", owner]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=START_LIMIT, check=False)
+    made = subprocess.run(
+        command,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=START_LIMIT,
+        check=False,
+    )
     words = made.stdout.split()
     if made.returncode or not words:
         raise HubFailed(f"keys create: {made.returncode}\n{made.stdout}{made.stderr}")

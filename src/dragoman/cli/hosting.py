@@ -10,6 +10,7 @@ import resource
 import shlex
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,8 +22,9 @@ import uvloop
 
 from dragoman.cli.logs import Level, configure_logging
 from dragoman.cli.terminal import print_line, print_note
+from dragoman.cli.workers import WorkerPool, WorkerSettings, worker_command
 from dragoman.config import Config, HttpConfig
-from dragoman.errors import DragomanError
+from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.connection_limits import ConnectionLimits
@@ -115,6 +117,9 @@ class ServeOptions(msgspec.Struct, frozen=True):
     port: int = 8000
     require_keys: bool = True
     source: str = ""
+    workers: int = 1
+    worker: WorkerSettings | None = None
+    """What this process got from its parent if it is one of several workers."""
 
 
 def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
@@ -127,8 +132,11 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
         )
     secrets: set[str] = set()
     configure_logging(level, as_json=as_json, secrets=secrets)
-    listener = bind_listener(options.host, options.port)
+    worker = options.worker
+    listener = worker.open_listener() if worker else bind_listener(options.host, options.port)
     try:
+        if options.workers > 1 and worker is None:
+            raise SystemExit(uvloop.run(run_workers(options, listener)))
         uvloop.run(serve_until_signal(options, listener, secrets=secrets))
     except (DragomanError, OSError):
         raise
@@ -139,6 +147,18 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
         listener.close()
 
 
+async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
+    """Serve with several processes; return the exit code."""
+    if options.config.database is None:
+        raise ConfigError(
+            "several workers need a Postgres database: with SQLite one process has the data",
+            hint="name one with --database postgresql://…, or leave out --workers",
+        )
+    pool = WorkerPool(worker_command(sys.argv[1:]), listener, count=options.workers)
+    url = listener_url(listener)
+    return await pool.run(lambda: print_line(f"dragoman: listening on {url} with {options.workers} workers"))
+
+
 async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> None:
     set_private_umask()
     stop, again = asyncio.Event(), asyncio.Event()
@@ -147,16 +167,24 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
     async with host_hub(
         options.config, options.data, listener=listener, require_keys=options.require_keys, secrets=secrets
     ) as here:
-        await print_startup(options, here)
+        worker = options.worker
+        if worker is None or worker.prints_setup:
+            await print_startup(options, here)
         reloading = asyncio.create_task(reload_on_request(again, options, hub=here.hub))
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         gc.enable()
-        print_line(f"dragoman: listening on {here.url}")
+        if worker is None:
+            print_line(f"dragoman: listening on {here.url}")
+        else:
+            worker.report_ready(stop.set)
         await stop.wait()
         reloading.cancel()
         limit = options.config.limits.drain
-        print_note(f"shutting down: active answers get up to {limit:g} s to end; Ctrl-C again stops at once")
+        if worker is None:
+            print_note(
+                f"shutting down: active answers get up to {limit:g} s to end; Ctrl-C again stops at once"
+            )
 
 
 async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, hub: Hub) -> None:

@@ -15,6 +15,7 @@ EPILOG = examples(
     ("dragoman serve", "with ./dragoman.yaml, at http://127.0.0.1:8000"),
     ("dragoman serve --config hub.yaml --data /var/lib/hub --port 9000", "with its own files and port"),
     ("dragoman serve --database postgresql://hub@db.example/hub", "with its data in Postgres"),
+    ("dragoman serve --workers 4", "with four processes; the database is Postgres"),
     ("dragoman serve --no-auth", "without keys, for this machine only"),
     ("dragoman serve --operations ./my_tools.py", "with operations of your own"),
 )
@@ -31,6 +32,10 @@ def serve(
         bool, typer.Option("--no-auth", help="Admit everybody who reaches the port; loopback only.")
     ] = False,
     operations: Places = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes behind the port; more than 1 needs Postgres.")
+    ] = 1,
+    worker: Annotated[str | None, typer.Option(hidden=True)] = None,
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="All output as JSON lines.")] = False,
 ) -> None:
@@ -38,12 +43,14 @@ def serve(
 
     Prints a line with `listening on` and the address once it is ready. Ctrl-C or SIGTERM stops it: open
     answers get up to `limits.drain` seconds to end, and are then closed and kept; a second Ctrl-C ends it at
-    once. SIGHUP reads the configuration again, without dropping an answer.
+    once. SIGHUP reads the configuration again, without dropping an answer; with several workers it
+    replaces them one by one.
     """
     gc.disable()  # imports create no garbage; the collector is enabled again when the hub is ready
     # late: the server imports slowly, and other commands do not need it
     from dragoman.cli.configuration import choose_config, locating_errors  # late: as above
-    from dragoman.cli.hosting import ServeOptions, run_service
+    from dragoman.cli.hosting import ServeOptions, run_service  # late: as above
+    from dragoman.cli.workers import WorkerSettings  # late: as above
 
     if log_json:
         use_json_lines()
@@ -58,6 +65,8 @@ def serve(
                 port=port,
                 require_keys=not no_auth,
                 source=source,
+                workers=workers,
+                worker=None if worker is None else WorkerSettings.parse(worker),
             ),
             level=log_level,
             as_json=log_json,

@@ -1,0 +1,106 @@
+"""A proxy in front of several hosts: each request goes to the next one, whichever got the last.
+
+It has one thread of its own, one connection for each request, and knows nothing of sessions. A host that
+refuses the connection is passed over, as a load balancer with a health check does; one that dies in
+mid-response cuts the client's connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+
+MAX_HEAD = 262_144
+PIECE = 65_536
+LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+CONNECTION = re.compile(rb"(?i)\r\nconnection: *[^\r]*")
+
+
+class RoundRobin:
+    """The proxy; `url` is its address, `ports` are those of the hosts and may be replaced."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self.ports = list(ports)
+        self.served: list[int] = []
+        """The port that got each request, in order."""
+        self._next = 0
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._thread.start()
+        started.wait()
+
+    def close(self) -> None:
+        """Stop serving and cut what is open."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, "127.0.0.1", 0, limit=MAX_HEAD)
+        )
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        started.set()
+        self._loop.run_forever()
+        server.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = LENGTH.search(head)
+            body = await reader.readexactly(int(found[1]) if found else 0)
+            host = await self._connect()
+            if host is None:
+                writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+                return
+            await self._relay((reader, writer), host, CONNECTION.sub(b"", head[:-2]) + CLOSE + body)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        for _ in range(len(self.ports)):
+            port = self.ports[self._next % len(self.ports)]
+            self._next += 1
+            with suppress(OSError):
+                connection = await asyncio.open_connection("127.0.0.1", port)
+                self.served.append(port)
+                return connection
+        return None
+
+    async def _relay(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        host: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        request: bytes,
+    ) -> None:
+        """Send a request to a host and its response back, until either side ends."""
+        reader, writer = host
+        leaving = asyncio.ensure_future(client[0].read(1))
+        sending = asyncio.ensure_future(self._copy(reader, client[1]))
+        try:
+            writer.write(request)
+            await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (leaving, sending):
+                task.cancel()
+            await asyncio.gather(leaving, sending, return_exceptions=True)
+            writer.transport.abort()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(PIECE):
+            writer.write(piece)
+            await writer.drain()
+
+
+CLOSE = b"connection: close\r\n\r\n"
