@@ -187,7 +187,16 @@ def test_a_structured_stream_is_parsed_as_without_the_hub(stage: Stage, chat: Pa
         Answer(
             body=sse(
                 *(
-                    {**chunk({"content": piece}), "object": "chat.completion.chunk", "id": "c", "created": 1}
+                    {
+                        **chunk(
+                            {"role": "assistant", "content": piece}
+                            if piece == pieces[0]
+                            else {"content": piece}
+                        ),
+                        "object": "chat.completion.chunk",
+                        "id": "c",
+                        "created": 1,
+                    }
                     for piece in pieces
                 ),
                 {**chunk(finish="stop"), "object": "chat.completion.chunk", "id": "c", "created": 1},

@@ -63,6 +63,15 @@ ODD: dict[str, Any] = {  # each says "l"
     "calls object": delta(tool_calls={}),
     "calls of nothing": delta(tool_calls=[None]),
     "function call empty": delta(function_call={}),
+    "function call of nulls": delta(function_call={"name": None, "arguments": None}),
+    "function call of empty texts": delta(function_call={"name": "", "arguments": ""}),
+    "choices object": {**choice(), "choices": choice()["choices"][0]},
+    "message beside the delta": choice(message={"role": "assistant", "content": "all of it"}),
+    "logprobs of an object": choice(logprobs={"content": {}}),
+    "logprobs of a text": choice(logprobs={"content": "l", "refusal": 1}),
+    "unknown list": delta(sources=[{"url": "a"}]),
+    "unknown list of texts": delta(sources=["a"]),
+    "unknown object": delta(vendor={"score": 1}),
     "refusal list": delta(refusal=["a"]),
     "reasoning list": delta(reasoning_content=["a"]),
     "details object": delta(reasoning_details={"type": "x"}),
@@ -73,6 +82,80 @@ ODD: dict[str, Any] = {  # each says "l"
     + json.dumps(choice(), indent=1).replace("\n", "\ndata: ").encode()
     + b"\n\n",
 }
+
+
+ROLES: dict[str, dict[str, Any]] = {  # in the first chunk
+    "none": {},
+    "null": {"role": None},
+    "empty": {"role": ""},
+    "another": {"role": "model"},
+    "the user's": {"role": "user"},
+    "number": {"role": 1},
+    "object": {"role": {"name": "assistant"}},
+}
+HEADER: dict[str, Any] = {
+    "index": 0,
+    "id": "c",
+    "type": "function",
+    "function": {"name": "f", "arguments": ""},
+}
+ARGUMENTS: dict[str, Any] = {"index": 0, "function": {"arguments": '{"a":1}'}}
+
+
+def call(**fields: Any) -> dict[str, Any]:
+    return {**HEADER, "function": {"name": "f", "arguments": '{"a":1}'}, **fields}
+
+
+def call_without(field: str) -> dict[str, Any]:
+    return {name: value for name, value in call().items() if name != field}
+
+
+def parts(*fragments: Any) -> list[Any]:
+    return [[fragment] for fragment in fragments]
+
+
+CALLS: dict[str, list[Any]] = {  # the lists of calls in the chunks of a stream that calls f(a=1)
+    **{f"without {name}": [[call_without(name)]] for name in ("index", "id", "type")},
+    **{f"{name} null": [[call(**{name: None})]] for name in ("index", "id", "type")},
+    "index text": [[call(index="0")]],
+    "index of another": [[call(index=3)]],
+    "type empty": [[call(type="")]],
+    "type in each": parts(HEADER, {**ARGUMENTS, "type": "function"}),
+    "id number": [[call(id=7)]],
+    "without index in parts": parts(
+        {**HEADER, "index": None}, {"function": {"arguments": '{"a":'}}, {"function": {"arguments": "1}"}}
+    ),
+    "nulls in later parts": parts(
+        HEADER, {**ARGUMENTS, "id": None, "type": None, "function": {**ARGUMENTS["function"], "name": None}}
+    ),
+    "empty texts in later parts": parts(
+        HEADER, {**ARGUMENTS, "id": "", "type": "", "function": {**ARGUMENTS["function"], "name": ""}}
+    ),
+    "header in each": parts(
+        {**HEADER, "function": {"name": "f", "arguments": '{"a":'}},
+        {**HEADER, "function": {"name": "f", "arguments": "1}"}},
+    ),
+    "name in the second": parts(
+        {**HEADER, "function": {"name": "", "arguments": ""}},
+        {**ARGUMENTS, "function": {"name": "f", "arguments": '{"a":1}'}},
+    ),
+    "arguments object": [[call(function={"name": "f", "arguments": {"a": 1}})]],
+    "arguments null": parts({**HEADER, "function": {"name": "f", "arguments": None}}, ARGUMENTS),
+    "function null at the end": parts(call(), {"index": 0, "function": None}),
+    "nothing at the end": parts(call(), {"index": 0}),
+    "object": [call()],
+    "null beside it": [[None, call()]],
+}
+
+
+def stream_of_calls(name: str) -> bytes:
+    chunks = [choice(delta={"tool_calls": calls}) for calls in CALLS[name]]
+    begin = choice(delta={"role": "assistant", "content": None})
+    return sse(begin, *chunks, chunk(finish="tool_calls"), AFTER[-1])
+
+
+def stream_of_role(name: str) -> bytes:
+    return sse(choice(delta={**ROLES[name], "content": "Hel"}), *AFTER[-3:])
 
 
 def accumulate(payloads: list[bytes]) -> Any:
@@ -107,6 +190,44 @@ def test_the_accumulator_reads_the_answer_around_odd_frames(name: str, times: in
     assert payloads[-3:] == [payload for _, payload in frames(after)[:-1]]
     images = [image["image_url"] for image in getattr(answer.message, "images", ())]
     assert images == ([IMAGE["image_url"]] * times if name == "content with an image" else [])
+
+
+def relayed(raw: bytes) -> bytes:
+    """What a relay passes on: the same at once and byte by byte."""
+    whole, single = OpenAITap(), OpenAITap()
+    output = whole.feed(raw) + whole.close()
+    assert output == b"".join(single.feed(raw[at : at + 1]) for at in range(len(raw))) + single.close()
+    return output
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_the_accumulator_reads_the_call_in_odd_fragments(name: str) -> None:
+    raw = relayed(stream_of_calls(name))
+    snapshot = accumulate([payload for _, payload in frames(raw) if payload != b"[DONE]"])
+    (answer,) = snapshot.choices
+    (made,) = answer.message.tool_calls
+    assert (made.type, made.function.name, json.loads(made.function.arguments)) == ("function", "f", {"a": 1})
+    assert isinstance(made.id, str)
+    assert (answer.message.role, answer.finish_reason) == ("assistant", "tool_calls")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ROLES)
+def test_an_answer_has_its_role_whatever_the_server_calls_it(name: str) -> None:
+    raw = relayed(stream_of_role(name))
+    snapshot = accumulate([payload for _, payload in frames(raw) if payload != b"[DONE]"])
+    (answer,) = snapshot.choices
+    assert (answer.message.role, answer.message.content) == ("assistant", "Helo")
+
+
+def test_a_function_call_of_the_old_form_keeps_its_bytes() -> None:
+    calls = [{"name": "f", "arguments": ""}, {"arguments": '{"a":'}, {"arguments": "1}"}]
+    begin = choice(delta={"role": "assistant", "content": None})
+    raw = sse(
+        begin, *(choice(delta={"function_call": each}) for each in calls), chunk(finish="function_call")
+    )
+    assert relayed(raw) == raw
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -141,7 +141,8 @@ def test_the_same_payloads_are_passed_on_however_the_stream_is_split(
 
 
 def finishes() -> list[dict[str, Any]]:
-    return [{"index": index, "delta": {}, "finish_reason": "stop"} for index in range(3)]
+    delta = {"role": "assistant"}  # which no other chunk here has
+    return [{"index": index, "delta": delta, "finish_reason": "stop"} for index in range(3)]
 
 
 # ---- the end --------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ def test_done_after_calls_without_a_finish_reason_finishes_with_them() -> None:
     call = {"index": 0, "id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     tap, output = relay(sse(chunk({"tool_calls": [call]})))
     assert (tap.done, tap.finish_reason) == (True, "tool_calls")
-    assert msgspec.json.decode(output[1][1]) == chunk(finish="tool_calls")
+    assert msgspec.json.decode(output[1][1]) == chunk({"role": "assistant"}, finish="tool_calls")
 
 
 @pytest.mark.parametrize("chunks", [[], [chunk({"role": "assistant", "content": ""})]])
@@ -240,7 +241,7 @@ def test_every_choice_gets_a_finish_reason() -> None:
     talk = [say(0), say(1), say(1, "length"), say(0), say(2)]
     tap, output = relay(sse(*talk, say(0, "stop")))
     assert (tap.done, tap.finish_reason, len(output)) == (True, "length", 8)
-    added = {"index": 2, "delta": {}, "finish_reason": "stop"}
+    added = {"index": 2, "delta": {"role": "assistant"}, "finish_reason": "stop"}
     assert msgspec.json.decode(output[6][1]) == {**HEAD, "choices": [added]}
     assert failed(relay(sse(*talk, say(0, "stop"), done=False))[0]).message == CUT
     tap, output = relay(sse(*talk, say(0, "stop"), say(2, "stop")))

@@ -31,6 +31,7 @@ class OpenAIToolCallDelta(msgspec.Struct, gc=False):
     function: OpenAIFunctionCall | None = None
     custom: Any = None
     extra_content: Any = None
+    type: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class OpenAIDelta(msgspec.Struct, gc=False):
@@ -116,15 +117,21 @@ def lenient_chunk(value: Mapping[str, Any]) -> OpenAIChunk:
 
     Lone surrogates stay in streamed texts, where the other half may follow; elsewhere they are replaced.
     """
-    choices = value.get("choices")
+    choices = list_choices(value)
     return OpenAIChunk(
-        choices=[_lenient_choice(choice) for choice in _objects(choices)]
-        if isinstance(choices, list)
-        else None,
+        choices=None if choices is None else [_lenient_choice(choice) for choice in _objects(choices)],
         model=as_text(replace_surrogates(value.get("model"))),
         usage=value.get("usage"),
         **{name: replace_surrogates(value.get(name)) for name in _TOP_LEVEL_FIELDS},
     )
+
+
+def list_choices(chunk: Mapping[str, Any]) -> list[Any] | None:
+    """Return the choices of a chunk, also of one that has its only choice without a list."""
+    choices = chunk.get("choices")
+    if isinstance(choices, Mapping):
+        return [choices]
+    return choices if isinstance(choices, list) else None
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
@@ -180,6 +187,7 @@ def lenient_tool_call(value: Mapping[str, Any]) -> OpenAIToolCallDelta:
         function=lenient_function(value.get("function")),
         custom=replace_surrogates(value.get("custom")),
         extra_content=replace_surrogates(value.get("extra_content")),
+        type=as_text(value["type"]) if "type" in value else msgspec.UNSET,
     )
 
 

@@ -5,14 +5,16 @@ Source: wire notes on providers, §3 and §4.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
 from dragoman.json_text import DECODE_ERRORS, decode_fields, decode_json, decode_typed
 from dragoman.large_json import LARGE
-from dragoman.wire.json_codec import parse_lenient_json
-from dragoman.wire.openai.repair import encode_repaired, repair_document
+from dragoman.wire.json_codec import compact_json, parse_lenient_json
+from dragoman.wire.openai.chunk import as_integer
+from dragoman.wire.openai.repair import encode_repaired, find_delta, objects_in, repair_content
 from dragoman.wire.openai.usage import OpenAIUsage, read_standard_usage, read_usage
 from dragoman.wire.provider_errors import (
     EMPTY_VALUES,
@@ -22,6 +24,8 @@ from dragoman.wire.provider_errors import (
     provider_error,
 )
 from dragoman.wire.tap import AnswerDefaults, AnswerSummary
+
+DOCUMENT = "chat.completion"
 
 
 class OpenAICompletionFunction(msgspec.Struct, gc=False):
@@ -138,3 +142,53 @@ def read_document(raw: bytes, required_field: str) -> dict[str, Any]:
     if isinstance(value, dict) and value.get(required_field) and not value.get("error"):
         return value
     raise provider_error(find_error(value) or f"the answer has no {required_field}")
+
+
+def repair_document(document: Mapping[str, Any], defaults: AnswerDefaults) -> dict[str, Any]:
+    """Return a whole answer as the SDKs expect it; equal to the document if nothing is wrong with it."""
+    created = as_integer(document.get("created"))
+    choices = document.get("choices")
+    return {
+        **document,
+        "id": document["id"] if isinstance(document.get("id"), str) else defaults.id,
+        "object": DOCUMENT,
+        "created": defaults.created if created is None else created,
+        "model": document["model"] if isinstance(document.get("model"), str) else defaults.model,
+        "choices": [
+            _repair_document_choice(choice, position, defaults=defaults)
+            for position, choice in enumerate(objects_in(choices))
+        ],
+    }
+
+
+def _repair_document_choice(
+    choice: Mapping[str, Any], position: int, *, defaults: AnswerDefaults
+) -> dict[str, Any]:
+    index = as_integer(choice.get("index"))
+    message = dict(find_delta(choice, is_first=True))
+    message |= repair_content(message)
+    if message.get("tool_calls") is not None:
+        message["tool_calls"] = _repair_document_calls(message["tool_calls"], defaults)
+    reason = choice.get("finish_reason")
+    if not isinstance(reason, str) or not reason:
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+    return {
+        **{name: value for name, value in choice.items() if name != "delta"},
+        "index": position if index is None else index,
+        "message": {"role": "assistant", "content": None, **message},
+        "finish_reason": reason,
+    }
+
+
+def _repair_document_calls(value: Any, defaults: AnswerDefaults) -> list[dict[str, Any]]:
+    calls = []
+    for call in objects_in([value] if isinstance(value, Mapping) else value):
+        repaired = {"type": "function", **{name: field for name, field in call.items() if name != "index"}}
+        if not isinstance(call.get("id"), str) or not call["id"]:
+            repaired["id"] = defaults.new_id()
+        function = call.get("function")
+        if isinstance(function, Mapping) and not isinstance(function.get("arguments"), str):
+            arguments = function.get("arguments") or {}
+            repaired["function"] = {**function, "arguments": compact_json(arguments)}
+        calls.append(repaired)
+    return calls

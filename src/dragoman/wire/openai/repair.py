@@ -1,8 +1,9 @@
-"""Repair chunks and documents of a relayed answer that OpenAI's SDKs cannot read.
+"""Repair chunks of a relayed answer that OpenAI's SDKs cannot read.
 
 The SDKs build an answer by adding up its chunks. They skip a chunk with another `object`, and fail at, or
-misread, an index that is missing, a `delta` of null, content that is a list, and calls whose id or name
-comes with each fragment. Only such chunks are written anew. Source: wire notes on providers, §4.2 to §4.4.
+misread, an index that is missing, a `delta` of null, content that is a list, calls whose id or name comes
+with each fragment, calls without a type, and an answer without a role. Only such chunks are written anew.
+Source: wire notes on providers, §4.2 to §4.4.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import msgspec
 
 from dragoman.events import Event, ToolInputDelta, ToolInputStart
 from dragoman.json_text import DECODE_ERRORS, is_well_formed, replace_surrogates
-from dragoman.wire.json_codec import as_text, compact_json, encode_document
-from dragoman.wire.openai.chunk import OpenAIToolCallDelta, as_integer, lenient_tool_call
+from dragoman.wire.json_codec import as_text, encode_document
+from dragoman.wire.openai.chunk import OpenAIToolCallDelta, as_integer, lenient_tool_call, list_choices
 from dragoman.wire.openai.event_builder import tool_call_fragment
 from dragoman.wire.openai.usage import has_counts
 from dragoman.wire.tap import AnswerDefaults
@@ -25,8 +26,8 @@ from dragoman.wire.tool_calls import ArgumentsCompleteness, ToolCallAssembler
 
 MAX_INDEX = 4096  # of an entry in a list; beyond, the server does not number them
 CHUNK = "chat.completion.chunk"
-DOCUMENT = "chat.completion"
 _TEXTS = ("reasoning_content", "reasoning", "refusal")
+_CALL_TYPES = ("function", "custom")
 _LISTS = ("reasoning_details", "thinking_blocks", "annotations", "images")
 _MERGED_LISTS = ("reasoning_details", "thinking_blocks")  # entries of one type in a row are one entry
 
@@ -56,9 +57,13 @@ class ChunkRepair:
         """Return whether the SDKs read the calls of a delta right; False if it must be repaired."""
         return self._choice(index).accept(fragments)
 
-    def accept_role(self, index: int) -> bool:
-        """Return whether a choice has had no role; the SDKs would add them up."""
-        return self._choice(index).accept_role()
+    def accept_role(self, index: int, role: str) -> bool:
+        """Return whether this is a choice's first role, and the right one; the SDKs would add them up."""
+        return self._choice(index).accept_role(role)
+
+    def accept_function_call(self, index: int, value: Any) -> bool:
+        """Return whether the SDKs can add a function call of the old form to the earlier ones."""
+        return self._choice(index).accept_function_call(value)
 
     def accept_list(self, index: int, name: str, *, entries: Sequence[Any]) -> bool:
         """Return whether the SDKs can add a list of a delta to the earlier ones."""
@@ -66,21 +71,21 @@ class ChunkRepair:
 
     def repair(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
         """Return the chunk as the SDKs expect it; equal to the chunk if nothing is wrong with it."""
-        choices = chunk.get("choices")
         usage = self._repair_usage(chunk)
         repaired = {
             **chunk,
             **self._repair_head(chunk),
             "choices": [
                 self._repair_choice(choice, position)
-                for position, choice in enumerate(_objects(choices) if isinstance(choices, list) else ())
+                for position, choice in enumerate(objects_in(list_choices(chunk)))
             ],
         }
         return repaired if usage is None else {**repaired, "usage": usage}
 
     def accept_finish(self, index: int) -> bool:
-        """Return whether a choice may end with a chunk that has nothing else: no part of a call waits."""
-        return not self._choice(index).reassembles
+        """Return whether a choice may end with a chunk that adds nothing: no role and no part of a call."""
+        state = self._choice(index)
+        return state.has_role and not state.reassembles
 
     def finish(self, indexes: Iterable[int]) -> dict[str, Any]:
         """Return the chunk that ends choices for which the server has sent no finish reason."""
@@ -91,7 +96,7 @@ class ChunkRepair:
             choices.append(
                 {
                     "index": index,
-                    "delta": {"tool_calls": fragments} if fragments else {},
+                    "delta": state.add_role({"tool_calls": fragments} if fragments else {}),
                     "finish_reason": "tool_calls" if state.has_calls else "stop",
                 }
             )
@@ -128,12 +133,18 @@ class ChunkRepair:
         state = self._choice(index)
         reason = choice.get("finish_reason")
         finish_reason = reason if isinstance(reason, str) and reason else None
-        delta = state.repair_delta(_find_delta(choice, is_first=not state.started))
+        delta = state.repair_delta(find_delta(choice, is_first=not state.started))
         if finish_reason is not None and (fragments := state.flush()):
             delta["tool_calls"] = [*delta.get("tool_calls", ()), *fragments]
+        if finish_reason is not None:
+            delta = state.add_role(delta)
         state.started = state.started or bool(delta.keys() - {"role"})
         repaired = {**choice, "index": index, "delta": delta, "finish_reason": finish_reason}
-        if not isinstance(choice.get("logprobs"), Mapping | None):
+        repaired.pop("message", None)  # OpenAI's library for Node would take it for the answer so far
+        logprobs = choice.get("logprobs")
+        if isinstance(logprobs, Mapping):
+            repaired["logprobs"] = _repair_logprobs(logprobs)
+        elif logprobs is not None:
             del repaired["logprobs"]
         return repaired
 
@@ -145,7 +156,8 @@ class _ChoiceState:
         self.accepted: set[str] = set()  # fields of the current delta
         self.started = False
         self.has_calls = False
-        self._has_role = False
+        self.has_role = False
+        self._function_name = ""  # of a function call of the old form
         self._defaults = defaults
         self._ids: set[str] = set()  # of the calls
         self._names: list[str] = []  # of the calls, by index
@@ -161,17 +173,45 @@ class _ChoiceState:
         """Whether the calls are assembled, since a fragment had to be repaired."""
         return self._assembler is not None
 
-    def accept_role(self) -> bool:
-        """Whether this is the first role of the choice."""
-        is_first, self._has_role = not self._has_role, True
-        if is_first:
-            self.accepted.add("role")
-        return is_first
+    def accept_role(self, role: str) -> bool:
+        """Whether this is the first role of the choice, and the role of answers."""
+        if self.has_role or role != "assistant":
+            return False
+        self.has_role = True
+        self.accepted.add("role")
+        return True
 
-    def _without_repeated_role(self, delta: Mapping[str, Any]) -> Mapping[str, Any]:
-        if delta.get("role") is None or "role" in self.accepted or self.accept_role():
-            return delta
-        return {name: value for name, value in delta.items() if name != "role"}
+    def add_role(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """Return the last delta of the choice, with a role if none has come before."""
+        is_last_chance, self.has_role = not self.has_role, True
+        return {**delta, "role": "assistant"} if is_last_chance else delta
+
+    def _repair_role(self, delta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the delta with its role if this is the first one, which is always the assistant's."""
+        if delta.get("role") is None or "role" in self.accepted:
+            return {**delta}
+        return self.add_role({name: value for name, value in delta.items() if name != "role"})
+
+    def accept_function_call(self, value: Any) -> bool:
+        """Whether this begins a function call of the old form, or continues it."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("arguments"), str):
+            return False
+        name = value.get("name", "") if self._function_name == "" else ""
+        if not isinstance(name, str) or ("name" in value) == bool(self._function_name):
+            return False
+        self._function_name = self._function_name or name
+        if self._function_name:
+            self.accepted.add("function_call")
+        return bool(self._function_name)
+
+    def _repair_function_call(self, value: Any) -> dict[str, Any] | None:
+        """Return a function call of the old form; None for one without a name and arguments."""
+        fields = value if isinstance(value, Mapping) else {}
+        name, arguments = as_text(fields.get("name")), as_text(fields.get("arguments"))
+        if not self._function_name and name:
+            self._function_name = name
+            return {"name": name, "arguments": arguments or ""}
+        return {"arguments": arguments} if arguments and self._function_name else None
 
     def accept(self, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
         """Whether these fragments continue the calls in OpenAI's own form."""
@@ -190,6 +230,8 @@ class _ChoiceState:
         name = (function.name if function is not None else None) or ""
         arguments = function.arguments if function is not None else None
         if index is None or not 0 <= index <= len(self._names) or isinstance(arguments, dict):
+            return False
+        if not _has_type(fragment, is_first=index == len(self._names)):
             return False
         if index == len(self._names):
             if not fragment.id or fragment.id in self._ids or not (name or fragment.custom):
@@ -245,17 +287,16 @@ class _ChoiceState:
 
     def repair_delta(self, delta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the delta in OpenAI's own form."""
-        repaired = {**self._without_repeated_role(delta), **_repair_content(delta)}
+        repaired = {**self._repair_role(delta), **repair_content(delta)}
+        if "function_call" in delta and "function_call" not in self.accepted:
+            repaired["function_call"] = self._repair_function_call(delta["function_call"])
         for name in ("content", *_TEXTS):
             text = as_text(repaired.get(name))
             if text is not None:
                 repaired[name] = self._joiners.setdefault(name, SurrogateJoiner()).join(text)
-        for name in _LISTS:
-            entries = repaired.get(name)
-            if name in self.accepted or not isinstance(entries, list):
-                continue
-            if not self.accept_list(name, entries):
-                repaired[name] = [self._with_index(name, entry) for entry in _objects(entries)]
+        for name, entries in repaired.items():
+            if name not in self.accepted and _is_merged_list(name, entries):
+                repaired[name] = self._repair_list(name, entries)
         if delta.get("tool_calls") is not None and "tool_calls" not in self.accepted:
             fragments = self._repair_calls(delta["tool_calls"])
             if fragments:
@@ -263,6 +304,11 @@ class _ChoiceState:
             else:
                 del repaired["tool_calls"]
         return repaired
+
+    def _repair_list(self, name: str, entries: Sequence[Any]) -> Sequence[Any]:
+        if self.accept_list(name, entries):
+            return entries
+        return [self._with_index(name, entry) for entry in objects_in(entries)]
 
     def _with_index(self, name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         types = self._entries.setdefault(name, [])
@@ -275,7 +321,7 @@ class _ChoiceState:
         return {**entry, "index": index}
 
     def _repair_calls(self, value: Any) -> list[dict[str, Any]]:
-        calls = _objects([value] if isinstance(value, Mapping) else value)
+        calls = objects_in([value] if isinstance(value, Mapping) else value)
         fragments = list(map(lenient_tool_call, calls))
         if not all(map(_has_plain_arguments, calls)):
             self.has_calls = True
@@ -318,57 +364,7 @@ class _ChoiceState:
         return fragments
 
 
-def repair_document(document: Mapping[str, Any], defaults: AnswerDefaults) -> dict[str, Any]:
-    """Return a whole answer as the SDKs expect it; equal to the document if nothing is wrong with it."""
-    created = as_integer(document.get("created"))
-    choices = document.get("choices")
-    return {
-        **document,
-        "id": document["id"] if isinstance(document.get("id"), str) else defaults.id,
-        "object": DOCUMENT,
-        "created": defaults.created if created is None else created,
-        "model": document["model"] if isinstance(document.get("model"), str) else defaults.model,
-        "choices": [
-            _repair_document_choice(choice, position, defaults=defaults)
-            for position, choice in enumerate(_objects(choices))
-        ],
-    }
-
-
-def _repair_document_choice(
-    choice: Mapping[str, Any], position: int, *, defaults: AnswerDefaults
-) -> dict[str, Any]:
-    index = as_integer(choice.get("index"))
-    message = dict(_find_delta(choice, is_first=True))
-    message |= _repair_content(message)
-    if message.get("tool_calls") is not None:
-        message["tool_calls"] = _repair_document_calls(message["tool_calls"], defaults)
-    reason = choice.get("finish_reason")
-    if not isinstance(reason, str) or not reason:
-        reason = "tool_calls" if message.get("tool_calls") else "stop"
-    return {
-        **{name: value for name, value in choice.items() if name != "delta"},
-        "index": position if index is None else index,
-        "message": {"role": "assistant", "content": None, **message},
-        "finish_reason": reason,
-    }
-
-
-def _repair_document_calls(value: Any, defaults: AnswerDefaults) -> list[dict[str, Any]]:
-    calls = []
-    for call in _objects([value] if isinstance(value, Mapping) else value):
-        repaired = {"type": "function", **{name: field for name, field in call.items() if name != "index"}}
-        if not isinstance(call.get("id"), str) or not call["id"]:
-            repaired["id"] = defaults.new_id()
-        function = call.get("function")
-        if isinstance(function, Mapping) and not isinstance(function.get("arguments"), str):
-            arguments = function.get("arguments") or {}
-            repaired["function"] = {**function, "arguments": compact_json(arguments)}
-        calls.append(repaired)
-    return calls
-
-
-def _find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, Any]:
+def find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, Any]:
     """The delta of a choice; a first chunk may have the whole message instead, or only its text."""
     delta, message, text = choice.get("delta"), choice.get("message"), choice.get("text")
     if isinstance(delta, Mapping) and (delta or not is_first):
@@ -377,18 +373,45 @@ def _find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, An
         calls = message.get("tool_calls")
         if not isinstance(calls, list):
             return message
-        numbered = [{"index": index, **call} for index, call in enumerate(_objects(calls))]
+        numbered = [{"index": index, **call} for index, call in enumerate(objects_in(calls))]
         return {**message, "tool_calls": numbered}
     return {"content": text} if isinstance(text, str) else {}
 
 
+def _has_type(fragment: OpenAIToolCallDelta, *, is_first: bool) -> bool:
+    """Return whether the first fragment of a call has a type, and later ones have no other; and whether it
+    has a part of the call.
+    """
+    if fragment.function is None and not fragment.custom:
+        return False
+    return fragment.type in _CALL_TYPES or (fragment.type is msgspec.UNSET and not is_first)
+
+
+def _is_merged_list(name: str, value: Any) -> bool:
+    """Return whether the SDKs merge the entries of a list of a delta by their indexes."""
+    if not isinstance(value, list) or name in ("content", "tool_calls"):
+        return False
+    return name in _LISTS or any(isinstance(entry, Mapping) for entry in value)
+
+
+def _repair_logprobs(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log probabilities without what the SDKs cannot iterate over."""
+    return {
+        name: entries
+        for name, entries in value.items()
+        if name not in ("content", "refusal") or isinstance(entries, list | None)
+    }
+
+
 def _has_plain_arguments(call: Mapping[str, Any]) -> bool:
+    if not isinstance(call.get("id"), str | None):
+        return False
     function = call.get("function")
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     return arguments is None or (isinstance(arguments, str) and is_well_formed(arguments))
 
 
-def _repair_content(delta: Mapping[str, Any]) -> dict[str, Any]:
+def repair_content(delta: Mapping[str, Any]) -> dict[str, Any]:
     """Split content that is a list, or of another type, into text, reasoning, refusal and images."""
     content = delta.get("content")
     if content is None or isinstance(content, str):
@@ -409,13 +432,14 @@ def _repair_content(delta: Mapping[str, Any]) -> dict[str, Any]:
             texts.append(as_text(part) or "")
     fields: dict[str, Any] = {"content": "".join(texts) if texts or not (reasoning or images) else None}
     if images:
-        fields["images"] = [*_objects(delta.get("images")), *images]
+        fields["images"] = [*objects_in(delta.get("images")), *images]
     if reasoning:
         fields["reasoning_content"] = "".join(reasoning)
     return {**fields, "refusal": "".join(refusals)} if refusals else fields
 
 
-def _objects(value: Any) -> list[Mapping[str, Any]]:
+def objects_in(value: Any) -> list[Mapping[str, Any]]:
+    """Return the objects of a list; none of anything else."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 

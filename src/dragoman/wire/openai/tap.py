@@ -35,6 +35,7 @@ from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerDefaults, RelayFrameReader, join_frames
 
 _DONE = b"[DONE]"
+_LIST = b"[{"  # the beginning of a list of objects
 _ROLE = b'"role":"assistant",'  # as vendors write it that repeat it
 
 
@@ -51,6 +52,7 @@ class OpenAITapDelta(msgspec.Struct, gc=False):
     thinking_blocks: list[Any] | None = None
     annotations: list[Any] | None = None
     images: list[Any] | None = None
+    function_call: Any = None
 
 
 class OpenAITapChoice(msgspec.Struct, gc=False):
@@ -60,6 +62,7 @@ class OpenAITapChoice(msgspec.Struct, gc=False):
     delta: OpenAITapDelta
     finish_reason: str | None = None
     logprobs: dict[str, msgspec.Raw] | None = None
+    message: Any = None
     error: Any = None
 
 
@@ -178,15 +181,17 @@ class OpenAITap:
         return encode_repaired(chunk)
 
     def _inspect(self, frames: Sequence[bytes], *, last: bool) -> Sequence[bytes]:
+        lines = b"\n".join(frames)
         try:
-            chunks_read = _decoder.decode_lines(b"\n".join(frames))
+            chunks_read = _decoder.decode_lines(lines)
         except DECODE_ERRORS:
             chunks_read = []
         if len(chunks_read) != len(frames):
             return self._inspect_each(frames, last=last)
         changed_frames: dict[int, Sequence[bytes]] = {}
+        may_have_lists = lines.count(_LIST) > len(frames)
         for index, chunk in enumerate(chunks_read):
-            if self._count_delta(chunk):
+            if self._count_delta(chunk, frames[index] if may_have_lists else b""):
                 continue
             passed_frames = self._pass_chunk(chunk, frames[index])
             if passed_frames is None:
@@ -210,7 +215,7 @@ class OpenAITap:
             return ()
         self._repair.begin_chunk()
         short_frame = self._drop_repeated_role(chunk, frame)
-        if short_frame is not None and self._is_regular(chunk):
+        if short_frame is not None and self._is_regular(chunk) and not has_unknown_lists(chunk, frame):
             return (short_frame,)
         return self._repair_frame([msgspec.json.decode(frame)], frame)
 
@@ -219,7 +224,7 @@ class OpenAITap:
         repeated = [
             choice
             for choice in chunk.choices
-            if choice.delta.role is not None and not self._repair.accept_role(choice.index)
+            if choice.delta.role is not None and not self._repair.accept_role(choice.index, choice.delta.role)
         ]
         if not repeated:
             return frame
@@ -227,14 +232,19 @@ class OpenAITap:
             return frame.replace(_ROLE, b"", 1)
         return None
 
-    def _count_delta(self, chunk: OpenAITapChunk) -> bool:
-        """Count a chunk that has only a delta, as most have; False for any other."""
+    def _count_delta(self, chunk: OpenAITapChunk, frame: bytes) -> bool:
+        """Count a chunk that has only a delta, as most have; False for any other.
+
+        `frame` is empty if it cannot have unknown lists.
+        """
         choices = chunk.choices
         if not choices or len(choices) != 1 or chunk.usage is not None or chunk.error is not None:
             return False
         choice = choices[0]
         delta = choice.delta
         if choice.finish_reason is not None or choice.error is not None or choice.index:
+            return False
+        if choice.message is not None or (choice.logprobs is not None and not has_readable_logprobs(choice)):
             return False
         if 0 not in self._unfinished_choices or chunk.x_groq is not None or self._repair.usage is not None:
             return False
@@ -245,6 +255,8 @@ class OpenAITap:
             or delta.thinking_blocks is not None
             or delta.annotations is not None
             or delta.images is not None
+            or delta.function_call is not None
+            or (frame and has_unknown_lists(chunk, frame))
         ):
             return False
         self.text_length += len(delta.content) if delta.content else delta_length(delta)
@@ -259,16 +271,22 @@ class OpenAITap:
             isinstance(chunk.x_groq, dict) and has_counts(chunk.x_groq.get("usage"))
         ):
             return False
-        for choice in chunk.choices:
-            if choice.finish_reason and not repair.accept_finish(choice.index):
+        return all(map(self._is_regular_choice, chunk.choices))
+
+    def _is_regular_choice(self, choice: OpenAITapChoice) -> bool:
+        repair, index, delta = self._repair, choice.index, choice.delta
+        if choice.message is not None or not has_readable_logprobs(choice):
+            return False
+        if choice.finish_reason and not repair.accept_finish(index):
+            return False
+        if delta.tool_calls is not None and not repair.accept_calls(index, delta.tool_calls):
+            return False
+        if delta.function_call is not None and not repair.accept_function_call(index, delta.function_call):
+            return False
+        for name in _LISTS:
+            entries = getattr(delta, name)
+            if entries and not repair.accept_list(index, name, entries=entries):
                 return False
-            calls = choice.delta.tool_calls
-            if calls is not None and not repair.accept_calls(choice.index, calls):
-                return False
-            for name in _LISTS:
-                entries = getattr(choice.delta, name)
-                if entries and not repair.accept_list(choice.index, name, entries=entries):
-                    return False
         return True
 
     def _repair_frame(self, values: Sequence[dict[str, Any]], frame: bytes) -> Sequence[bytes]:
@@ -359,6 +377,31 @@ class OpenAITap:
             self._finished_choices.add(index)
         elif index not in self._finished_choices:
             self._unfinished_choices.add(index)
+
+
+def has_readable_logprobs(choice: OpenAITapChoice) -> bool:
+    """Return whether the SDKs can add up the log probabilities of a choice."""
+    logprobs = choice.logprobs
+    if logprobs is None:
+        return True
+    return all(bytes(logprobs.get(name, b"n"))[:1] in (b"[", b"n") for name in ("content", "refusal"))
+
+
+def has_unknown_lists(chunk: OpenAITapChunk, frame: bytes) -> bool:
+    """Return whether a frame may have lists of objects besides its choices, their logprobs and known lists.
+
+    The SDKs merge the entries of any list of a delta by their indexes.
+    """
+    others = frame.count(_LIST) - 1
+    if others < 1:
+        return False
+    for choice in chunk.choices:
+        if choice.logprobs:
+            return False
+        delta = choice.delta
+        others -= bool(delta.tool_calls) + bool(delta.reasoning_details) + bool(delta.thinking_blocks)
+        others -= bool(delta.annotations) + bool(delta.images)
+    return others > 0
 
 
 def delta_length(delta: OpenAITapDelta) -> int:
