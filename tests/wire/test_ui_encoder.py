@@ -70,9 +70,14 @@ def test_an_event_is_encoded_without_extra_keys(
 
 
 def test_events_and_fields_unknown_to_v6_clients_are_omitted() -> None:
-    news: list[e.Event] = [e.ToolApprovalResponse("p", approved=True), e.ResetStep()]
+    news: list[e.Event] = [e.ToolApprovalResponse("p", approved=True)]
     assert frames(news) == []
-    assert [frame["type"] for frame in frames(news, sdk=7)] == ["tool-approval-response", "reset-step"]
+    assert [frame["type"] for frame in frames(news, sdk=7)] == ["tool-approval-response"]
+
+
+def test_a_step_that_is_withdrawn_is_one_of_its_own_for_v6_clients() -> None:
+    assert [frame["type"] for frame in frames([e.ResetStep()])] == ["finish-step", "start-step"]
+    assert frames([e.ResetStep()], sdk=7) == [{"type": "reset-step"}]
 
 
 def test_keys_that_break_the_client_are_removed_at_any_depth() -> None:

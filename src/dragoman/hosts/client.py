@@ -17,8 +17,8 @@ from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.store.hosts import HostRecord, HostRepository
 
-KEEP_ALIVE = 5.0  # seconds without output after which a host sends an empty line in a streamed response
-TIMEOUTS = Timeouts(connect=5.0, first_byte=30.0, idle=3 * KEEP_ALIVE)
+KEEP_ALIVE = 2.0  # seconds without output after which a host sends an empty line in a streamed response
+TIMEOUTS = Timeouts(connect=5.0, first_byte=30.0, idle=15.0)
 MAX_RESPONSE = 64_000_000  # bytes
 MAX_ERROR = 65_536
 URL_HINT = "hosts call each other over HTTP: set `hosts.listen` or `hosts.url` in its dragoman.yaml"

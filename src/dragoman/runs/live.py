@@ -83,6 +83,16 @@ class LiveTail:
         self.is_paused = False
         self._hand_out(batch)
 
+    def withdraw(self, batch: Batch) -> None:
+        """Fold a batch that may drop parts, and hand it to all followers behind all that came before it.
+
+        Their positions in the fold are no longer valid then, so those that are behind get the difference now.
+        """
+        for follower in self._followers:
+            follower.take_everything()
+        self.fold.add(batch)
+        self._hand_out(batch)
+
     def _hand_out(self, batch: Batch) -> None:
         self.has_started = True
         for follower in self._followers:
@@ -194,10 +204,21 @@ class Follower:
             self.batch = [*(self.batch or ()), *events_since(tail.fold, position)]
             self.position = None
 
+    def take_everything(self) -> None:
+        """Take all that the fold has grown by since `position`, however long it is."""
+        if self.rest is not None:
+            self.batch = [*(event for piece in self.rest for event in piece), *(self.batch or ())]
+            self.rest = None
+        if self.position is not None:
+            self.batch = [*(self.batch or ()), *events_since(self._tail.fold, self.position)]
+            self.position = None
+
     def _catch_up(self) -> Batch | None:
         """Return what the fold has grown by since `position`; None while its end may not be shown."""
         tail, position = self._tail, self.position
         if position is None or tail.is_paused or not tail.has_started:
+            return None
+        if position.builders > len(tail.fold.builders):  # the copy of a run that is still being replayed
             return None
         self.position = None
         self._rest_size = tail.fold.size - self.seen

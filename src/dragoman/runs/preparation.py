@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
 
 from dragoman.agent.approvals import (
+    WITHDRAWN,
     ApprovalAnswer,
     pending_questions,
     question_answer,
@@ -15,19 +20,23 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
+from dragoman.errors import DragomanError, NotFound
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, ToolPart
+from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.runs.active_run import ActiveRun
 from dragoman.runs.plan import RunPlan, is_repeat
 from dragoman.runs.repeats import missed_position
-from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
+from dragoman.store.store import Store
 from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
+
+log = logging.getLogger(__name__)
 
 
 def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ...] = ()) -> ChatRequest:
@@ -71,13 +80,13 @@ def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
     return asyncio.get_running_loop().time() + agent.timeout - (time.time() - row.started_at)
 
 
-def continued_position(action: ContinueAnswer, run: HubRun) -> FoldPosition | None:
+def continued_position(action: ContinueAnswer, run: ActiveRun) -> FoldPosition | None:
     """Return what a client has of an answer that goes on after a crash, if its request began the run before.
 
     The run itself no longer knows for which request it was begun.
     """
-    message = run.fold.message()
-    if run.action is not None or action.message_id != message.id or not is_repeat(action, message):
+    message = run.message()
+    if run.action_hash is not None or action.message_id != message.id or not is_repeat(action, message):
         return None
     return missed_position(action, message)
 
@@ -116,3 +125,19 @@ async def record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by
         return event
     stored = await toolbox.answer_approval(answer.id, approved=answer.approved, by=by, reason=answer.text)
     return response_event(stored_answer(stored), run_plan.assistant.parts)
+
+
+async def withdraw_requests(
+    run_plan: RunPlan, session_id: str, *, toolbox: Toolbox, identity: Identity, store: Store
+) -> None:
+    """Decline the requests that the run passes over: in the store, and in the messages that show them."""
+    by = replace(identity, scopes=frozenset({"admin"}))  # whoever else may answer them
+    try:
+        for approval_id in run_plan.withdrawn:
+            with suppress(NotFound):
+                await toolbox.answer_approval(approval_id, approved=False, by=by, reason=WITHDRAWN)
+        for message in run_plan.declined:
+            parts = [(index, encode_part(part)) for index, part in enumerate(message.parts)]
+            await store.write(store.messages.write_parts_job(session_id, message.id, changed=parts))
+    except DragomanError:
+        log.exception("could not withdraw the approval requests that session %s passes over", session_id)

@@ -5,33 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
 from weakref import WeakValueDictionary
 
-import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.payment import Billing
 from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.approvals import (
-    WITHDRAWN,
     stored_answer,
 )
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import DragomanError, Forbidden, NotFound, RunActive, Unauthorized, Unavailable
+from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, encode_part
+from dragoman.messages import Message
 from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
+from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
-from dragoman.runs.live import Follower
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash, remaining_budget
 from dragoman.runs.preparation import (
     continuation,
@@ -42,7 +40,9 @@ from dragoman.runs.preparation import (
     new_session,
     store_answers,
     with_inputs,
+    withdraw_requests,
 )
+from dragoman.runs.remote import RemoteRuns
 from dragoman.runs.repeats import (
     StoredAnswer,
     awaits_client_output,
@@ -81,27 +81,6 @@ class ToolboxFactory(Protocol):
     ) -> Toolbox: ...
 
 
-class StartedRun(msgspec.Struct, frozen=True):
-    """The run of a request: new, or that of an earlier request that was the same.
-
-    `replay`: what is sent of the part that is over: nothing, the whole `message`, what this `run` added, or
-    what is behind a position.
-    """
-
-    run: HubRun
-    replay: Literal["message", "run"] | FoldPosition | None = None
-
-    def follow(self) -> Follower:
-        """Follow the run."""
-        match self.replay:
-            case "run":
-                return self.run.follow_from_start()
-            case FoldPosition():
-                return self.run.follow(replay=True, position=self.replay)
-            case _:
-                return self.run.follow(replay=self.replay is not None)
-
-
 class RunRegistry:
     """All runs of this process."""
 
@@ -130,6 +109,8 @@ class RunRegistry:
         self._session_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
         self.subagent_answers = store.subagent_answers
+        self.remote: RemoteRuns | None = None
+        """The runs of other hosts; None when none shares the database."""
         self.recovery = CrashRecovery(store, self, runs=cut_off)
         """The runs that a crash cut off, and that have not gone on yet."""
 
@@ -137,10 +118,31 @@ class RunRegistry:
         """Return the active run of the session."""
         return self._active.get(session_id)
 
-    async def find_active(self, session_id: str) -> HubRun | None:
-        """Return the active run of the session; one that a crash cut off goes on first."""
+    async def find_active(self, session_id: str) -> ActiveRun | None:
+        """Return the active run of the session, wherever it is; one that a crash cut off goes on first.
+
+        Raises HostUnreachable or Unavailable when the other host does not answer.
+        """
         await self.recovery.settle(session_id)
-        return self._active.get(session_id)
+        return await self._find_run(session_id)
+
+    async def _find_run(self, session_id: str) -> ActiveRun | None:
+        run = self._active.get(session_id)
+        return run if run is not None or self.remote is None else await self.remote.find(session_id)
+
+    async def is_running(self, session_id: str) -> bool:
+        """Return whether the session has an active run, here or at another host."""
+        if session_id in self._active:
+            return True
+        return self.remote is not None and await self.remote.has_run(session_id)
+
+    async def current_message(self, session_id: str) -> Message | None:
+        """Return the message that the session's run is writing; None without one, or if its host is mute."""
+        await self.recovery.settle(session_id)
+        run = self._active.get(session_id)
+        if run is None and self.remote is not None:
+            return await self.remote.read_message(session_id)
+        return None if run is None else run.message()
 
     def get(self, run_id: str) -> HubRun | None:
         """Return the active run of this id."""
@@ -158,11 +160,21 @@ class RunRegistry:
         message = await self._store.messages.get(session_id, run.message_id)
         if message is None or run.status == "running":
             return None
-        if awaits_client_output(message):
-            if session_id not in self._undelivered:
-                return None
-            self._undelivered.discard(session_id)
+        if awaits_client_output(message) and not await self._take_undelivered(run):
+            return None
         return StoredAnswer(run.id, message, error=run.error)
+
+    async def _take_undelivered(self, run: rows.RunRecord) -> bool:
+        """Return, once, whether nobody has seen the end of a session's last run: its host knows."""
+        if self.remote is not None and run.host not in (None, self._store.host_id):
+            return await self.remote.take_undelivered(run)
+        return self.take_undelivered(run.session_id)
+
+    def take_undelivered(self, session_id: str) -> bool:
+        """Return, once, whether nobody has seen the end of the session's last run, one of this host."""
+        is_undelivered = session_id in self._undelivered
+        self._undelivered.discard(session_id)
+        return is_undelivered
 
     def check_model(self, session: Session) -> None:
         """Raise BadRequest when the session's agent or model is unknown."""
@@ -177,33 +189,51 @@ class RunRegistry:
         Unavailable.
         """
         session_id = hub_session_id(request.session_id, owner=identity.owner)
-        lock = self._session_locks.setdefault(session_id, asyncio.Lock())
+        lock = self._session_locks.get(session_id)
         await self.recovery.settle(session_id, client_session_id(session_id))
         is_repeat = is_same_action(self._starting.get(session_id), request.action)
-        if request.when_busy == "refuse" and lock.locked() and not is_repeat:
+        if request.when_busy == "refuse" and lock is not None and lock.locked() and not is_repeat:
             self._raise_busy(session_id)
-        async with lock:
-            self._starting[session_id] = request.action
-            try:
+        async with self._locked(session_id, request.action):
+            while True:
                 session = await self._store.sessions.get_own(session_id, owner=identity.owner)
                 request = replace(request, session_id=session.id if session is not None else session_id)
-                repeated = await self._find_repeated(request) if session is not None else None
+                active = None if session is None else await self._find_run(session.id)
+                repeated = None if session is None else await self._find_repeated(request, active)
                 if repeated is not None:
                     return repeated
-                await self._wait_until_free(request)
-                return StartedRun(await self._prepare_run(request, session, identity=identity))
+                await self._wait_until_free(request, active)
+                with suppress(*self._retried):
+                    return StartedRun(await self._prepare_run(request, session, identity=identity))
+
+    @asynccontextmanager
+    async def _locked(self, session_id: str, action: ChatAction) -> AsyncIterator[None]:
+        """Let one request at a time start a run of the session."""
+        async with self._session_locks.setdefault(session_id, asyncio.Lock()):
+            self._starting[session_id] = action
+            try:
+                yield
             finally:
                 del self._starting[session_id]
 
-    async def _find_repeated(self, request: ChatRequest) -> StartedRun | StoredAnswer | None:
+    @property
+    def _retried(self) -> Sequence[type[RunActive]]:
+        """The error of a start that is tried again: another host was faster and has the session's run."""
+        return () if self.remote is None else (RunActive,)
+
+    async def _find_repeated(
+        self, request: ChatRequest, active: ActiveRun | None
+    ) -> StartedRun | StoredAnswer | None:
         """Return the run or the answer of a request that was made before. Raises Conflict, NotFound."""
         session_id, action = request.session_id, request.action
-        active = self._active.get(session_id)
         stored = await self._store.messages.list(session_id)
-        if self._active.get(session_id) is not active:  # it ended meanwhile: its last parts are not in these
+        # It ended meanwhile: its last parts are not in these.
+        if isinstance(active, HubRun) and self._active.get(session_id) is not active:
             active, stored = None, await self._store.messages.list(session_id)
         if isinstance(action, ContinueAnswer):
-            return await self._find_repeated_continuation(action, stored, session_id=session_id)
+            if active is not None:
+                return self._find_running_continuation(action, stored, active=active)
+            return await self._find_stored_continuation(action, stored, session_id=session_id)
         answer = repeated_message(action, stored)
         if answer is None:
             return None
@@ -211,21 +241,23 @@ class RunRegistry:
             return StartedRun(active, replay="message")
         return await self._stored_answer(session_id, answer)
 
-    async def _find_repeated_continuation(
+    def _find_running_continuation(
+        self, action: ContinueAnswer, stored: Sequence[Message], *, active: ActiveRun
+    ) -> StartedRun | None:
+        if active.action_hash == hash_action(action):
+            return StartedRun(active, replay="run")
+        position = continued_position(action, active)
+        if position is not None:
+            return StartedRun(active, replay=position)
+        earlier = [message for message in stored if message.id != active.row.message_id]
+        plan = make_plan(action, [*earlier, active.message()], new_id="")
+        if not plan.input_events:  # an old tab must not stop the run
+            self._raise_busy(active.row.session_id, active)
+        return None
+
+    async def _find_stored_continuation(
         self, action: ContinueAnswer, stored: Sequence[Message], *, session_id: str
-    ) -> StartedRun | StoredAnswer | None:
-        active = self._active.get(session_id)
-        if active is not None:
-            if is_same_action(active.action, action):
-                return StartedRun(active, replay="run")
-            position = continued_position(action, active)
-            if position is not None:
-                return StartedRun(active, replay=position)
-            earlier = [message for message in stored if message.id != active.row.message_id]
-            plan = make_plan(action, [*earlier, active.fold.message()], new_id="")
-            if not plan.input_events:  # an old tab must not stop the run
-                self._raise_busy(session_id)
-            return None
+    ) -> StoredAnswer | None:
         if not stored or stored[-1].id != action.message_id or not is_repeat(action, stored[-1]):
             return None
         position = missed_position(action, stored[-1])
@@ -269,9 +301,8 @@ class RunRegistry:
         row = await self._store.runs.get(approval.run_id or "")
         if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
             return None
-        busy = self._active.get(row.session_id)
-        if busy is not None:
-            raise RunActive(row.session_id, busy.row.id)
+        if await self.is_running(row.session_id):
+            raise RunActive(row.session_id, row.id)
         message = await self._store.messages.get(row.session_id, row.message_id)
         return row if message is not None and is_waiting_for(message, approval) else None
 
@@ -298,13 +329,11 @@ class RunRegistry:
             raise Forbidden(f"The key {key_id!r} of run {row.id} may no longer chat.")
         return key.identity
 
-    async def stop_run(self, session_id: str, reason: str) -> HubRun | None:
+    async def stop_run(self, session_id: str, reason: str) -> ActiveRun | None:
         """Stop the session's run and wait until it is closed. Returns None when there is none."""
-        await self.recovery.settle(session_id)
-        run = self._active.get(session_id)
+        run = await self.find_active(session_id)
         if run is not None:
-            run.stop(reason)
-            await run.done.wait()
+            await run.stop_and_wait(reason)
         return run
 
     @property
@@ -333,31 +362,30 @@ class RunRegistry:
         for run in list(self._active.values()):
             await run.done.wait()
 
-    def _raise_busy(self, session_id: str) -> None:
-        run = self._active.get(session_id) or self._active.get(client_session_id(session_id))
+    def _raise_busy(self, session_id: str, active: ActiveRun | None = None) -> None:
+        run = active or self._active.get(session_id) or self._active.get(client_session_id(session_id))
         row = None if run is None else run.row
         if row is None or session_id not in (row.session_id, hub_session_id(row.session_id, owner=row.owner)):
             raise RunActive(session_id, "waiting")
         raise RunActive(session_id, row.id)
 
-    async def _wait_until_free(self, request: ChatRequest) -> None:
+    async def _wait_until_free(self, request: ChatRequest, run: ActiveRun | None) -> None:
         """Wait for the active run to end; stop it if it is abandoned; or raise RunActive."""
-        run = self._active.get(request.session_id)
         if run is None:
             return
         if run.is_unattended:  # nobody could know of it
-            await run.done.wait()
+            await run.wait_ended()
             return
-        if request.when_busy == "refuse" and not run.is_abandoned:
-            with suppress(
-                TimeoutError
-            ):  # a client that stops and sends again may be faster than its own disconnect
-                await asyncio.wait_for(run.no_followers.wait(), DISCONNECT_WAIT)
-        if run.is_abandoned:
-            run.stop("replaced by a new message")
+        is_abandoned = run.is_abandoned
+        if request.when_busy == "refuse" and not is_abandoned:
+            # A client that stops and sends again may be faster than its own disconnect.
+            is_abandoned = await run.wait_abandoned(DISCONNECT_WAIT)
+        if is_abandoned:
+            await run.stop_and_wait("replaced by a new message")
         elif request.when_busy == "refuse":
-            self._raise_busy(request.session_id)
-        await run.done.wait()
+            self._raise_busy(request.session_id, run)
+        else:
+            await run.wait_ended()
 
     async def _prepare_run(
         self,
@@ -435,24 +463,9 @@ class RunRegistry:
             drop_from=run_plan.drop_from,
         )
         if run_plan.withdrawn:
-            await self._withdraw(session.id, run_plan, toolbox=toolbox, identity=identity)
-
-    async def _withdraw(
-        self, session_id: str, run_plan: RunPlan, *, toolbox: Toolbox, identity: Identity
-    ) -> None:
-        """Decline the requests that the run passes over: in the store, and in the messages that show them."""
-        by = replace(identity, scopes=frozenset({"admin"}))  # whoever else may answer them
-        try:
-            for approval_id in run_plan.withdrawn:
-                with suppress(NotFound):
-                    await toolbox.answer_approval(approval_id, approved=False, by=by, reason=WITHDRAWN)
-            for message in run_plan.declined:
-                parts = [(index, encode_part(part)) for index, part in enumerate(message.parts)]
-                await self._store.write(
-                    self._store.messages.write_parts_job(session_id, message.id, changed=parts)
-                )
-        except DragomanError:
-            log.exception("could not withdraw the approval requests that session %s passes over", session_id)
+            await withdraw_requests(
+                run_plan, session.id, toolbox=toolbox, identity=identity, store=self._store
+            )
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
         """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
@@ -467,6 +480,8 @@ class RunRegistry:
     def _register(self, run: HubRun, identity: Identity) -> None:
         session_id = run.row.session_id
         self._active[session_id] = run
+        if self.remote is not None:
+            self.remote.move_here(run)
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
         self._undelivered.discard(session_id)
 

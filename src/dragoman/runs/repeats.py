@@ -35,10 +35,14 @@ class StoredAnswer(msgspec.Struct, frozen=True):
         """Return the answer as the run sent it, in compact form."""
         fold = Fold(self.message)
         fold.phase = "finished"
+        return [*events_since(fold, self.position), *self.ending()]
+
+    def ending(self) -> list[e.Event]:
+        """Return the last events: `finish`, and before it the error that the run ended with."""
         metadata = self.message.metadata
         reason = metadata.get("finishReason") if isinstance(metadata, Mapping) else None
-        ending = [] if self.error is None else [e.ErrorEvent(self.error)]
-        return [*events_since(fold, self.position), *ending, e.Finish(reason, message_metadata=metadata)]
+        error: list[e.Event] = [] if self.error is None else [e.ErrorEvent(self.error)]
+        return [*error, e.Finish(reason, message_metadata=metadata)]
 
 
 def repeated_message(action: ChatAction, stored: Sequence[Message]) -> Message | None:

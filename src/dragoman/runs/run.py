@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import msgspec
 
@@ -15,11 +15,13 @@ from dragoman.agent import outcome as closing
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.loop import Batch, Loop
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.fold import SPILLED_FROM, merge_metadata
+from dragoman.fold import merge_metadata
+from dragoman.messages import Message
+from dragoman.runs.active_run import hash_action
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
-from dragoman.store.spill_file import SpillFile
+from dragoman.store.spill_file import AnswerSpill
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
 from dragoman.unfold import START_POSITION, FoldPosition, current_position
@@ -86,6 +88,8 @@ class HubRun:
         """True while nobody has followed it since a crash."""
         self.fold = loop.turn.fold
         self._start_position = current_position(self.fold)
+        self.first_message = self.fold.message()
+        """The message that the run began with: of an answer that goes on, with what it has so far."""
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
         self.done = asyncio.Event()
         self.no_followers = asyncio.Event()
@@ -94,8 +98,7 @@ class HubRun:
         self._settings = settings
         self._on_end = on_end
         self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
-        self._spill: SpillFile | None = None
-        self._spill_failed = False
+        self._spill = AnswerSpill(store.folder)
         self._stop_reason: str | None = None
         self._stop_error: DragomanError | None = None
         self._error_text: str | None = None
@@ -132,6 +135,30 @@ class HubRun:
     def follow_from_start(self) -> Follower:
         """Follow the run from its own start: without what earlier runs have added to the message."""
         return self.tail.follow(replay=True, position=self._start_position)
+
+    @property
+    def action_hash(self) -> str | None:
+        """`hash_action` of what the run was started for; None when it went on after a crash."""
+        return hash_action(self.action)
+
+    def message(self) -> Message:
+        """Return the message so far."""
+        return self.fold.message()
+
+    async def stop_and_wait(self, reason: str) -> None:
+        """Stop the run and wait until it is closed and stored."""
+        self.stop(reason)
+        await self.done.wait()
+
+    async def wait_ended(self) -> None:
+        """Wait until the run is closed and stored."""
+        await self.done.wait()
+
+    async def wait_abandoned(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the last follower to leave; return `is_abandoned`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.no_followers.wait(), seconds)
+        return self.is_abandoned
 
     @property
     def is_abandoned(self) -> bool:
@@ -197,20 +224,9 @@ class HubRun:
                 f"the answer has more than {settings.max_answer} characters, the limit of this hub",
                 hint="`limits.answer` sets it",
             )
-        self._spill_text()
+        self._spill.spill(self.fold)
         await self._journal.make_room()
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
-
-    def _spill_text(self) -> None:
-        """Move the older text of a long answer from memory to a file; it stays in memory on a full disk."""
-        if self.fold.size < SPILLED_FROM or self._spill_failed:
-            return
-        try:
-            self._spill = self._spill or SpillFile(self._store.folder)
-            self.fold.spill_text(self._spill)
-        except OSError as error:
-            self._spill_failed = True
-            log.warning("the answer of run %s stays in memory as a whole: %s", self.row.id, error)
 
     async def _abort(self, reason: str) -> None:
         metadata = self._loop.message_metadata("aborted")

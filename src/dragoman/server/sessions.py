@@ -115,10 +115,10 @@ class SessionHandlers:
         except NotFound:  # one that has no message yet: its first message makes it
             await exchange.respond(200, {"messages": []})
             return
-        run = None if self._runs is None else await self._runs.find_active(session.id)
+        current = None if self._runs is None else await self._runs.current_message(session.id)
         stored = list(await self._store.messages.list(session.id))
-        if run is not None and stored and stored[-1].id == run.fold.id:
-            stored[-1] = run.fold.message()
+        if current is not None and stored and stored[-1].id == current.id:
+            stored[-1] = current
         encoded = await offload(messages_size(stored), lambda: encode_messages(stored))
         await exchange.respond(
             200, b'{"messages":%b}' % encoded, headers={"content-type": "application/json"}
@@ -174,7 +174,7 @@ class SessionHandlers:
 
     async def _is_running(self, session_id: str) -> bool:
         if self._runs is not None:
-            return self._runs.get_active(session_id) is not None
+            return await self._runs.is_running(session_id)
         return await self._store.runs.get_active(session_id) is not None
 
     async def _to_json(self, session: Session, caller: Identity) -> dict[str, Any]:

@@ -92,6 +92,7 @@ class CallStatements:
             for of in INTERRUPTIBLE
         }
         self.get = compiler.compile(entries.where(this))
+        self.find_host = compiler.compile(select(calls.c.host).where(this, IS_RUNNING))
         self.list_for_run = compiler.compile(of_run)
         self.list_descendants = compiler.compile(select_descendants())
         self.count_descendants = compiler.compile(select(func.count()).select_from(descendant_ids()))
@@ -149,6 +150,13 @@ class CallRepository:
                 raise Conflict(refusal)
 
         await self._database.write(job)
+
+    async def find_host(self, id: str) -> str | None:
+        """Return the host that executes a call; None when it does not run, or there are no hosts."""
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(self._sql.find_host, {"id": id})
+        )
+        return None if row is None or row[0] is None else str(row[0])
 
     async def record_end(self, call_id: str, completion: CallCompletion, *, wait: bool = True) -> None:
         """Record how the call ended. Does nothing for a call that has already ended or was never recorded.

@@ -6,10 +6,15 @@ page cache.
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import weakref
 from pathlib import Path
+
+from dragoman.fold import SPILLED_FROM, Fold
+
+log = logging.getLogger(__name__)
 
 
 class SpillFile:
@@ -32,3 +37,23 @@ class SpillFile:
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes that were written. Raises OSError."""
         return os.pread(self._fd, size, offset)
+
+
+class AnswerSpill:
+    """Moves the older text of a long answer from memory to a file; it stays in memory on a full disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: SpillFile | None = None
+        self._failed = False
+
+    def spill(self, fold: Fold) -> None:
+        """Move older text to the file, if the answer is long."""
+        if fold.size < SPILLED_FROM or self._failed:
+            return
+        try:
+            self._file = self._file or SpillFile(self._folder)
+            fold.spill_text(self._file)
+        except OSError as error:
+            self._failed = True
+            log.warning("the answer %s stays in memory as a whole: %s", fold.id, error)

@@ -26,6 +26,7 @@ from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.remote import RemoteRuns, RunHosts
 from dragoman.runs.run import RunSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.app.agents import CallableAgents
@@ -47,6 +48,7 @@ from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
 from dragoman.server.internal.routes import health_routes
+from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
@@ -89,6 +91,8 @@ class Hub:
             settings=run_settings(config, services),
             cut_off=CutOffRuns(self.engine, services.cut_off, services.wait_for_operations),
         )
+        self.runs.remote = remote_runs(self.runs, services)
+        self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
@@ -163,7 +167,8 @@ class Hub:
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.engine.close)
             # Closed after the runs: viewers at other hosts get their last events.
-            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, health_routes()))
+            routes = health_routes(), hub.internal_runs.routes()
+            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, *routes))
             stack.push_async_callback(hub.stop)
             hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)
@@ -221,9 +226,11 @@ class Hub:
         """Stop a run, or an active call, with all calls below it. False when it is not active."""
         run = self.runs.get(id)
         if run is not None:
-            await self.runs.stop_run(run.row.session_id, "stopped by the user")
+            await run.stop_and_wait("stopped by the user")
             return True
-        return self._services.calls.abort(id, "stopped by the user")
+        if self._services.calls.abort(id, "stopped by the user"):
+            return True
+        return self.runs.remote is not None and await self.runs.remote.abort(id, "stopped by the user")
 
     async def answer_approval(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
@@ -338,6 +345,12 @@ def run_settings(config: Config, services: HubServices) -> RunSettings:
         tracing=services.tracing,
         hooks=services.hooks.loop if services.hooks else None,
     )
+
+
+def remote_runs(runs: RunRegistry, services: HubServices) -> RemoteRuns | None:
+    """Return the runs of other hosts; None when none shares the database."""
+    client = services.host_client
+    return None if client is None else RemoteRuns(RunHosts(services.store, client, runs.get, runs.settings))
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:

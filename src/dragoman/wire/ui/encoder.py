@@ -22,6 +22,8 @@ FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "e
 
 _encoder = msgspec.json.Encoder()
 _FRAME_END = b"\n\n"
+# AI SDK 6 cannot drop what it has: what is withdrawn stays until the next load, in a step of its own.
+_STEP_CHANGE = b'data: {"type":"finish-step"}\n\ndata: {"type":"start-step"}\n\n'
 
 
 class UIStreamEncoder:
@@ -44,6 +46,8 @@ class UIStreamEncoder:
                     self._drop_request(frames, event)
                 elif type(event) is e.ToolOutputDenied:
                     frames += self._encode_denial(event)
+                elif type(event) is e.ResetStep:
+                    frames += _STEP_CHANGE
                 continue
             payload = _encoder.encode(converted)
             if b"__proto__" in payload or b'"prototype"' in payload:

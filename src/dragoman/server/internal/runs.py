@@ -1,0 +1,67 @@
+"""Handlers of the internal listener for the runs and calls of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dragoman.errors import NotFound
+from dragoman.hosts.client import KEEP_ALIVE
+from dragoman.http.exchange import Exchange
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.run import HubRun
+from dragoman.runs.run_feed import RunFeedEncoder, current_state
+from dragoman.server.internal.routes import HostRoutes
+from dragoman.server.streaming import stream_run
+
+MAX_BODY = 65_536  # bytes
+
+
+class InternalRunHandlers:
+    """Handlers of `/runs`, `/calls` and `/sessions` for other hosts."""
+
+    def __init__(self, runs: RunRegistry, *, abort_call: Callable[[str, str], bool]) -> None:
+        """`abort_call` aborts a call of this host for a reason; False when it does not run."""
+        self._runs = runs
+        self._abort_call = abort_call
+
+    def routes(self) -> HostRoutes:
+        """The paths of these handlers."""
+        yield "/runs/{id}", {"GET": self.state}
+        yield "/runs/{id}/events", {"GET": self.events}
+        yield "/runs/{id}/stop", {"POST": self.stop}
+        yield "/calls/{id}/abort", {"POST": self.abort_call}
+        yield "/sessions/{id:path}/undelivered", {"POST": self.take_undelivered}
+
+    async def state(self, exchange: Exchange) -> None:
+        """Return the state of a run, with its message so far."""
+        run = self._find(exchange)
+        state = current_state(run, message=run.message()).encode()
+        await exchange.respond(200, state, headers={"content-type": "application/json"})
+
+    async def events(self, exchange: Exchange) -> None:
+        """Stream a run from its start: see `run_feed.py`. The stream is one follower of the run."""
+        run = self._find(exchange)
+        encoder = RunFeedEncoder(current_state(run, message=run.first_message))
+        await stream_run(exchange, run.follow_from_start(), dialect=encoder, keep_alive=KEEP_ALIVE)
+
+    async def stop(self, exchange: Exchange) -> None:
+        """Stop a run for the `reason` of the body; the response is sent once it is closed and stored."""
+        run = self._find(exchange)
+        body = await exchange.read_json(MAX_BODY)
+        await run.stop_and_wait(str(body["reason"]))
+        await exchange.respond(200, {"stopped": True})
+
+    async def abort_call(self, exchange: Exchange) -> None:
+        """Abort a call with all below it; return whether it ran."""
+        await exchange.respond(200, self._abort_call(exchange.path_params["id"], "stopped by the user"))
+
+    async def take_undelivered(self, exchange: Exchange) -> None:
+        """Return, once, whether nobody has seen the end of the session's last run."""
+        await exchange.respond(200, self._runs.take_undelivered(exchange.path_params["id"]))
+
+    def _find(self, exchange: Exchange) -> HubRun:
+        id = exchange.path_params["id"]
+        run = self._runs.get(id)
+        if run is None:
+            raise NotFound(f"this host does not execute a run {id!r}")
+        return run

@@ -1,0 +1,84 @@
+"""A viewer at one host while the run that it follows changes its host: one whole stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.clients.driver import run_node
+from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
+from tests.serving import Frames, Served, ask, text_of, types
+
+__all__ = ["gate"]
+pytestmark = pytest.mark.usefixtures("quick_ticks")
+CALL = {"tools": [{"name": "files_list", "input": {}}]}
+
+
+def violations(body: str) -> list[str]:
+    """What the AI SDK's schemas and the grammar of streams do not accept in a body, but for `reset-step`."""
+    found: list[list[str]] = run_node("check.mjs", value=[{"body": body, "method": "GET"}])
+    return [
+        violation for violation in found[0] if not ("ai 6.0.1" in violation and "reset-step" in violation)
+    ]
+
+
+async def close_connections(host: Served) -> None:
+    """Close the connections of a host to other hosts, as the end of those does."""
+    remote = host.hub.runs.remote
+    assert remote is not None
+    await remote._hosts.client._transport.close()
+
+
+def text_behind_reset(frames: Frames) -> str:
+    """The text of the last attempt at an answer."""
+    kinds = [frame["type"] for frame in frames]
+    start = max(at for at, kind in enumerate(kinds) if kind in ("reset-step", "start-step"))
+    return "".join(frame["delta"] for frame in frames[start:] if frame["type"] == "text-delta")
+
+
+@pytest.mark.parametrize("sdk", [6, 7])
+@pytest.mark.parametrize("number", [2, 3])
+async def test_a_viewer_of_a_run_whose_host_dies_gets_one_whole_stream(
+    hosts: HostCluster, gate: Gate, sdk: int, number: int
+) -> None:
+    first, second, *_ = await hosts.open(number, steps=STEPS)
+    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        async with reading(second, "GET", f"/api/chat/s/stream?sdk={sdk}") as viewer:
+            await viewer.until("three ")
+            hosts.lose(first)
+            await until(lambda: hosts.execute("SELECT 1 FROM runs WHERE epoch = 2"))
+            await close_connections(second)
+            await viewer.until('"reset-step"' if sdk == 7 else '"finish-step"')
+            gate.opened.set()
+            frames = await viewer.frames()
+    assert not violations(viewer.text)
+    assert types(frames).count("start") == types(frames).count("finish") == 1
+    assert ("reset-step" in types(frames)) == (sdk == 7)
+    assert types(frames)[-1] == "finish", frames
+    assert frames[-1].get("finishReason", "stop") == "stop"
+    assert text_behind_reset(frames) == WHOLE
+    parts: list[dict[str, Any]] = (await second.messages())[-1]["parts"]
+    assert [(part["type"], part.get("text")) for part in parts] == [("step-start", None), ("text", WHOLE)]
+    [(host, epoch, status)] = hosts.execute("SELECT host, epoch, status FROM runs")
+    assert (epoch, status) == (2, "finished")
+    assert host != host_id(first)
+
+
+async def test_a_viewer_loses_nothing_when_the_connection_between_hosts_is_cut(
+    hosts: HostCluster, gate: Gate
+) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        async with reading(second, "GET", "/api/chat/s/stream?sdk=7") as viewer:
+            await viewer.until("three ")
+            await close_connections(second)
+            gate.opened.set()
+            frames = await viewer.frames()
+    assert not violations(viewer.text)
+    assert text_of(frames) == WHOLE
+    assert types(frames).count("start-step") == 1

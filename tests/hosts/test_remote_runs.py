@@ -1,0 +1,202 @@
+"""Runs of one host as the others show, repeat and stop them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from dragoman import events as e
+from dragoman.model_request import ModelRequest
+from dragoman.providers import scripted
+from dragoman.runs import registry, remote
+from tests.hosts.conftest import HostCluster, host_id, until
+from tests.serving import Served, ask, frames_in, text_of, types
+
+WHOLE = "one two three four five"
+STEPS = [{"text": ["one ", "two ", "three ", "four ", "five"]}]
+
+
+class Gate:
+    """Model answers stop behind "three " until `opened` is set; `closed` counts those that ended early."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.closed = 0
+
+    async def play(
+        self, step: scripted.Step, request: ModelRequest, *, key: int, name: str
+    ) -> AsyncGenerator[Sequence[e.Event], None]:
+        async with aclosing(PLAY(step, request, key=key, name=name)) as batches:
+            async for batch in batches:
+                yield batch
+                if any(isinstance(event, e.TextDelta) and event.delta == "three " for event in batch):
+                    try:
+                        await self.opened.wait()
+                    except (asyncio.CancelledError, GeneratorExit):
+                        self.closed += 1
+                        raise
+
+
+PLAY = scripted.play
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Stops all answers of scripted models."""
+    gate = Gate()
+    monkeypatch.setattr(scripted, "play", gate.play)
+    return gate
+
+
+@asynccontextmanager
+async def reading(host: Served, method: str, path: str, **options: Any) -> AsyncIterator[Reader]:
+    """An open stream of a host."""
+    async with host.http.stream(method, path, **options) as response:
+        assert response.status_code == 200, await response.aread()
+        yield Reader(response)
+
+
+class Reader:
+    """A stream: its text so far, and its frames at its end."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        self.text = ""
+        self._pieces = response.aiter_text()
+
+    async def until(self, word: str) -> None:
+        while word not in self.text:
+            self.text += await anext(self._pieces)
+
+    async def frames(self) -> list[dict[str, Any]]:
+        async for piece in self._pieces:
+            self.text += piece
+        return frames_in(self.text)
+
+
+async def test_a_viewer_at_another_host_sees_the_same_frames(hosts: HostCluster, gate: Gate) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with (
+        reading(first, "POST", "/api/chat", json=ask("go")) as origin,
+        asyncio.timeout(60),
+    ):
+        await origin.until("three ")
+        async with reading(second, "GET", "/api/chat/s/stream") as viewer:
+            await viewer.until("three ")
+            assert (await second.http.get("/api/sessions/s")).json()["running"]
+            stored = await second.messages()
+            assert stored[-1]["parts"][-1]["text"] == "one two three "
+            gate.opened.set()
+            seen, replayed = await origin.frames(), await viewer.frames()
+    assert types(replayed) == types(seen)
+    assert text_of(replayed) == text_of(seen) == WHOLE
+    assert replayed[-1] == seen[-1]
+    assert (await second.http.get("/api/sessions/s")).json()["running"] is False
+
+
+async def test_a_run_is_stopped_and_aborted_from_another_host(hosts: HostCluster, gate: Gate) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    for number, path in enumerate(("/api/chat/s/stop", "/api/calls/{run}/abort")):
+        async with reading(first, "POST", "/api/chat", json=ask(f"go {number}")) as origin:
+            await origin.until("three ")
+            run = first.active_run()
+            assert run is not None
+            response = await second.http.post(path.format(run=run.row.id))
+            assert response.status_code == 200, response.text
+            assert gate.closed == number + 1
+            assert run.done.is_set()
+            assert "abort" in types(await origin.frames())
+        assert (await second.messages())[-1]["parts"][1]["text"] == "one two three "
+
+
+async def test_a_request_that_is_sent_again_to_another_host_follows_its_run(
+    hosts: HostCluster, gate: Gate
+) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        async with reading(second, "POST", "/api/chat", json=ask("go")) as repeated:
+            await repeated.until("three ")
+            busy = await second.http.post("/api/chat", json=ask("another"))
+            assert busy.status_code == 409
+            assert busy.json()["error"]["runId"] == first.active_run().row.id  # type: ignore[union-attr]
+            queued = asyncio.ensure_future(second.chat("later", whenBusy="queue"))
+            gate.opened.set()
+            assert text_of(await repeated.frames()) == WHOLE
+        assert text_of(await origin.frames()) == WHOLE
+        assert text_of(await queued) == WHOLE
+    assert hosts.execute("SELECT host FROM runs ORDER BY started_at") == [
+        (host_id(first),),
+        (host_id(second),),
+    ]
+
+
+async def test_two_hosts_that_begin_at_once_have_one_run(hosts: HostCluster, gate: Gate) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    await first.http.post("/api/sessions", json={"id": "s"})
+    both = [host.http.post("/api/chat", json=ask(f"go {host.url}")) for host in (first, second)]
+    sent = [asyncio.ensure_future(each) for each in both]
+    async with asyncio.timeout(60):
+        done, _ = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+        gate.opened.set()
+        answers = await asyncio.gather(*sent)
+    assert sorted(answer.status_code for answer in answers) == [200, 409]
+    assert len(done) == 1
+
+
+async def test_the_last_viewer_that_leaves_another_host_leaves_the_run(
+    hosts: HostCluster, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "DISCONNECT_WAIT", 1.0)
+    first, second = await hosts.open(2, steps=STEPS, disconnect_grace=3600)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        run = first.active_run()
+        assert run is not None
+        viewing = reading(second, "GET", "/api/chat/s/stream")
+        viewer = await viewing.__aenter__()
+        await viewer.until("three ")
+        await until(lambda: run.tail.follower_count == 2)
+    await until(lambda: run.tail.follower_count == 1)
+    assert not run.is_abandoned
+    await viewing.__aexit__(None, None, None)
+    await until(lambda: run.is_abandoned)
+    gate.opened.set()
+    assert text_of(await second.chat("again")) == WHOLE  # it replaces the abandoned run
+    assert gate.closed <= 1
+
+
+async def test_a_host_that_cannot_be_reached_is_named_with_what_to_set(
+    hosts: HostCluster, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "REQUEST_TIMEOUT", 0.1)
+    first, second = await hosts.open(2, steps=STEPS)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        hosts.execute("UPDATE hosts SET url = 'http://127.0.0.1:9'")
+        response = await second.http.get("/api/chat/s/stream")
+        assert response.status_code == 503
+        assert "hosts.url" in response.json()["error"]["hint"]
+        assert len(await second.messages()) == 2
+        gate.opened.set()
+        assert text_of(await origin.frames()) == WHOLE
+
+
+async def test_nothing_for_other_hosts_is_at_the_public_listener_or_shown(
+    hosts: HostCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="dragoman")
+    first, second = await hosts.open(2, steps=STEPS)
+    await first.chat("go")
+    assert (await second.http.get("/api/chat/s/stream")).status_code == 200
+    records = await first.hub.store.hosts.list()
+    tokens = [str(record.token) for record in records]
+    headers = {"authorization": f"Bearer {tokens[0]}"}
+    for path in ("/runs/r", "/runs/r/events"):
+        assert (await first.http.get(path, headers=headers)).status_code == 404
+    shown = [(await first.http.get("/api/hosts")).text, caplog.text, *map(repr, records)]
+    assert not [text for text in shown for token in tokens if token in text]
