@@ -14,6 +14,7 @@ servers
   raw relay         bytes in, bytes out; in a turn the client asks for both steps itself
   bare transform    the least that turns chunks into frames and runs the tool call
   dragoman          the hub of this source tree, sessions and journal on
+  dragoman, Postgres  the same on a Postgres that is started for it; turns and first only
   AI SDK            Node, streamText to a UI message stream
   Pydantic AI       its Vercel AI adapter
 A server that cannot be installed, does not start or answers wrongly is listed as ABSENT with the reason.

@@ -1,5 +1,6 @@
 """The servers that are measured: how each is started, and what it is."""
 
+import atexit
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import build
 from benchmarks.harness.workloads import Dialect
@@ -16,6 +19,8 @@ from benchmarks.harness.workloads import Dialect
 ROOT = build.HERE.parent
 READY = "listening on http://127.0.0.1:"
 START_SECONDS = 60
+_postgres: list[Any] = []
+_schemas = count()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,7 @@ class Server:
     does: str
     dialect: Dialect
     reference: bool = False  # the others are compared with it
+    groups: Sequence[str] = ("stream", "turns", "memory", "first")
     command: Command | None = None
     prepare: Callable[[], None] | None = None
 
@@ -82,6 +88,14 @@ def servers() -> Sequence[Server]:
             does="the hub: sessions, journal, usage, everything kept",
             dialect="ui",
             command=hub_command,
+        ),
+        Server(
+            name="dragoman, Postgres",
+            does="the same, everything kept in Postgres, which syncs at each commit; its CPU is not counted",
+            dialect="ui",
+            groups=("turns", "first"),
+            command=_hub_on_postgres,
+            prepare=_start_postgres,
         ),
         Server(
             name=f"AI SDK {build.version_of('ai_sdk')}",
@@ -183,6 +197,24 @@ def hub_command(place: Place) -> list[str]:
         str(place.folder / "data"),
     ]
     return [*serve, "--host", "127.0.0.1", "--port", "0", "--no-auth"]
+
+
+def _start_postgres() -> None:
+    """Start one server of Postgres for all runs, until this process ends."""
+    try:
+        from tests.postgres_server import PostgresServer  # late: needs the driver
+
+        if not _postgres:
+            _postgres.append(PostgresServer({"fsync": "on", "full_page_writes": "on", "autovacuum": "on"}))
+            atexit.register(_postgres[0].close)
+    except (AssertionError, ModuleNotFoundError) as error:
+        raise build.Absent(str(error)) from error
+
+
+def _hub_on_postgres(place: Place) -> list[str]:
+    schema = f"bench_{next(_schemas)}"
+    _postgres[0].execute(f"CREATE SCHEMA {schema}")
+    return [*hub_command(place), "--database", _postgres[0].url(schema)]
 
 
 def _ai_sdk(place: Place) -> list[str]:

@@ -32,7 +32,11 @@ class Suite:
                 yield workload, self._rows(workload, upstream, absent=dict(absent))
 
     def _rows(self, workload: Workload, upstream: Running, *, absent: dict[str, str]) -> Sequence[Row]:
-        servers = [server for server in self.servers if server.command or workload.measure == "first"]
+        servers = [
+            server
+            for server in self.servers
+            if workload.group in server.groups and (server.command or workload.measure == "first")
+        ]
         results: dict[str, list[Result]] = {server.name: [] for server in servers}
         for _ in range(self.repeat):
             for name, result in _round(workload, servers, upstream=upstream, absent=absent):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dragoman.messages import Message, TextPart, encode_part
 from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions import Session
@@ -18,6 +20,11 @@ def session(id: str = "s", *, owner: str = "ann", at: float = 1.0, **fields: Any
 
 def run(id: str = "r", *, session_id: str = "s", message_id: str = "a", at: float = 1.0) -> RunRecord:
     return RunRecord(id=id, session_id=session_id, message_id=message_id, owner="ann", started_at=at)
+
+
+def without_host(stored: RunRecord | None) -> RunRecord | None:
+    """The record of a run without the host that executes it, which Postgres has."""
+    return None if stored is None else msgspec.structs.replace(stored, host=None)
 
 
 def user(id: str, *texts: str) -> Message:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import psycopg
@@ -19,7 +20,7 @@ from dragoman.store.postgres.url import shown_url
 from dragoman.store.store import DatabaseSettings, Store
 from tests.postgres_server import shared_server
 from tests.store.places import Place, empty_place
-from tests.store.samples import session
+from tests.store.samples import assistant, run, session, user
 
 DEADLINE = 120.0
 PASSWORD = "s3cret-p%40ss"
@@ -334,3 +335,32 @@ async def test_a_password_is_never_shown(tmp_path: Path, url: str, caplog: pytes
 )
 def test_a_url_is_shown_with_its_user_hosts_and_name(url: str, shown: str) -> None:
     assert shown_url(url) == shown
+
+
+async def test_the_statements_of_jobs_for_other_sessions_are_sent_together(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    executemany = psycopg.Cursor.executemany
+
+    def counted(cursor: psycopg.Cursor[Any], query: Any, rows: Any, **options: Any) -> None:
+        sent.append(len(rows))
+        executemany(cursor, query, rows, **options)
+
+    async with await place.open(exclusive=False) as store:
+        await store.flush()
+        monkeypatch.setattr(psycopg.Cursor, "executemany", counted)
+        await asyncio.gather(
+            *(
+                store.runs.create(
+                    run(f"r{id}", session_id=id, message_id=f"a{id}"),
+                    session=session(id),
+                    user=user(f"u{id}", "hi"),
+                    assistant=assistant(f"a{id}"),
+                )
+                for id in "stvwx"
+            )
+        )
+        assert sent == [10, 5, 5]  # the messages, their parts, the times of the sessions
+        found = await store.messages.list("x")
+        assert [(each.id, each.role) for each in found] == [("ux", "user"), ("ax", "assistant")]

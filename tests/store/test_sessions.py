@@ -11,7 +11,7 @@ from dragoman.operations.ledger import CallRecord
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
-from tests.store.samples import assistant, converse, run, session
+from tests.store.samples import assistant, converse, run, session, without_host
 
 
 async def test_a_session_comes_back_as_it_was_created(store: Store) -> None:
@@ -91,4 +91,4 @@ async def test_a_session_that_is_answering_is_not_deleted(store: Store) -> None:
     await store.runs.create(run(), session=session(), assistant=assistant())
     with pytest.raises(RunActive):
         await store.sessions.delete("s")
-    assert await store.runs.get_active("s") == run()
+    assert without_host(await store.runs.get_active("s")) == run()

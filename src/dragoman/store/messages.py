@@ -30,7 +30,10 @@ class MessageStatements:
         from_here = here, messages.c.position >= bindparam("position")
         parts_here = parts.c.session_id == bindparam("session_id")
         parts_of = parts_here, parts.c.message_id == bindparam("id")
-        position = select(messages.c.position).where(*this).scalar_subquery()
+        of_user, of_assistant = (
+            select(messages.c.position).where(here, messages.c.id == bindparam(name)).scalar_subquery()
+            for name in ("user", "assistant")
+        )
         last = select(func.max(messages.c.position)).where(here).scalar_subquery()
         heads = select(messages.c.id, messages.c.role, messages.c.metadata).order_by(messages.c.position)
         bodies = select(parts.c.message_id, parts.c.position, parts.c.body)
@@ -42,7 +45,8 @@ class MessageStatements:
         self.head = compiler.compile(heads.where(*this))
         self.bodies = compiler.compile(bodies.where(parts_here))
         self.message_bodies = compiler.compile(bodies.where(*parts_of))
-        self.positions = compiler.compile(select(position, last))
+        self.position = compiler.compile(select(messages.c.position).where(*this))
+        self.positions = compiler.compile(select(of_user, of_assistant, last))
         self.insert_head = compiler.compile(insert(messages))
         self.update_metadata = compiler.compile(described)
         self.delete_from = compiler.compile(delete(messages).where(*from_here))
@@ -153,50 +157,58 @@ class MessageRepository:
 
     def delete_from(self, connection: DatabaseConnection, session_id: str, *, start: int | str) -> None:
         """In a job: delete the message at a position or with an id, and all after it. Raises NotFound."""
-        found = self._position(connection, session_id, id=start)[0] if isinstance(start, str) else start
+        found: int | None = start if isinstance(start, int) else None
+        if isinstance(start, str):
+            row = connection.fetch_one(self._sql.position, {"session_id": session_id, "id": start})
+            found = row[0] if row else None
         if found is None:
             raise NotFound(f"there is no message {start!r} in session {client_session_id(session_id)!r}")
         connection.execute(self._sql.delete_from, {"session_id": session_id, "position": found})
 
-    def append(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
-        """In a job: append a message with its parts. Raises Conflict when its id is taken."""
-        position, end = self._position(connection, session_id, id=message.id)
-        if position is not None:
-            raise Conflict(f"session {client_session_id(session_id)!r} already has a message {message.id!r}")
-        self._insert(connection, session_id, message=message, position=end)
+    def append_turn(
+        self, connection: DatabaseConnection, session_id: str, *, user: Message | None, assistant: Message
+    ) -> None:
+        """In a job: append a user's message, if any, and the assistant's with their parts.
 
-    def append_or_replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
-        """In a job: append a message; or, if it is already the last one, replace its parts if it has any."""
-        position, end = self._position(connection, session_id, id=message.id)
+        If the assistant's is already the last one, its parts are replaced when it has any. The session is
+        locked. Raises Conflict when an id is taken.
+        """
+        ids = {"user": None if user is None else user.id, "assistant": assistant.id}
+        row = connection.fetch_one(self._sql.positions, {"session_id": session_id, **ids})
+        user_position, position, last = row or (None, None, None)
+        end = 0 if last is None else last + 1
+        inserted = [] if user is None else [user]
+        if user is not None and user_position is not None:
+            raise Conflict(f"session {client_session_id(session_id)!r} already has a message {user.id!r}")
         if position is None:
-            self._insert(connection, session_id, message=message, position=end)
-        elif position == end - 1:
-            self._replace(connection, session_id, message=message)
+            inserted.append(assistant)
+        elif position == end - 1 and user is None:
+            self._replace(connection, session_id, message=assistant)
         else:
             raise Conflict(
-                f"message {message.id!r} is not the last of session {client_session_id(session_id)!r}"
+                f"message {assistant.id!r} is not the last of session {client_session_id(session_id)!r}"
             )
-
-    def _position(
-        self, connection: DatabaseConnection, session_id: str, *, id: str
-    ) -> tuple[int | None, int]:
-        """Return the message's position, or None, and the position after the last message."""
-        row = connection.fetch_one(self._sql.positions, {"session_id": session_id, "id": id}) or (None, None)
-        return row[0], 0 if row[1] is None else row[1] + 1
+        self._insert(connection, session_id, inserted=inserted, start=end)
 
     def _insert(
-        self, connection: DatabaseConnection, session_id: str, *, message: Message, position: int
+        self, connection: DatabaseConnection, session_id: str, *, inserted: Sequence[Message], start: int
     ) -> None:
-        head = {
-            "session_id": session_id,
-            "id": message.id,
-            "position": position,
-            "role": message.role,
-            "metadata": encode_json(message.metadata),
-            "created_at": self._clock(),
-        }
-        connection.execute_batched(self._sql.insert_head, head)
-        self.write_parts_job(session_id, message.id, changed=encode_parts(message.parts))(connection)
+        """Insert messages from a position on."""
+        heads = [
+            {
+                "session_id": session_id,
+                "id": message.id,
+                "position": position,
+                "role": message.role,
+                "metadata": encode_json(message.metadata),
+                "created_at": self._clock(),
+            }
+            for position, message in enumerate(inserted, start)
+        ]
+        connection.execute_many(self._sql.insert_head, heads)
+        for message in inserted:
+            changes = PartChanges(changed=encode_parts(message.parts), tailed=())
+            self.write_changes_job(session_id, message.id, changes=changes)(connection)
 
     def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """Replace the stored parts and metadata by those that the message has."""

@@ -155,9 +155,9 @@ class RunRepository:
             self._insert_run(connection, run, session=session)
             if drop_from is not None:
                 self._messages.delete_from(connection, run.session_id, start=drop_from)
-            if user is not None:
-                self._messages.append(connection, run.session_id, message=user)
-            self._messages.append_or_replace(connection, run.session_id, message=assistant)
+            self._messages.append_turn(connection, run.session_id, user=user, assistant=assistant)
+            touched = {"id": run.session_id, "updated_at": run.started_at}
+            connection.execute_batched(self._sql.touch_session, touched)  # last: queries send what waits
 
         await self._database.write(job)
 
@@ -263,9 +263,6 @@ class RunRepository:
         if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
-        connection.execute_batched(
-            self._sql.touch_session, {"id": run.session_id, "updated_at": run.started_at}
-        )
 
     async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))

@@ -2,8 +2,8 @@
 
 One statement with 100 sets of parameters costs a fraction of 100 statements. Statements are reordered for it,
 therefore those that share an id (of a session, a run, a call, …) keep their order, and one without any id
-keeps its place among all others. The rows of a statement are sorted by their first id: processes that write
-to the same rows lock them in the same order.
+keeps its place among all others. What returns something overtakes statements with other ids. The rows of a
+statement are sorted by their first id: processes that write to the same rows lock them in the same order.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class StatementBatch:
             self._first_allowed = len(self._statements)
         self._row_count += 1
         return self._row_count
+
+    def concerns(self, params: Params) -> bool:
+        """Whether a statement with these parameters may see or change what a waiting one does."""
+        ids = [params[name] for name in ID_NAMES if params.get(name) is not None]
+        return bool(self._first_allowed or not ids or not self._last_by_id.keys().isdisjoint(ids))
 
     def take(self) -> Sequence[BatchedStatement]:
         """Return all statements in an order in which they can be sent, and forget them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Literal, TypeAlias
 
 import psycopg
@@ -18,7 +18,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 
 from dragoman.store.connection import CommitUncertain, Params, RetryTransaction, Row
-from dragoman.store.postgres.batch import StatementBatch
+from dragoman.store.postgres.batch import BatchedStatement, StatementBatch
 
 RawConnection: TypeAlias = psycopg.Connection[Row]
 
@@ -29,6 +29,7 @@ BEGIN_WRITING = b"BEGIN; SELECT pg_current_xact_id()"
 LIMIT_WAITING = b"; SELECT pg_current_xact_id_if_assigned(), set_config('lock_timeout', '50ms', true)"
 BEGIN_READING = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 LOCK_NAME = "SELECT pg_advisory_xact_lock(hashtext(%(name)s), hashtext(current_schema()))"
+HAS_PIPELINES = psycopg.Pipeline.is_supported()  # by a libpq of version 14 or later
 MAX_BATCH_ROWS = 2_000
 DOUBT_SECONDS = 10.0  # for which a lost commit is looked up, while the server may be restarting
 DOUBT_INTERVAL = 0.1
@@ -133,7 +134,8 @@ class PostgresConnection:
         self._open()
 
     def _run(self, sql: str, params: Params | Sequence[Any]) -> psycopg.Cursor[Row]:
-        self._flush()
+        if not isinstance(params, Mapping) or self._batch.concerns(params):
+            self._flush()
         try:
             return self._cursor.execute(sql, storable(params))
         except psycopg.Error as error:
@@ -141,16 +143,22 @@ class PostgresConnection:
             raise
 
     def _flush(self) -> None:
-        """Send the batched statements."""
+        """Send the batched statements, in one round trip."""
+        statements = self._batch.take()
         try:
-            for sql, rows in self._batch.take():
-                if len(rows) == 1:
-                    self._cursor.execute(sql, storable(rows[0]))
-                else:
-                    self._cursor.executemany(sql, [storable(row) for row in rows])
+            with self._raw.pipeline() if len(statements) > 1 and HAS_PIPELINES else nullcontext():
+                for statement in statements:
+                    self._send(statement)
         except psycopg.Error as error:
             self._raise_retryable(error)
             raise
+
+    def _send(self, statement: BatchedStatement) -> None:
+        sql, rows = statement
+        if len(rows) == 1:
+            self._cursor.execute(sql, storable(rows[0]))
+        else:
+            self._cursor.executemany(sql, [storable(row) for row in rows])
 
     def _raise_retryable(self, error: psycopg.Error) -> None:
         if self._raw.closed or isinstance(error, RETRIED):
