@@ -36,7 +36,6 @@ from dragoman.part_builders import (
     ToolInputEvent,
     join_fragments,
 )
-from dragoman.spilled_text import TextFile
 
 SPILLED_FROM = 524_288  # characters of a text in memory from which on a part of it is spilled
 KEPT_IN_MEMORY = 131_072  # characters of it that are not
@@ -80,11 +79,13 @@ class Fold:
         parts = tuple(builder.part() for builder in self.builders)
         return Message(id=self.id, role="assistant", parts=parts, metadata=self.metadata)
 
-    def spill_text(self, file: TextFile) -> None:
-        """Write long texts to a file but for the last part of each. Raises OSError."""
-        for builder in self.builders:
-            if isinstance(builder, BlockBuilder) and builder.size_in_memory >= SPILLED_FROM:
-                builder.spill(file, keep=KEPT_IN_MEMORY)
+    def long_blocks(self) -> list[BlockBuilder]:
+        """Return the texts of which more is in memory than should be."""
+        return [
+            builder
+            for builder in self.builders
+            if isinstance(builder, BlockBuilder) and builder.size_in_memory >= SPILLED_FROM
+        ]
 
     def is_final(self, index: int) -> bool:
         """Whether the part cannot change any more."""

@@ -17,6 +17,7 @@ from dragoman.large_json import SMALL
 T = TypeVar("T")
 
 _THREADS = 2  # each takes its turns of the interpreter from the event loop
+_DISK_THREADS = 8  # they wait more than they work
 
 
 async def offload(size: int, function: Callable[[], T]) -> T:
@@ -27,6 +28,19 @@ async def offload(size: int, function: Callable[[], T]) -> T:
     if size <= SMALL:
         return function()
     return await asyncio.get_running_loop().run_in_executor(_pool(), function)
+
+
+async def offload_disk(function: Callable[[], T]) -> T:
+    """Return what a function returns that reads or writes a file: a disk may take seconds, or not answer.
+
+    Cancelling drops the result; the thread runs on.
+    """
+    return await asyncio.get_running_loop().run_in_executor(_disk_pool(), function)
+
+
+@cache
+def _disk_pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="disk")
 
 
 @cache

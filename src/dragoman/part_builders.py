@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -12,7 +13,7 @@ from dragoman import events as e
 from dragoman.errors import OutOfOrder
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
-from dragoman.spilled_text import SpilledText, TextFile, TextRange
+from dragoman.spilled_text import SpilledText, TextFile, TextRange, WrittenPiece
 
 PartProgress: TypeAlias = tuple[int, int]
 """How much of a part exists: its stage (of a tool call) or version (of data), and its length.
@@ -102,19 +103,17 @@ class BlockBuilder:
         """The number of characters that are not spilled."""
         return self.length if self.spilled is None else self.length - self.spilled.length
 
-    def spill(self, file: TextFile, *, keep: int) -> None:
-        """Write the text but for about its last `keep` characters to a file. Raises OSError."""
-        self.joined = join_fragments(self.fragments, self.joined)
-        size, count = self.size_in_memory, 0
-        while count < len(self.fragments) and size - len(self.fragments[count]) >= keep:
-            size -= len(self.fragments[count])
-            count += 1
-        if count:
-            spilled = self.spilled or SpilledText(file)
-            spilled.append("".join(self.fragments[:count]))
-            self.spilled = spilled
-            del self.fragments[:count]
-            self.joined = max(0, self.joined - count)
+    def older_text(self, *, keep: int) -> str:
+        """Return the text in memory but for its last `keep` characters."""
+        return first_characters(self.fragments, max(0, self.size_in_memory - keep))
+
+    def spill(self, file: TextFile, pieces: Sequence[WrittenPiece]) -> None:
+        """Forget the text in memory that was written to a file: `older_text`, at its beginning."""
+        if pieces:
+            self.spilled = self.spilled or SpilledText(file)
+            self.spilled.append(pieces)
+            self.fragments = rest_of(self.fragments, self.spilled.length, length=self.length)
+            self.joined = len(self.fragments)
 
     def text(self) -> str:
         """Return the text received so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 PIECE = 262_144  # characters of text that are read at once
@@ -30,6 +31,24 @@ class TextRange(NamedTuple):
         return self.spilled.read(self.start, self.end)
 
 
+class WrittenPiece(NamedTuple):
+    """A text in a file: its characters, its place and its bytes."""
+
+    length: int
+    offset: int
+    size: int
+
+
+def write_text(file: TextFile, text: str) -> list[WrittenPiece]:
+    """Write a text in pieces, in any thread. Raises OSError."""
+    written: list[WrittenPiece] = []
+    for at in range(0, len(text), PIECE):
+        piece = text[at : at + PIECE]
+        raw = piece.encode("utf-8", "surrogatepass")
+        written.append(WrittenPiece(len(piece), file.append(raw), len(raw)))
+    return written
+
+
 class SpilledText:
     """The first `length` characters of a text. They are only appended to."""
 
@@ -42,16 +61,13 @@ class SpilledText:
         self._sizes: list[int] = []
         self.length = 0
 
-    def append(self, text: str) -> None:
-        """Write more of the text. Raises OSError; then the text is as it was."""
-        pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
-        encoded = [piece.encode("utf-8", "surrogatepass") for piece in pieces]
-        offsets = [self._file.append(raw) for raw in encoded]
-        for piece, raw, offset in zip(pieces, encoded, offsets, strict=True):
+    def append(self, pieces: Iterable[WrittenPiece]) -> None:
+        """Append what `write_text` has written to the file."""
+        for piece in pieces:
             self._starts.append(self.length)
-            self._offsets.append(offset)
-            self._sizes.append(len(raw))
-            self.length += len(piece)
+            self._offsets.append(piece.offset)
+            self._sizes.append(piece.size)
+            self.length += piece.length
 
     def read(self, start: int, end: int) -> str:
         """Return the characters from `start` to `end`. Raises OSError."""

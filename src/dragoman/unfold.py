@@ -9,12 +9,13 @@ input and output, the only form that brings the operations in its metadata to AI
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import NamedTuple, assert_never
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman import events as e
+from dragoman.event_pieces import CompactEvent, DeltaOnDisk
 from dragoman.fold import Fold
 from dragoman.messages import (
     FINAL_STATES,
@@ -40,7 +41,6 @@ from dragoman.part_builders import (
     PartSlot,
     ToolCallBuilder,
 )
-from dragoman.spilled_text import TextRange
 
 
 class FoldPosition(NamedTuple):
@@ -53,20 +53,6 @@ class FoldPosition(NamedTuple):
     end_events: int
     started: bool
 
-
-class DeltaOnDisk(NamedTuple):
-    """A delta of a text whose characters are read on demand."""
-
-    delta: type[e.TextDelta | e.ReasoningDelta]
-    block_id: str
-    text: TextRange
-
-    def read(self) -> e.Event:
-        """Return the delta. Raises OSError."""
-        return self.delta(self.block_id, self.text.read())
-
-
-CompactEvent: TypeAlias = e.Event | DeltaOnDisk
 
 START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_events=0, started=False)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -184,3 +185,43 @@ async def test_an_answer_stays_in_memory_where_the_disk_accepts_nothing(
     async with serving(tmp_path, [{"text": [CHUNK] * 40}]) as hub:
         assert text_of(await hub.chat("go")) == CHUNK * 40
         assert (await hub.messages())[1]["parts"][1]["text"] == CHUNK * 40
+
+
+@pytest.mark.parametrize("method", ["append", "read"])
+async def test_a_disk_that_does_not_answer_stops_only_the_answers_that_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    blocked, released = threading.Event(), threading.Event()
+    work: Callable[..., Any] = getattr(SpillFile, method)
+
+    def wait(file: SpillFile, *arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            blocked.set()
+            assert released.wait(60)
+        return work(file, *arguments)
+
+    monkeypatch.setattr(SpillFile, method, wait)
+    steps: list[dict[str, Any]] = [{"text": [CHUNK] * 40, "delay": 0.001}, {"text": "Other."}]
+    async with serving(tmp_path, steps, disconnect_grace="never") as hub:
+        chatting = asyncio.create_task(hub.chat("go"))
+        await until(lambda: hub.active_run() is not None)
+        run = hub.active_run()
+        assert run is not None
+        reading = None
+        if method == "read":
+            await chatting
+            reading = asyncio.create_task(gather_text(run.follow(replay=True)))
+        await until(blocked.is_set)
+        assert text_of(await hub.chat("hi", session="other")) == "Other."
+        assert not (reading or chatting).done()
+        released.set()
+        assert text_of(await chatting) == CHUNK * 40
+        if reading is not None:
+            assert await reading == CHUNK * 40
+
+
+async def gather_text(follower: Follower) -> str:
+    """The text of a follower, to the end."""
+    with follower:
+        batches = [batch async for batch in batches_of(follower)]
+    return "".join(event.delta for batch in batches for event in batch if isinstance(event, TextDelta))

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
-from dragoman.event_pieces import delta_length, split_events
+from dragoman.event_pieces import CompactEvent, DeltaOnDisk, delta_length, split_events
 from dragoman.events import Event
 from dragoman.fold import Fold
+from dragoman.offload import offload_disk
 from dragoman.part_builders import MAX_DELTA
 from dragoman.unfold import (
     START_POSITION,
-    CompactEvent,
-    DeltaOnDisk,
     FoldPosition,
     compact_events_since,
     current_position,
@@ -166,7 +166,7 @@ class Follower:
         self.seen = 0
         self.is_detached = False
         self.on_disconnect: Callable[[], None] | None = None
-        self.rest: Iterator[Batch] | None = None
+        self.rest: Iterator[Sequence[CompactEvent]] | None = None
         self._rest_size = 0
         self._tail = tail
         self._wakeup: asyncio.Future[None] | None = None
@@ -178,11 +178,11 @@ class Follower:
         if self._tail.room is not None:
             self._tail.notify_room()
         while True:
-            batch = self._next_piece() if self.rest is not None else None
+            batch = await self._next_piece() if self.rest is not None else None
             if batch is None:
                 batch, self.batch = self.batch, None
             if batch is None and self.position is not None:
-                batch = self._catch_up()
+                batch = await self._catch_up()
             if batch is not None or self.is_detached or self._tail.is_closed:
                 return None if self.is_detached else batch
             if has_waited:
@@ -207,13 +207,18 @@ class Follower:
     def take_everything(self) -> None:
         """Take all that the fold has grown by since `position`, however long it is."""
         if self.rest is not None:
-            self.batch = [*(event for piece in self.rest for event in piece), *(self.batch or ())]
+            rest = [
+                event.read() if isinstance(event, DeltaOnDisk) else event
+                for piece in self.rest
+                for event in piece
+            ]
+            self.batch = [*rest, *(self.batch or ())]
             self.rest = None
         if self.position is not None:
             self.batch = [*(self.batch or ()), *events_since(self._tail.fold, self.position)]
             self.position = None
 
-    def _catch_up(self) -> Batch | None:
+    async def _catch_up(self) -> Batch | None:
         """Return what the fold has grown by since `position`; None while its end may not be shown."""
         tail, position = self._tail, self.position
         if position is None or tail.is_paused or not tail.has_started:
@@ -222,17 +227,17 @@ class Follower:
             return None
         self.position = None
         self._rest_size = tail.fold.size - self.seen
-        self.rest = split_events(read_compact(compact_events_since(tail.fold, position)), MAX_DELTA)
-        return self._next_piece()
+        self.rest = split_events(compact_events_since(tail.fold, position), MAX_DELTA)
+        return await self._next_piece()
 
-    def _next_piece(self) -> Batch | None:
+    async def _next_piece(self) -> Batch | None:
         """Return the next piece of a difference; None at its end."""
         piece = next(self.rest, None) if self.rest is not None else None
         if piece is None:
             self.rest = None
             return None
         self._rest_size = max(0, self._rest_size - delta_length(piece[-1]))
-        return piece
+        return await read_events(piece)
 
     @property
     def lag(self) -> int:
@@ -270,7 +275,10 @@ class Follower:
         self.detach()
 
 
-def read_compact(events: Sequence[CompactEvent]) -> Iterator[Event]:
-    """Yield the events, each read when it is wanted."""
-    for event in events:
-        yield event.read() if isinstance(event, DeltaOnDisk) else event
+async def read_events(events: Sequence[CompactEvent]) -> Batch:
+    """Return the events with the text that is on the disk; others are served while it is read."""
+    if not any(type(event) is DeltaOnDisk for event in events):
+        return cast("Batch", events)
+    return await offload_disk(
+        lambda: [event.read() if isinstance(event, DeltaOnDisk) else event for event in events]
+    )

@@ -243,7 +243,7 @@ class RemoteRun:
             return
         self.tail.add(events)
         self.tail.release(events)
-        self._spill.spill(self.fold)
+        await self._spill.spill(self.fold)
         settings = self._hosts.settings
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
 

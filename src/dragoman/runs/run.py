@@ -224,7 +224,7 @@ class HubRun:
                 f"the answer has more than {settings.max_answer} characters, the limit of this hub",
                 hint="`limits.answer` sets it",
             )
-        self._spill.spill(self.fold)
+        await self._spill.spill(self.fold)
         await self._journal.make_room()
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
 

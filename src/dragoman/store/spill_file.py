@@ -1,7 +1,7 @@
 """A temporary file for the older text of a long answer; see `spilled_text.py`.
 
-It has no name and is gone with its process. Reads are synchronous: what was written a moment ago is in the
-page cache.
+It has no name and is gone with its process. Reads and writes are synchronous: runs and readers call them in a
+thread (see `offload_disk`). The journal does not: what was written a moment ago is in the page cache.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import logging
 import os
 import tempfile
 import weakref
+from functools import partial
 from pathlib import Path
 
-from dragoman.fold import SPILLED_FROM, Fold
+from dragoman.fold import KEPT_IN_MEMORY, SPILLED_FROM, Fold
+from dragoman.offload import offload_disk
+from dragoman.spilled_text import write_text
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +50,19 @@ class AnswerSpill:
         self._file: SpillFile | None = None
         self._failed = False
 
-    def spill(self, fold: Fold) -> None:
-        """Move older text to the file, if the answer is long."""
+    async def spill(self, fold: Fold) -> None:
+        """Move older text to the file, if the answer is long.
+
+        Only the caller waits for the disk. It may not add to the fold meanwhile.
+        """
         if fold.size < SPILLED_FROM or self._failed:
             return
         try:
-            self._file = self._file or SpillFile(self._folder)
-            fold.spill_text(self._file)
+            file = self._file or await offload_disk(lambda: SpillFile(self._folder))
+            self._file = file
+            for block in fold.long_blocks():
+                text = block.older_text(keep=KEPT_IN_MEMORY)
+                block.spill(file, await offload_disk(partial(write_text, file, text)))
         except OSError as error:
             self._failed = True
             log.warning("the answer %s stays in memory as a whole: %s", fold.id, error)
