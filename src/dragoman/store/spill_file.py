@@ -58,8 +58,9 @@ class AnswerSpill:
         if fold.size < SPILLED_FROM or self._failed:
             return
         try:
-            file = self._file or await offload_disk(lambda: SpillFile(self._folder))
-            self._file = file
+            file = self._file
+            if file is None:
+                file = self._file = await offload_disk(partial(SpillFile, self._folder))
             for block in fold.long_blocks():
                 text = block.older_text(keep=KEPT_IN_MEMORY)
                 block.spill(file, await offload_disk(partial(write_text, file, text)))
