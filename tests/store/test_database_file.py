@@ -325,3 +325,38 @@ async def test_a_full_disk_is_said_and_got_over(tmp_path: Path) -> None:
         await store.write(lambda connection: connection.fetch_one("PRAGMA max_page_count = 1000000", {}))
         await store.sessions.create(session(title="x" * 100_000))
         assert await store.sessions.get("s") == session(title="x" * 100_000)
+
+
+async def test_parts_move_to_an_ordinary_table_and_back_with_all_that_refers_to_them(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path) as store:
+        await converse(store, "why?", "how?")
+        found = await store.history.search("why", owner="ann")
+        assert found.passages
+        stored = await store.messages.list("s")
+    config = Config()
+    config.set_main_option("script_location", str(schema.MIGRATIONS))
+    sizes = (
+        "SELECT (SELECT count(*) FROM parts), (SELECT count(*) FROM passages), (SELECT count(*) FROM calls)"
+    )
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
+        before = raw.execute(sizes).fetchone()
+        with create_engine("sqlite://", creator=lambda: raw, poolclass=StaticPool).connect() as connection:
+            config.attributes["connection"] = connection
+            command.downgrade(config, "0011")
+            assert raw.execute("SELECT wr FROM pragma_table_list('parts')").fetchone() == (1,)
+            assert raw.execute(sizes).fetchone() == before
+    async with await Store.open(tmp_path) as store:  # which migrates
+        assert await store.messages.list("s") == stored
+        assert await store.history.search("why", owner="ann") == found
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as raw:
+        assert raw.execute("SELECT wr FROM pragma_table_list('parts')").fetchone() == (0,)
+        assert raw.execute(sizes).fetchone() == before
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+async def test_the_calls_of_all_owners_are_listed_through_an_index(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path) as store:
+        sql = store.calls._compile_list(frozenset())
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
+        plan = raw.execute(f"EXPLAIN QUERY PLAN {sql}", {"limit": 50}).fetchall()
+    assert "SCAN calls USING INDEX ix_calls_started_at_id" in [row[-1] for row in plan]

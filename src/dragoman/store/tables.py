@@ -91,7 +91,6 @@ parts = Table(
     ForeignKeyConstraint(
         ["session_id", "message_id"], ["messages.session_id", "messages.id"], ondelete="CASCADE"
     ),
-    sqlite_with_rowid=False,
 )
 
 # What a long part has grown by since its row was written: `start` is a position in its text.
@@ -210,6 +209,7 @@ calls = Table(
     Index(None, "session_id"),
     Index(None, "parent_id"),
     Index(None, "owner", "started_at"),
+    Index(None, "started_at", "id"),
 )
 
 # At startup the few running calls are looked up among very many.
