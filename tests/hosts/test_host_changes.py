@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.runs import remote
 from tests.clients.driver import run_node
 from tests.hosts.conftest import HostCluster, host_id, until
 from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
@@ -27,9 +28,15 @@ def violations(body: str) -> list[str]:
 
 async def close_connections(host: Served) -> None:
     """Close the connections of a host to other hosts, as the end of those does."""
-    remote = host.hub.runs.remote
-    assert remote is not None
-    await remote._hosts.client._transport.close()
+    runs = host.hub.runs.remote
+    assert runs is not None
+    await runs._hosts.client._transport.close()
+
+
+def read_message(body: str, sdk: int) -> dict[str, Any]:
+    """The message that the AI SDK's own client makes of a body."""
+    messages: list[dict[str, Any]] = run_node("fold.mjs", value=[{"body": body, "sdk": sdk}])
+    return messages[0]
 
 
 def text_behind_reset(frames: Frames) -> str:
@@ -63,6 +70,14 @@ async def test_a_viewer_of_a_run_whose_host_dies_gets_one_whole_stream(
     assert text_behind_reset(frames) == WHOLE
     parts: list[dict[str, Any]] = (await second.messages())[-1]["parts"]
     assert [(part["type"], part.get("text")) for part in parts] == [("step-start", None), ("text", WHOLE)]
+    read = read_message(viewer.text, sdk)["parts"]
+    withdrawn = [("step-start", None), ("text", "one two three ")] if sdk == 6 else []
+    assert [(part["type"], part.get("text")) for part in read] == [
+        *withdrawn,
+        ("step-start", None),
+        ("text", WHOLE),
+    ]
+    assert all(part.get("state", "done") == "done" for part in read)
     [(host, epoch, status)] = hosts.execute("SELECT host, epoch, status FROM runs")
     assert (epoch, status) == (2, "finished")
     assert host != host_id(first)
@@ -82,3 +97,19 @@ async def test_a_viewer_loses_nothing_when_the_connection_between_hosts_is_cut(
     assert not violations(viewer.text)
     assert text_of(frames) == WHOLE
     assert types(frames).count("start-step") == 1
+
+
+async def test_a_viewer_at_a_host_that_stops_is_told_that_the_answer_goes_on(
+    hosts: HostCluster, gate: Gate
+) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with asyncio.timeout(60), reading(first, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        async with reading(second, "GET", "/api/chat/s/stream") as viewer:
+            await viewer.until("three ")
+            await second.hub.stop()
+            frames = await viewer.frames()
+        gate.opened.set()
+        assert text_of(await origin.frames()) == WHOLE
+    assert not violations(viewer.text)
+    assert [frame["errorText"] for frame in frames if frame["type"] == "error"] == [remote.STOPPING]

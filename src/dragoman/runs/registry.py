@@ -357,6 +357,8 @@ class RunRegistry:
     async def close(self) -> None:
         """Stop all runs and accept no more."""
         self._closed = True
+        if self.remote is not None:
+            self.remote.close()
         for run in list(self._active.values()):
             run.stop("the hub is shutting down")
         for run in list(self._active.values()):

@@ -47,6 +47,7 @@ FEED_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 TAKEOVER_TIMEOUT = 60.0  # seconds that viewers wait for the next host of a run
 POLL_INTERVALS = (0.05, 0.1, 0.2, 0.5)  # seconds between two looks for it; the last one is repeated
 LOST = "the host of this answer does not answer, and no other one has taken the answer over; reload to see it"
+STOPPING = "this host of the hub is shutting down; the answer goes on: reload to see it"
 CUT_OFF = (ProviderError, Unavailable, NotFound, WireError, StoreError)
 """Errors by which a feed ends while the run may go on."""
 CUT_OFF_CALL = "the hub stopped during the run"
@@ -160,6 +161,11 @@ class RemoteRun:
         if self._task is not None:
             self._task.cancel()
         self.tail.close()
+
+    def close(self) -> None:
+        """End the copy, because this host stops; the run goes on."""
+        self._fail(STOPPING, code=Unavailable.code)
+        self._end()
 
     async def _drive(self) -> None:
         try:
@@ -420,6 +426,11 @@ class RemoteRuns:
         copy = self._copies.get(run.row.id)
         if copy is not None:
             copy.leave_host()
+
+    def close(self) -> None:
+        """End all copies: their viewers may follow the runs at another host."""
+        for copy in list(self._copies.values()):
+            copy.close()
 
     async def _attach(self, row: RunRecord) -> RemoteRun:
         if row.host == self._hosts.store.host_id:
