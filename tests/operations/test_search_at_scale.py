@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -12,8 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations import Operation, Registry
-from dragoman.operations.search.bm25_index import RARE_LIMIT
-from dragoman.operations.search.search import MAX_RANKED, MAX_RESULT_BYTES, OperationFilter, OperationSearch
+from dragoman.operations.search.bm25_index import (
+    QUERY_SCALE,
+    RARE_LIMIT,
+    InvertedIndex,
+    term_impacts,
+    term_weights,
+)
+from dragoman.operations.search.search import (
+    MAX_RANKED,
+    MAX_RESULT_BYTES,
+    MIN_RELATIVE_SCORE,
+    OperationFilter,
+    OperationSearch,
+    query_weights,
+)
 from dragoman.operations.search.tokenizer import normalise_name
 from tests.effort import rounds
 
@@ -213,3 +227,29 @@ def test_a_large_index_is_searched_in_milliseconds() -> None:
         assert len(search.search(q).tools) == 8
         taken.append(time.process_time() - started)
     assert median(taken) < SIZE * 5e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_is_that_of_scores_added_up_one_by_one(seed: int) -> None:
+    random = Random(seed)
+    words = [f"{letter}olo" for letter in "bcdfghjk"]
+    present = [
+        made(f"lab.x{number}", " ".join(random.choices(words, weights=range(1, 9), k=random.randint(1, 12))))
+        for number in range(150)
+    ]
+    search, index = OperationSearch(Registry(*present)), InvertedIndex()
+    for slot, operation in enumerate(present):
+        index.add(slot, operation)
+    q = " ".join(random.choices(words, k=6))
+
+    scores = dict.fromkeys((operation.id for operation in present), 0)
+    for term, weight in query_weights(q).items():
+        gain = max(1, round(QUERY_SCALE * weight * index.inverse_document_frequency(term)))
+        for operation in present:
+            scores[operation.id] += gain * term_impacts(term_weights(operation)).get(term, 0)
+    floor = max(1, round(MIN_RELATIVE_SCORE * max(scores.values())))
+    wanted = sorted(
+        (each for each in scores if scores[each] >= floor), key=lambda each: (-scores[each], each)
+    )
+
+    assert [operation.id for operation in search.rank(q, 150)] == wanted

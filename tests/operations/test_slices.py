@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.operations.search.bit_slices import (
-    add_multiple,
     at_least_mask,
     mask_slots,
     pack_slices,
     read_numbers,
+    sum_slices,
     to_mask,
     top_mask,
 )
@@ -28,9 +28,7 @@ def test_what_was_packed_is_read(values: dict[int, int]) -> None:
 
 @given(st.lists(st.tuples(numbers, st.integers(1, 90)), max_size=5))
 def test_products_are_added_place_by_place(parts: list[tuple[dict[int, int], int]]) -> None:
-    total: list[int] = []
-    for values, factor in parts:
-        add_multiple(total, pack_slices(values), factor=factor)
+    total = sum_slices((pack_slices(values), factor) for values, factor in parts)
     wanted = {place: sum(values.get(place, 0) * factor for values, factor in parts) for place in range(301)}
     assert read_numbers(total, range(301)) == wanted
 

@@ -9,35 +9,54 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from operator import itemgetter
 
+SHORT_MASK = 4_096  # bytes
 NONZERO_BYTE = re.compile(rb"[^\0]", re.DOTALL)
 BITS = tuple(1 << bit for bit in range(8))
 NONZERO_TO_ONE = bytes([0] + [1] * 255)
 BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
-def add_slices(total: list[int], addend: Sequence[int], *, shift: int = 0) -> None:
-    """Add the addend's numbers, times 2 to the power of `shift`, to those of the total."""
-    total.extend([0] * (shift + len(addend) - len(total)))
-    carry = 0
-    for index, bits in enumerate(addend, shift):
-        previous = total[index]
-        half = previous ^ bits
-        total[index] = half ^ carry
-        carry = (previous & bits) | (carry & half)
-    index = shift + len(addend)
-    while carry:
-        total.extend([0] * (index + 1 - len(total)))
-        total[index], carry = total[index] ^ carry, total[index] & carry
-        index += 1
+def sum_slices(addends: Iterable[tuple[Sequence[int], int]]) -> list[int]:
+    """Return the sums of numbers given by their slices, each times its factor.
+
+    Three slices of one bit become one, and a carry for the next bit, until one is left of each: fewer
+    operations than adding one number after the other, where each carry runs through all higher bits.
+    """
+    columns: list[list[int]] = []
+    for slices, factor in addends:
+        columns += [[] for _ in range(len(slices) + factor.bit_length() - len(columns))]
+        for shift in [bit for bit in range(factor.bit_length()) if factor >> bit & 1]:
+            for column, bits in zip(columns[shift:], slices, strict=False):
+                column.append(bits)
+    total: list[int] = []
+    carries: list[int] = []
+    for column in columns:
+        bits, carries = _reduce_column(column + carries)
+        total.append(bits)
+    while carries:
+        bits, carries = _reduce_column(carries)
+        total.append(bits)
+    while total and not total[-1]:
+        total.pop()
+    return total
 
 
-def add_multiple(total: list[int], addend: Sequence[int], *, factor: int) -> None:
-    """Add the addend's numbers, times the factor, to those of the total."""
-    for shift in range(factor.bit_length()):
-        if factor >> shift & 1:
-            add_slices(total, addend, shift=shift)
+def _reduce_column(column: list[int]) -> tuple[int, list[int]]:
+    """Return the sum of the slices of one bit, and the carries for the next bit."""
+    carries: list[int] = []
+    while len(column) > 2:
+        one, two, three = column.pop(), column.pop(), column.pop()
+        half = one ^ two
+        column.append(half ^ three)
+        carries.append((one & two) | (half & three))
+    if len(column) == 2:
+        one, two = column
+        carries.append(one & two)
+        return one ^ two, carries
+    return (column[0] if column else 0), carries
 
 
 def pack_slices(numbers: Mapping[int, int]) -> list[int]:
@@ -63,10 +82,11 @@ def to_mask(slots: Iterable[int]) -> int:
 def mask_slots(mask: int) -> Iterator[int]:
     """Return the slots of a mask, in order."""
     data = mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
-    for match in NONZERO_BYTE.finditer(data):
-        first = match.start() << 3
-        for bit in BITS_OF_BYTE[data[match.start()]]:
-            yield first + bit
+    if len(data) <= SHORT_MASK:  # quicker than a regular expression, unless there is much to skip
+        places = list(compress(range(len(data)), data))
+    else:
+        places = [match.start() for match in NONZERO_BYTE.finditer(data)]
+    return iter([(place << 3) + bit for place in places for bit in BITS_OF_BYTE[data[place]]])
 
 
 def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:

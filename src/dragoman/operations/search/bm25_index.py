@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
 from dragoman.operations.operation import Operation
-from dragoman.operations.search.bit_slices import add_multiple, add_slices, pack_slices, to_mask
+from dragoman.operations.search.bit_slices import pack_slices, sum_slices, to_mask
 from dragoman.operations.search.tokenizer import unique_terms
 
 K1 = 2.0
@@ -179,7 +179,7 @@ class InvertedIndex:
 
     def score(self, query: Mapping[str, float], *, hidden: int = 0) -> list[int]:
         """Return the BM25 scores of all slots for a query's weighted terms, as bit slices of integers."""
-        total: list[int] = []
+        frequent: list[tuple[Sequence[int], int]] = []
         rare: dict[int, int] = {}
         for term, weight in query.items():
             posting = self._postings.get(term)
@@ -187,9 +187,10 @@ class InvertedIndex:
                 continue
             rarity = self.inverse_document_frequency(term, hidden=hidden)
             gain = max(1, round(QUERY_SCALE * weight * rarity))
-            add_multiple(total, posting.slices, factor=gain)
+            if posting.slices:
+                frequent.append((posting.slices, gain))
             for slot, impact in posting.rare.items():
                 rare[slot] = rare.get(slot, 0) + gain * impact
         if rare:
-            add_slices(total, pack_slices(rare))
-        return total
+            frequent.append((pack_slices(rare), 1))
+        return sum_slices(frequent)

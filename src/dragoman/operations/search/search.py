@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -67,6 +67,15 @@ class OperationSearchResult(msgspec.Struct, frozen=True):
             "namespaces": dict(self.namespaces),
         }
         return body if self.hint is None else {**body, "hint": self.hint}
+
+
+class SearchQuery(NamedTuple):
+    """A query: its text, its weighted terms, the operations that it names, and the mask of hidden slots."""
+
+    text: str
+    weights: Mapping[str, float]
+    names: Mapping[str, NameMatch]
+    hidden: int
 
 
 class OperationSearch:
@@ -148,7 +157,8 @@ class OperationSearch:
         if not text:
             return self._list_namespace(namespace, allow)
         query, hidden = query_weights(text), self._hidden_from(owner)
-        ranked = self._rank(text, query, namespace=namespace, allow=allow, hidden=hidden)
+        names = self._match_names(text, hidden)
+        ranked = self._rank(SearchQuery(text, query, names, hidden), namespace=namespace, allow=allow)
         best = list(islice(ranked, MAX_RANKED))
         if not best:
             is_unknown = namespace is not None and not any(self._allowed_operations(namespace, allow))
@@ -156,7 +166,7 @@ class OperationSearch:
                 (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if is_unknown else NO_MATCH_HINT
             )
         hits = make_hits(best[:MAX_HITS])
-        is_named = best[0].id in self._match_names(text, hidden)
+        is_named = best[0].id in names
         is_strong = is_named or self._coverage(best[0], query, hidden=hidden) >= MIN_COVERAGE
         return OperationSearchResult(
             hits, len(best) - len(hits), count_by_namespace(best), None if is_strong else PARTIAL_MATCH_HINT
@@ -183,17 +193,11 @@ class OperationSearch:
         id. Otherwise as search().
         """
         text, hidden = query_text(q), self._hidden_from(owner)
-        ranked = self._rank(text, query_weights(text), namespace=namespace, allow=allow, hidden=hidden)
-        return list(islice(ranked, limit))
+        query = SearchQuery(text, query_weights(text), self._match_names(text, hidden), hidden)
+        return list(islice(self._rank(query, namespace=namespace, allow=allow), limit))
 
     def _rank(
-        self,
-        text: str,
-        query: Mapping[str, float],
-        *,
-        namespace: str | None,
-        allow: OperationFilter | None,
-        hidden: int,
+        self, query: SearchQuery, *, namespace: str | None, allow: OperationFilter | None
     ) -> Iterator[Operation]:
         verdicts: dict[int, bool] = {}
 
@@ -203,16 +207,21 @@ class OperationSearch:
             return verdicts[slot]
 
         slots = None if namespace is None else self._namespaces.get(namespace, set())
-        scores = self._index.score(query, hidden=hidden)
-        name_matches = {self._slots[id]: match for id, match in self._match_names(text, hidden).items()}
+        scores = self._index.score(query.weights, hidden=query.hidden)
+        name_matches = {self._slots[id]: match for id, match in query.names.items()}
         if slots is not None:
             name_matches = {slot: match for slot, match in name_matches.items() if slot in slots}
-        points = read_numbers(scores, name_matches)
-        first = sorted(name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._ids[slot]))
-        visible = (self._used_mask if slots is None else to_mask(slots)) & ~hidden
-        rest = self._rank_slots(text, scores, visible=visible, accepts=accepts)
-        ranked = chain(first, (slot for slot in rest if slot not in name_matches))
-        yield from map(self._operation_at, filter(accepts, ranked))
+        visible = (self._used_mask if slots is None else to_mask(slots)) & ~query.hidden
+        ranked = self._rank_slots(query.text, scores, visible=visible, accepts=accepts)
+        if name_matches:
+            points = read_numbers(scores, name_matches)
+            first = sorted(
+                name_matches, key=lambda slot: (name_matches[slot], -points[slot], self._ids[slot])
+            )
+            ranked = chain(first, (slot for slot in ranked if slot not in name_matches))
+        # Plain iterators of C: no frame of Python runs for each of the operations.
+        found = map(self._operations.__getitem__, ranked if allow is None else filter(accepts, ranked))
+        return cast("Iterator[Operation]", found)
 
     def _rank_slots(
         self, text: str, scores: Sequence[int], *, visible: int, accepts: SlotFilter
@@ -361,4 +370,5 @@ def count_by_namespace(operations: Iterable[Operation]) -> dict[str, int]:
 
 def largest_namespaces(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the largest namespaces."""
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_NAMESPACES])
+    largest = sorted(sorted(counts), key=counts.__getitem__, reverse=True)[:MAX_NAMESPACES]
+    return {name: counts[name] for name in largest}
