@@ -62,6 +62,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     if it is `private`. `identity_aware` is False if the result does not depend on who calls: only then may
     a spoke call it while it serves a call of another owner.
 
+    `host` is the host that the spoke is connected to; None for this one.
+
     `make_question` turns the input into a question to a person: the call waits for the answer, which its
     context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
     state.
@@ -87,6 +89,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     identity_aware: bool = True
     effect_claimed: bool = False
     provider: str = "hub"
+    host: str | None = None
 
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.namespace):

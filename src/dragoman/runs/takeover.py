@@ -48,7 +48,7 @@ class HostTakeover:
             await self._engine.enqueue(continuation_turn(run))
 
     async def take_over(self, host_id: str) -> None:
-        """Interrupt the calls of a fenced host, queue its runs, and remove it when it has none left.
+        """Interrupt the calls of a fenced host, queue its runs, give its reservations back, and remove it.
 
         Raises StoreError or Unavailable; it may be called again.
         """
@@ -57,6 +57,7 @@ class HostTakeover:
         runs = await self._store.runs.list_running(host=host_id)
         for run in runs:
             await self._engine.enqueue(continuation_turn(run))
+        await self._store.budgets.release_host(host_id)
         if not runs:
             await self._store.hosts.remove(host_id)
 

@@ -19,11 +19,13 @@ from dragoman.errors import (
     StoreError,
     Unavailable,
 )
+from dragoman.hosts.client import HostClient
 from dragoman.mcp.client.client import McpClient
 from dragoman.mcp.client.server_secrets import secrets_of
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.server.app.services import HubEnvironment
+from dragoman.spokes.hub.other_hosts import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
@@ -55,6 +57,7 @@ class ExternalOperations:
             pin_store=store.definition_pins,
         )
         self._config = config
+        self._registry = registry
         self._store = store
         self._environment = environment
         self._lock = asyncio.Lock()
@@ -68,6 +71,14 @@ class ExternalOperations:
     async def __aexit__(self, *_: object) -> None:
         await self.switchboard.close()
         await self.servers.close()
+
+    async def share_operations(self, client: HostClient | None) -> None:
+        """Register the operations of spokes of other hosts, until cancelled; nothing without other hosts."""
+        own_id = self._store.host_id
+        if client is not None and own_id is not None:
+            others = HostOperations(self._registry, client, hosts=self._store.hosts, own_id=own_id)
+            self.switchboard.operations.other_hosts = others
+            await others.run()
 
     async def reload(self, config: Config) -> None:
         """Run the servers of this configuration and those that were added."""

@@ -47,7 +47,8 @@ from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
-from dragoman.server.internal.routes import health_routes
+from dragoman.server.internal.operations import SpokeCallHandlers
+from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
@@ -167,8 +168,7 @@ class Hub:
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.engine.close)
             # Closed after the runs: viewers at other hosts get their last events.
-            routes = health_routes(), hub.internal_runs.routes()
-            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, *routes))
+            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, *hub.internal_routes()))
             stack.push_async_callback(hub.stop)
             hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)
@@ -176,8 +176,7 @@ class Hub:
             heed = ApprovalResumer(ground.store, hub.queued_turns.resume, consent=ground.calls.approval_flow)
             stack.enter_context(run_in_background(heed.run()))
             stack.enter_context(run_in_background(hub.key_monitor.run()))
-            stack.enter_context(run_in_background(hub.host.watch()))
-            stack.enter_context(run_in_background(release_lost_reservations(ground.store)))
+            stack.enter_context(run_in_background(hub.share_with_hosts()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
             if ground.store.membership is not None:
                 ground.store.membership.on_host_lost = hub.take_over
@@ -185,6 +184,19 @@ class Hub:
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
             yield hub
+
+    def internal_routes(self) -> Sequence[HostRoutes]:
+        """Return what other hosts may ask of this one."""
+        spoke_calls = SpokeCallHandlers(self._services.registry, self._services.calls)
+        return health_routes(), self.internal_runs.routes(), spoke_calls.routes()
+
+    async def share_with_hosts(self) -> None:
+        """Do what a host does for and by the others, until cancelled."""
+        await asyncio.gather(
+            self.host.watch(),
+            self.external.share_operations(self._services.host_client),
+            release_lost_reservations(self.store),
+        )
 
     async def unknown_policy_names(self, config: Config) -> Sequence[str]:
         """Return a sentence for each name in a rule of the policy that no agent or operation has."""

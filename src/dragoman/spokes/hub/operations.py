@@ -27,6 +27,7 @@ from dragoman.spokes.hub.definition_approvals import (
     SpokeDefinitionDetail,
 )
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims
+from dragoman.spokes.hub.other_hosts import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
 from dragoman.spokes.protocol import (
@@ -62,6 +63,8 @@ class SpokeOperations:
         self._owners: dict[str, Counter[str]] = {}  # whose spokes serve how much, by canonical namespace
         self._totals: Counter[str] = Counter()  # operations of an owner's spokes
         self._call_numbers = count(1)
+        self.other_hosts: HostOperations | None = None
+        """The operations of other hosts, which give way to those of this one's spokes."""
 
     async def load(self) -> None:
         """Read the owners of namespaces and the approved definitions, once. Raises Unavailable."""
@@ -77,7 +80,8 @@ class SpokeOperations:
         taken: list[str] = []
         refused: list[RefusedOperation] = []
         namespaces = map(canonical_namespace, self._registry.namespaces())
-        own = {name for name in namespaces if name not in self._owners}
+        elsewhere = set() if self.other_hosts is None else self.other_hosts.namespaces()
+        own = {name for name in namespaces if name not in self._owners and name not in elsewhere}
         for number, offer in enumerate(frame.operations, start=1):
             try:
                 name = canonical_namespace(offer.namespace)
@@ -322,6 +326,8 @@ class SpokeOperations:
         else:
             route = SpokeBalancer(offer, owner=spoke.owner, call_numbers=self._call_numbers)
             route.add_spoke(spoke)
+            if self.other_hosts is not None:
+                self.other_hosts.release(key)
             self._registry.add(self._make_operation(route))
             self._balancers[key] = route
         spoke.offers[key] = offer

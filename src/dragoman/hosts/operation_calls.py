@@ -1,0 +1,99 @@
+"""What hosts tell each other of the operations of their spokes, and of calls of these: JSON of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.identity import Identity
+from dragoman.operations.operation import Effect, Operation
+from dragoman.operations.outcome import CallFailure
+
+OPERATIONS_PATH = "/operations"
+CALLS_PATH = "/operations/calls"
+
+
+class SharedOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation of a spoke that is connected to another host, as that one has it in its registry."""
+
+    namespace: str
+    name: str
+    input_schema: dict[str, Any]
+    description: str
+    output_schema: dict[str, Any] | None
+    effect: Effect
+    effect_claimed: bool
+    timeout: float | None
+    approval: bool
+    source: str
+    owner: str | None
+    private: bool
+
+    @classmethod
+    def of(cls, operation: Operation) -> SharedOperation:
+        """Return what other hosts are told of an operation."""
+        fields: dict[str, Any] = {name: getattr(operation, name) for name in cls.__struct_fields__}
+        return cls(**fields)
+
+    @property
+    def id(self) -> str:
+        """The operation's id."""
+        return f"{self.namespace}.{self.name}"
+
+
+class SharedOperations(msgspec.Struct, frozen=True):
+    """The operations of a host's spokes; None if they are those of the version that the caller has."""
+
+    version: str
+    operations: Sequence[SharedOperation] | None = None
+
+
+class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that the host of the caller has allowed and recorded; the host of the spoke only runs it.
+
+    `definition` is the hash of the definition that was allowed. `remaining` is in seconds, `budget` in US
+    dollars; `spokes` serve the calls above this one.
+    """
+
+    operation: str
+    definition: str
+    input: Any
+    identity: Identity
+    call_id: str
+    idempotency_key: str | None = None
+    intermediaries: Sequence[tuple[Identity, str | None]] = ()
+    parent_agents: Sequence[str | None] = ()
+    run_id: str | None = None
+    session_id: str | None = None
+    tool_call_id: str | None = None
+    agent: str | None = None
+    step: int | None = None
+    remaining: float | None = None
+    budget: float | None = None
+    calls: int | None = None
+    spokes: Sequence[str] = ()
+
+
+class CallTicket(msgspec.Struct, frozen=True):
+    """A call that another host has accepted and not begun."""
+
+    id: str
+
+
+class SharedCallEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a call ended; its own cost, and that of the calls below it, in US dollars."""
+
+    result: Any = None
+    failure: CallFailure | None = None
+    cost: float = 0.0
+    cost_below: float = 0.0
+    calls_below: int = 0
+
+
+class SharedCallFrame(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the response to a call: progress, or its end. An empty line keeps the connection alive."""
+
+    progress: Any = msgspec.UNSET
+    end: SharedCallEnd | None = None

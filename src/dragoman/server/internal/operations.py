@@ -1,0 +1,208 @@
+"""Operations of this host's spokes for other hosts: their list, and calls that those have allowed.
+
+A call is accepted first and begun by a second request: a host that was not reached has begun nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import CallTimeout, Conflict, DragomanError, NotFound
+from dragoman.hosts.client import KEEP_ALIVE
+from dragoman.hosts.operation_calls import (
+    CALLS_PATH,
+    OPERATIONS_PATH,
+    CallTicket,
+    SharedCall,
+    SharedCallEnd,
+    SharedCallFrame,
+    SharedOperation,
+    SharedOperations,
+)
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.ids import new_id
+from dragoman.operations.budget import Budget, CostTotal
+from dragoman.operations.calls import Calls
+from dragoman.operations.context import CallNode, Context, Intermediary, ParentAgent
+from dragoman.operations.operation import Operation
+from dragoman.operations.outcome import to_failure, to_jsonable
+from dragoman.operations.registry import Registry
+from dragoman.server.internal.routes import HostRoutes
+from dragoman.spokes.hub.call import calling_spokes
+
+MAX_BODY = 64_000_000  # bytes of a call
+TICKET_SECONDS = 30.0  # after which an accepted call that nobody begins is forgotten
+SPOKE_PREFIX = "spoke:"
+
+
+class SpokeOperationList:
+    """The operations of this host's spokes, kept in step with the registry, with a version."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._boot = new_id("list")
+        self._changes = 0
+        self._operations: dict[str, Operation] = {}
+        registry.add_listener(self)
+
+    @property
+    def version(self) -> str:
+        """Changes with the list."""
+        return f"{self._boot}.{self._changes}"
+
+    def add(self, operation: Operation) -> None:
+        """Note an operation that was registered."""
+        if is_of_own_spoke(operation):
+            self._operations[operation.id] = operation
+            self._changes += 1
+
+    def remove(self, operation: Operation) -> None:
+        """Note an operation that is gone."""
+        if self._operations.pop(operation.id, None) is not None:
+            self._changes += 1
+
+    def get(self, id: str) -> Operation:
+        """Return an operation. NotFound."""
+        operation = self._operations.get(id)
+        if operation is None:
+            raise NotFound(f"no spoke of this host serves {id!r} any more")
+        return operation
+
+    def shared(self, version: str | None) -> SharedOperations:
+        """Return what other hosts are told that have this version."""
+        if version == self.version:
+            return SharedOperations(self.version)
+        return SharedOperations(
+            self.version, [SharedOperation.of(operation) for operation in self._operations.values()]
+        )
+
+
+def is_of_own_spoke(operation: Operation) -> bool:
+    """Whether a spoke serves it that is connected to this host; those of other hosts name the host."""
+    return operation.source.startswith(SPOKE_PREFIX) and operation.host is None
+
+
+class SpokeCallHandlers:
+    """Runs calls of this host's spokes for other hosts."""
+
+    def __init__(self, registry: Registry, calls: Calls) -> None:
+        self._operations = SpokeOperationList(registry)
+        self._calls = calls
+        self._accepted: dict[str, SharedCall] = {}
+
+    def routes(self) -> HostRoutes:
+        """The paths of the internal listener."""
+        yield OPERATIONS_PATH, {"GET": self.list}
+        yield CALLS_PATH, {"POST": self.accept}
+        yield f"{CALLS_PATH}/{{id}}", {"GET": self.run}
+
+    async def list(self, exchange: Exchange) -> None:
+        """List the operations, unless they are those of `?version`."""
+        await exchange.respond(200, self._operations.shared(exchange.query.get("version")))
+
+    async def accept(self, exchange: Exchange) -> None:
+        """Accept a call: a ticket, which begins it. NotFound, Conflict."""
+        call = msgspec.convert(await exchange.read_json(MAX_BODY), SharedCall)
+        self._find(call)
+        ticket = CallTicket(new_id("ticket"))
+        self._accepted[ticket.id] = call
+        asyncio.get_running_loop().call_later(TICKET_SECONDS, self._accepted.pop, ticket.id, None)
+        await exchange.respond(200, ticket)
+
+    async def run(self, exchange: Exchange) -> None:
+        """Run an accepted call, once; stream its progress and its end. A disconnect aborts it."""
+        call = self._accepted.pop(exchange.path_params["id"], None)
+        if call is None:
+            raise NotFound("there is no such call, or it was begun before")
+        operation = self._find(call)
+        await exchange.start_response(200, {"content-type": "application/x-ndjson"})
+        frames: asyncio.Queue[SharedCallFrame] = asyncio.Queue()
+        with DisconnectWatch(exchange, delay=0) as watch:
+            working = asyncio.ensure_future(self._run(call, operation, frames=frames))
+            try:
+                await send_frames(exchange, frames, watch=watch)
+            finally:
+                working.cancel()
+                await asyncio.wait([working])
+        if not watch.disconnected:
+            await exchange.send({"type": "http.response.body", "body": b""})
+
+    def _find(self, call: SharedCall) -> Operation:
+        operation = self._operations.get(call.operation)
+        if operation.definition_hash != call.definition:
+            raise Conflict(f"{call.operation} has changed since", hint="look at it again before you call it")
+        return operation
+
+    async def _run(
+        self, call: SharedCall, operation: Operation, *, frames: asyncio.Queue[SharedCallFrame]
+    ) -> None:
+        node, total = CallNode(self._calls, call.call_id), CostTotal()
+        budget = Budget(usd=call.budget, calls=call.calls)
+        context = self._context(call, node, total=total, budget=budget, frames=frames)
+        result, failure = None, None
+        calling_spokes.set(tuple(call.spokes))
+        try:
+            async with asyncio.timeout_at(context.deadline):
+                result = to_jsonable(await operation.run(call.input, context))
+        except TimeoutError:
+            failure = to_failure(CallTimeout(f"{operation.id} timed out: it did not end by its deadline."))
+        except DragomanError as error:
+            failure = to_failure(error)
+        finally:
+            await node.close()
+        below = max(0.0, (total.usd or 0.0) - node.cost)
+        end = SharedCallEnd(
+            result=result, failure=failure, cost=node.cost, cost_below=below, calls_below=budget.calls_made
+        )
+        frames.put_nowait(SharedCallFrame(end=end))
+
+    def _context(
+        self,
+        call: SharedCall,
+        node: CallNode,
+        *,
+        total: CostTotal,
+        budget: Budget,
+        frames: asyncio.Queue[SharedCallFrame],
+    ) -> Context:
+        """Return the context of the call as its own host would have it; the policy here is the same."""
+        now = asyncio.get_running_loop().time()
+        fields: Mapping[str, Any] = {
+            name: getattr(call, name)
+            for name in ("identity", "call_id", "idempotency_key", "run_id", "session_id", "tool_call_id")
+        }
+        return Context(
+            **fields,
+            agent=call.agent,
+            step=call.step,
+            intermediaries=tuple(Intermediary(identity, agent) for identity, agent in call.intermediaries),
+            parent_agents=tuple(ParentAgent(agent, self._calls) for agent in call.parent_agents),
+            deadline=None if call.remaining is None else now + call.remaining,
+            node=node,
+            budget=budget,
+            cost_total=total,
+            on_progress=lambda value: frames.put_nowait(SharedCallFrame(progress=value)),
+        )
+
+
+async def send_frames(
+    exchange: Exchange, frames: asyncio.Queue[SharedCallFrame], *, watch: DisconnectWatch
+) -> None:
+    """Send frames as lines, with the last one the end of the call."""
+    while not watch.response_complete:
+        frame = await next_frame(frames)
+        watch.response_complete = frame is not None and frame.end is not None
+        await exchange.send_chunk((b"" if frame is None else msgspec.json.encode(frame)) + b"\n")
+
+
+async def next_frame(frames: asyncio.Queue[SharedCallFrame]) -> SharedCallFrame | None:
+    """Return the next frame; None when none came for a while."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(KEEP_ALIVE):
+            return await frames.get()
+    return None

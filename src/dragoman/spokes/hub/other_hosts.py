@@ -1,0 +1,265 @@
+"""Operations of spokes that are connected to other hosts, in this host's registry.
+
+A host asks each other one once a second whether its list has changed, and registers what it is told as those
+have it: the owner, who may see it, the effect and the definition stay the same, so the policy, approvals and
+the ledger of this host apply. A call is run by the host of the spoke, and recorded by this one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from dragoman.errors import (
+    BudgetExhausted,
+    CallUncertain,
+    DragomanError,
+    HostGone,
+    NotFound,
+    ProviderError,
+    StoreError,
+    Unavailable,
+)
+from dragoman.hosts.client import HostClient
+from dragoman.hosts.operation_calls import (
+    CALLS_PATH,
+    OPERATIONS_PATH,
+    CallTicket,
+    SharedCall,
+    SharedCallEnd,
+    SharedCallFrame,
+    SharedOperation,
+    SharedOperations,
+)
+from dragoman.http.transport import Response, Timeouts
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.call import calling_spokes
+from dragoman.spokes.hub.permissions import canonical_namespace
+from dragoman.spokes.protocol import SpokeFailure, error_from_failure
+from dragoman.store.hosts import HostRepository
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL = 1.0
+LIST_TIMEOUTS = Timeouts(connect=1.0, first_byte=2.0, idle=2.0)
+MAX_LIST = 64_000_000  # bytes
+FRAMES = msgspec.json.Decoder(SharedCallFrame)
+
+
+class HostList:
+    """The list of one host, as last read."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.operations: Mapping[str, Operation] = {}
+
+
+class HostOperations:
+    """The operations of the spokes of all other hosts."""
+
+    def __init__(self, registry: Registry, client: HostClient, *, hosts: HostRepository, own_id: str) -> None:
+        self._registry = registry
+        self._client = client
+        self._hosts = hosts
+        self._own_id = own_id
+        self._lists: dict[str, HostList] = {}
+        self._registered: dict[str, Operation] = {}  # by lower-case id
+
+    async def run(self) -> None:
+        """Ask the other hosts once a second, until cancelled."""
+        while True:
+            try:
+                with suppress(StoreError, Unavailable):
+                    await self.poll()
+            except Exception:
+                log.exception("the operations of other hosts could not be read")
+            await asyncio.sleep(POLL_INTERVAL)
+
+    async def poll(self) -> None:
+        """Ask all other hosts once. Raises StoreError, Unavailable."""
+        hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
+        for gone in [id for id in self._lists if id not in hosts]:
+            del self._lists[gone]
+        await asyncio.gather(*(self._read(id) for id in hosts))
+        self._update_registry()
+
+    def namespaces(self) -> set[str]:
+        """Return the canonical namespaces of which other hosts brought operations."""
+        return {canonical_namespace(operation.namespace) for operation in self._registered.values()}
+
+    def release(self, id: str) -> None:
+        """Take an operation of another host out of the registry: a spoke of this host serves it too."""
+        operation = self._registered.pop(id.lower(), None)
+        if operation is not None:
+            with suppress(NotFound):
+                self._registry.remove(operation.id)
+
+    async def _read(self, host: str) -> None:
+        """Read a host's list. One that does not answer keeps it until it is declared dead."""
+        found = self._lists.get(host) or HostList()
+        query = urlencode({"version": found.version})
+        try:
+            response = await self._client.stream(host, f"{OPERATIONS_PATH}?{query}", timeouts=LIST_TIMEOUTS)
+            raw = await response.read(MAX_LIST)
+        except HostGone:
+            self._lists.pop(host, None)
+            return
+        except DragomanError as error:
+            log.debug("the operations of the host %s cannot be read: %s", host, error.message)
+            return
+        shared = msgspec.json.decode(raw, type=SharedOperations)
+        if shared.operations is not None:
+            made = [self._make_operation(host, each) for each in shared.operations]
+            found.operations = {operation.id.lower(): operation for operation in made if operation}
+            found.version = shared.version
+        self._lists[host] = found
+
+    def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
+        try:
+            operation = Operation.from_schema(
+                self._refuse_unbound,
+                shared.input_schema,
+                namespace=shared.namespace,
+                name=shared.name,
+                description=shared.description,
+                output_schema=shared.output_schema,
+                effect=shared.effect,
+                effect_claimed=shared.effect_claimed,
+                timeout=shared.timeout,
+                approval=shared.approval,
+                source=f"{shared.source}@{host}",
+                owner=shared.owner,
+                private=shared.private,
+                identity_aware=False,
+                provider="spoke",
+            )
+        except DragomanError as error:
+            log.warning("the operation %s of the host %s is left out: %s", shared.id, host, error.message)
+            return None
+        call = SharedCallRunner(self._client, host, operation=operation)
+        return msgspec.structs.replace(operation, run=call.run, host=host)
+
+    async def _refuse_unbound(self, _: Any, context: Context) -> Any:
+        raise Unavailable(f"the call {context.call_id} has no host")
+
+    def _update_registry(self) -> None:
+        """Register what is new, and remove what no host has any more. A spoke of this host goes first."""
+        wanted: dict[str, Operation] = {}
+        for host in sorted(self._lists):
+            for id, operation in self._lists[host].operations.items():
+                wanted.setdefault(id, operation)
+        for id in [id for id, operation in self._registered.items() if wanted.get(id) is not operation]:
+            self.release(id)
+        for id, operation in wanted.items():
+            if id not in self._registered:
+                with suppress(DragomanError):  # a spoke of this host serves it
+                    self._registry.add(operation)
+                    self._registered[id] = operation
+
+
+class SharedCallRunner:
+    """Runs the calls of one operation at the host of its spoke."""
+
+    def __init__(self, client: HostClient, host: str, *, operation: Operation) -> None:
+        self._client = client
+        self._host = host
+        self._operation = operation
+
+    async def run(self, input: Any, context: Context) -> Any:
+        """Return the result of a call. Raises the spoke's error, Unavailable, or CallUncertain when the host
+        went away. Cancelling it aborts the call there.
+        """
+        request = self._request(input, context)
+        found = await self._client.post(self._host, CALLS_PATH, body=request)
+        ticket = msgspec.convert(found, CallTicket)
+        try:
+            response = await self._client.stream(self._host, f"{CALLS_PATH}/{ticket.id}")
+            end = await self._read_frames(response, context)
+        except (Unavailable, ProviderError, NotFound, msgspec.DecodeError) as error:
+            raise self._lost(error) from error
+        settle_costs(context, end)
+        if end.failure is not None:
+            raise error_from_failure(SpokeFailure.from_call_failure(end.failure))
+        return end.result
+
+    def _request(self, input: Any, context: Context) -> SharedCall:
+        budget = context.budget
+        calls = None if budget is None or budget.calls is None else budget.calls - budget.calls_made
+        return SharedCall(
+            operation=self._operation.id,
+            definition=self._operation.definition_hash,
+            input=input,
+            identity=context.identity,
+            call_id=context.call_id or "",
+            idempotency_key=context.idempotency_key,
+            intermediaries=[(each.identity, each.agent) for each in context.intermediaries],
+            parent_agents=[each.agent for each in context.parent_agents],
+            run_id=context.run_id,
+            session_id=context.session_id,
+            tool_call_id=context.tool_call_id,
+            agent=context.agent,
+            step=context.step,
+            remaining=context.remaining,
+            budget=None if budget is None else budget.remaining,
+            calls=calls,
+            spokes=calling_spokes.get(),
+        )
+
+    async def _read_frames(self, response: Response, context: Context) -> SharedCallEnd:
+        """Report progress until the end. ProviderError or Unavailable when the connection is lost."""
+        rest = b""
+        try:
+            while data := await response.receive():
+                *lines, rest = (rest + data).split(b"\n")
+                if (end := read_lines(lines, context)) is not None:
+                    return end
+        finally:
+            response.abort()
+        raise Unavailable(f"the host {self._host!r} ended its response early")
+
+    def _lost(self, error: Exception) -> DragomanError:
+        """Return the error of a call that may have begun at a host that went away."""
+        self._client.forget(self._host)
+        id = self._operation.id
+        if self._operation.effect == "once":
+            return CallUncertain(
+                f"the host {self._host!r} went away while it ran {id}; nobody knows whether that took effect",
+                hint="look at what it would have changed before you call it again",
+            )
+        log.info("a call of %s at the host %s was cut off: %s", id, self._host, error)
+        return Unavailable(f"the host {self._host!r} went away while it ran {id}")
+
+
+def read_lines(lines: Sequence[bytes], context: Context) -> SharedCallEnd | None:
+    """Report the progress in lines of a response; return the end of the call if they have it."""
+    for line in filter(None, lines):
+        frame = FRAMES.decode(line)
+        if frame.end is not None:
+            return frame.end
+        if frame.progress is not msgspec.UNSET:
+            context.progress(frame.progress)
+    return None
+
+
+def settle_costs(context: Context, end: SharedCallEnd) -> None:
+    """Charge the call here with what it, and the calls below it, have cost at the other host."""
+    if context.budget is not None:
+        with suppress(BudgetExhausted):  # they are made: the next one is refused
+            for _ in range(end.calls_below):
+                context.budget.count_call()
+    if end.cost_below:
+        if context.cost_total is not None:
+            context.cost_total.add(end.cost_below)
+        if context.budget is not None:
+            with suppress(BudgetExhausted):
+                context.budget.spend(end.cost_below)
+    if end.cost:
+        context.spend(end.cost)

@@ -1,0 +1,144 @@
+"""Operations of a spoke that is connected to one host are found and called at every host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dragoman.operations import Registry, current
+from dragoman.operations import operation as mark
+from dragoman.spokes import Spoke
+from dragoman.spokes.hub import other_hosts
+from tests.hosts.conftest import HostCluster, host_id, until
+from tests.serving import Served
+
+SHARED = {"spokes": {"namespaces": {"*": "*"}}}
+
+
+class Stock:
+    """What a spoke offers."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.aborted = asyncio.Event()
+        self.keys: list[str | None] = []
+
+    def registry(self) -> Registry:
+        @mark("stock", effect="read")
+        async def level(item: str) -> dict[str, Any]:
+            """Say how much of an item there is."""
+            current().progress({"looking": item})
+            self.keys.append(current().idempotency_key)
+            return {"item": item, "count": 7}
+
+        @mark("stock", effect="read")
+        async def nested(text: str) -> Any:
+            """Call an operation of the hub."""
+            return await current().call("math.calculate", {"expression": text})
+
+        @mark("stock", effect="once")
+        async def order(item: str) -> str:
+            """Order an item, and never end."""
+            self.began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.aborted.set()
+            return item
+
+        return Registry(level, nested, order)
+
+
+@asynccontextmanager
+async def connected(host: Served, stock: Stock, secret: str = "") -> AsyncIterator[None]:
+    """Connect a spoke to a host."""
+    async with Spoke(stock.registry(), hub=host.url, key=secret or None, name="warehouse") as spoke:
+        await spoke.ready()
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_hosts, "POLL_INTERVAL", 0.02)
+
+
+async def names(host: Served, **headers: str) -> set[str]:
+    response = await host.http.get("/api/operations?namespace=stock", headers=headers)
+    return {each["id"] for each in response.json()["operations"]}
+
+
+async def call(host: Served, id: str, input: Any) -> Any:
+    response = await host.http.post(f"/api/operations/{id}/call", json=input)
+    return response.json()
+
+
+async def listed(host: Served, id: str = "stock.level") -> None:
+    await until(lambda: id in {each.id for each in host.hub._services.registry.list()})
+
+
+async def test_a_spokes_operation_is_called_through_another_host_and_recorded_once(
+    hosts: HostCluster,
+) -> None:
+    first, second = await hosts.open(2)
+    stock = Stock()
+    async with connected(first, stock):
+        await listed(second)
+        outcome = await call(second, "stock.level", {"item": "tea"})
+        assert outcome["result"] == {"item": "tea", "count": 7}
+        nested = await call(second, "stock.nested", {"text": "6 * 7"})
+        assert "42" in str(nested["result"])
+        rows = hosts.execute("SELECT operation, status, host, parent_id FROM calls ORDER BY started_at")
+        assert [row[:3] for row in rows] == [
+            ("stock.level", "done", host_id(second)),
+            ("stock.nested", "done", host_id(second)),
+            ("math.calculate", "done", host_id(first)),
+        ]
+        assert [row[3] for row in rows] == [None, None, nested["callId"]]
+        found = (await second.http.get("/api/operations/stock.level")).json()
+        assert host_id(first) in found["source"]
+    await until(lambda: "stock.level" not in {each.id for each in second.hub._services.registry.list()})
+
+
+async def test_a_call_that_is_aborted_here_ends_at_the_spoke_of_the_other_host(hosts: HostCluster) -> None:
+    first, second = await hosts.open(2)
+    stock = Stock()
+    async with connected(first, stock):
+        await listed(second, "stock.order")
+        calling = asyncio.create_task(call(second, "stock.order", {"item": "tea"}))
+        await until(stock.began.is_set)
+        [(id,)] = hosts.execute("SELECT id FROM calls WHERE status = 'running'")
+        assert (await second.http.post(f"/api/calls/{id}/abort")).json()["aborted"]
+        await until(stock.aborted.is_set)
+        assert (await calling)["status"] == "aborted"
+
+
+async def test_a_once_call_is_uncertain_when_the_host_of_its_spoke_dies(hosts: HostCluster) -> None:
+    first, second = await hosts.open(2)
+    stock = Stock()
+    async with connected(first, stock):
+        await listed(second, "stock.order")
+        calling = asyncio.create_task(call(second, "stock.order", {"item": "tea"}))
+        await until(stock.began.is_set)
+        await hosts.close(first)
+        outcome = await calling
+        assert outcome["status"] == "uncertain"
+    await until(lambda: "stock.order" not in {each.id for each in second.hub._services.registry.list()})
+
+
+async def test_a_private_operation_stays_its_owners_at_every_host(hosts: HostCluster) -> None:
+    first, second = await hosts.open(2, keys=True)
+    keys = first.hub.store.keys
+    _, spoke_key = await keys.create("ann", scopes=["spoke"])
+    _, ann = await keys.create("ann")
+    _, bob = await keys.create("bob")
+    async with connected(first, Stock(), spoke_key):
+        await listed(second)
+        assert await names(second, **{"x-api-key": ann}) == {"stock.level", "stock.nested", "stock.order"}
+        assert await names(second, **{"x-api-key": bob}) == set()
+        path = "/api/operations/stock.level/call"
+        refused = await second.http.post(path, json={"item": "tea"}, headers={"x-api-key": bob})
+        assert refused.json()["error"]["code"] == "not_found"
