@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.runs import remote
 from tests.clients.driver import run_node
+from tests.faults.process import started, write_config
 from tests.hosts.conftest import HostCluster, host_id, until
 from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
 from tests.serving import Frames, Served, ask, text_of, types
@@ -113,3 +115,23 @@ async def test_a_viewer_at_a_host_that_stops_is_told_that_the_answer_goes_on(
         assert text_of(await origin.frames()) == WHOLE
     assert not violations(viewer.text)
     assert [frame["errorText"] for frame in frames if frame["type"] == "error"] == [remote.STOPPING]
+
+
+async def test_a_viewer_of_a_run_whose_process_is_killed_gets_one_whole_stream(
+    hosts: HostCluster, tmp_path: Path
+) -> None:
+    steps = [{"text": ["one ", "two ", "three ", "four ", "five"], "delay": 0.3}]
+    config = write_config(tmp_path / "killed", steps, database=hosts.url)
+    async with asyncio.timeout(60), started(config, tmp_path / "killed") as killed:
+        [second] = await hosts.open(1, steps=steps)
+        sent = asyncio.ensure_future(killed.http.post("/api/chat", json=ask("go")))
+        await until(lambda: hosts.execute("SELECT 1 FROM runs WHERE status = 'running'"))
+        async with reading(second, "GET", "/api/chat/s/stream?sdk=7") as viewer:
+            await viewer.until("two ")
+            await killed.kill()
+            frames = await viewer.frames()
+        await asyncio.gather(sent, return_exceptions=True)
+    assert not violations(viewer.text)
+    assert types(frames).count("start") == types(frames).count("finish") == 1
+    assert text_behind_reset(frames) == WHOLE
+    assert hosts.execute("SELECT epoch, status FROM runs") == [(2, "finished")]
