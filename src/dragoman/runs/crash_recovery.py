@@ -58,12 +58,16 @@ class RunStarter(Protocol):
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """A run as the database has it: its message with its approvals, its calls, and its usage."""
+    """A run as the database has it: its message with its approvals, its calls, and its usage.
+
+    `was_released`: its host had handed it over, not crashed.
+    """
 
     row: rows.RunRecord
     message: Message
     calls: Sequence[LedgerEntry]
     usage: Sequence[UsageRecord]
+    was_released: bool = False
 
     def cut_off_operations(self) -> Sequence[str]:
         """Return the operations whose calls were cut off."""
@@ -113,7 +117,16 @@ class CrashRecovery:
     async def run(self) -> None:
         """Queue all runs that wait to go on."""
         for run in list(self._waiting.values()):
-            await self._engine.enqueue(continuation_turn(run))
+            await self.enqueue(run)
+
+    async def enqueue(self, run: rows.RunRecord) -> None:
+        """Queue a run that no host has. Raises StoreError, Unavailable."""
+        await self._engine.enqueue(continuation_turn(run))
+
+    def may_hand_over(self, run: rows.RunRecord) -> bool:
+        """Return whether another host may go on with a run when this one stops."""
+        agent = self._starter.agents.agents.get(run.agent or "default")
+        return self._store.host_id is not None and (agent is None or agent.after_crash == "resume")
 
     async def settle(self, *session_ids: str) -> None:
         """Wait until the runs of these sessions have gone on or are closed; each begins at once."""
@@ -170,7 +183,7 @@ class CrashRecovery:
     async def _resume(self, run: rows.RunRecord) -> HubRun | None:
         try:
             claimed = await self._claim(run)
-            stored = None if claimed is None else await load_run(self._store, claimed)
+            stored = None if claimed is None else await self._load(claimed, run.host)
             resumed = None if stored is None else await self._resume_or_close(stored)
             if claimed is not None and stored is None:
                 await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))
@@ -182,6 +195,12 @@ class CrashRecovery:
             resumed = None
         self._waiting.pop(run.session_id, None)
         return resumed
+
+    async def _load(self, run: rows.RunRecord, earlier_host: str | None) -> StoredRun | None:
+        """Return a claimed run as the database has it; None if its message is gone."""
+        stored = await load_run(self._store, run)
+        was_released = self._store.host_id is not None and earlier_host is None
+        return None if stored is None else replace(stored, was_released=was_released)
 
     async def _claim(self, run: rows.RunRecord) -> rows.RunRecord | None:
         """Take a run over from the host that had it; None when another host has it, or it has ended."""
@@ -201,7 +220,7 @@ class CrashRecovery:
         roots = [call for call in stored.calls if call.record.parent_id is None]
         answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0, run_id=run.id)
         has_progress = answer.settled > (run.settled_parts or 0)
-        crashes = 1 if has_progress else (run.crashes or 0) + 1
+        crashes = (0 if has_progress else run.crashes or 0) + (0 if stored.was_released else 1)
         reason = self._reason_to_close(run, answer)
         if reason is None and crashes < MAX_CRASHES:
             await self._arrival(stored.cut_off_operations())
@@ -282,12 +301,15 @@ async def load_run(store: Store, run: rows.RunRecord) -> StoredRun | None:
 def with_usage(answer: RestoredAnswer, stored: StoredRun) -> RestoredAnswer:
     """Return the answer with the usage of its steps so far.
 
-    A lost step whose usage is recorded had been answered to its end: nothing of it is to be estimated.
+    Of a lost step whose usage is recorded nothing is to be estimated: it had been answered to its end, or the
+    host that handed the run over recorded it.
     """
     own = [record for record in stored.usage if record.call_id is None]
     steps = sum(part.type == "step-start" for part in answer.message.parts)
     is_counted = any(
-        record.run_id == stored.row.id and record.step == steps + 1 and not record.tokens.estimated
+        record.run_id == stored.row.id
+        and record.step == steps + 1
+        and (stored.was_released or not record.tokens.estimated)
         for record in own
     )
     if is_counted:

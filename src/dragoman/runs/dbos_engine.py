@@ -41,6 +41,7 @@ CALL_TIMEOUT = 10.0  # seconds; while the database is down DBOS tries for ever
 RETENTION = 86_400.0  # seconds for which turns that have ended are kept, so that their ids stay known
 PURGE_INTERVAL = 3_600.0
 DRAIN_INTERVAL = 0.05
+CLOSE_TIMEOUT = 2.0
 PURGE_BATCH = 1_000
 ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 WAITING = ["ENQUEUED", "DELAYED", "PENDING"]
@@ -94,6 +95,8 @@ class DbosEngine:
         self._has_launched = asyncio.Event()
         self._is_wanted = asyncio.Event()
         self._chore: asyncio.Task[None] | None = None
+        self._launching: asyncio.Future[None] | None = None
+        self._is_draining = False
 
     def start(self, handler: TurnHandler) -> None:
         """Begin to execute turns with this handler, as soon as DBOS has started in the background."""
@@ -145,6 +148,7 @@ class DbosEngine:
 
     async def drain(self, seconds: float) -> None:
         """Begin no more turns, and wait up to `seconds` until those that are executed have ended."""
+        self._is_draining = True
         if self._instance is None or not self._has_launched.is_set():
             return
         for event in self._instance.background_thread_stop_events:
@@ -158,7 +162,9 @@ class DbosEngine:
 
     async def close(self) -> None:
         """Stop; what has not ended waits for another host."""
-        await self.drain(CALL_TIMEOUT if self._has_launched.is_set() else 0)
+        await self.drain(CLOSE_TIMEOUT)
+        if self._launching is not None:
+            await asyncio.wait([self._launching], timeout=CALL_TIMEOUT)
         if self._chore is not None:
             self._chore.cancel()
             with suppress(asyncio.CancelledError):
@@ -185,7 +191,8 @@ class DbosEngine:
             await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
         while not self._has_launched.is_set():
             try:
-                await asyncio.to_thread(self._launch)
+                self._launching = asyncio.ensure_future(asyncio.to_thread(self._launch))
+                await asyncio.shield(self._launching)
                 self._has_launched.set()
             except Exception as error:  # noqa: BLE001 - told without a traceback, which may name the database
                 log.warning("the queue of the hosts cannot be used yet: %s", type(error).__name__)
@@ -256,6 +263,8 @@ class DbosEngine:
 
     async def _call(self, call: Callable[[], T]) -> T:
         """Call DBOS in a thread, once it has started. Raises Unavailable."""
+        if self._is_draining and not self._has_launched.is_set():
+            raise Unavailable("the hub is shutting down")
         self._is_wanted.set()
 
         async def launched_call() -> T:

@@ -22,7 +22,7 @@ from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
 from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder
 from dragoman.store.answer_spool import SpooledAnswer
-from dragoman.store.connection import DatabaseJob
+from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.messages import PartChanges
 from dragoman.store.part_tails import PartTail
 from dragoman.store.runs import RunEnding, RunRecord
@@ -128,6 +128,30 @@ class Journal:
 
         While the database is down it is spooled. Raises OSError when neither took it.
         """
+        job = await self._close()
+        try:
+            await self._store.runs.finish(self._run.id, ending, extra_job=job)
+        except (StoreError, Unavailable) as error:
+            log.warning("the answer %s waits on disk for the database: %s", self._fold.id, error)
+            await self._store.answers.save(self._snapshot(ending))
+        else:
+            await self._store.answers.remove(self._run.id)
+
+    async def release(self, extra_job: DatabaseJob[None]) -> RunRecord | None:
+        """Write everything, and that no host has the run, in one transaction. The journal is closed.
+
+        Return its row; None when another host has it. Raises StoreError, Unavailable.
+        """
+        last_write = await self._close()
+
+        def job(connection: DatabaseConnection) -> None:
+            last_write(connection)
+            extra_job(connection)
+
+        return await self._store.runs.move(self._run, to=None, extra_job=job)
+
+    async def _close(self) -> DatabaseJob[None]:
+        """Close the journal; return the last write."""
         await self._write_long_parts()
         self._is_closed = True
         for handle in (self._timer, self._flush_handle):
@@ -137,14 +161,7 @@ class Journal:
             await asyncio.wait([self._spooling])
         if self._plan is not None:
             self._fold.dirty |= self._plan.indexes  # it may fail; this job is committed after it
-        job = self._job(self._make_plan(write_all=True), is_last=True)
-        try:
-            await self._store.runs.finish(self._run.id, ending, extra_job=job)
-        except (StoreError, Unavailable) as error:
-            log.warning("the answer %s waits on disk for the database: %s", self._fold.id, error)
-            await self._store.answers.save(self._snapshot(ending))
-        else:
-            await self._store.answers.remove(self._run.id)
+        return self._job(self._make_plan(write_all=True), is_last=True)
 
     async def _write_long_parts(self) -> None:
         """Write until what is left is short, and nothing is under way that the last write may overtake."""

@@ -123,6 +123,12 @@ class LiveTail:
         for follower in self._followers:
             follower.wake()
 
+    def disconnect(self) -> None:
+        """Close the tail in the middle of the run, and end the connections of its followers."""
+        self.close()
+        for follower in list(self._followers):
+            follower.disconnect()
+
     def remove(self, follower: Follower) -> None:
         """Remove a follower."""
         if follower in self._followers:
@@ -263,7 +269,7 @@ class Follower:
         self.wake()
 
     def disconnect(self) -> None:
-        """Detach a follower that takes nothing, and end its connection."""
+        """Detach the follower, and end its connection."""
         self.detach()
         if self.on_disconnect is not None:
             self.on_disconnect()

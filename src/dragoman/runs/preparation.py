@@ -20,7 +20,7 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import DragomanError, NotFound
+from dragoman.errors import DragomanError, Forbidden, NotFound, Unauthorized
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
 from dragoman.identity import Identity
@@ -71,6 +71,18 @@ def new_row(
         tools=request.tools,
         settled_parts=len(with_inputs(run_plan).parts),
     )
+
+
+async def find_requester(store: Store, row: rows.RunRecord, *, key_id: str | None, owner: str) -> Identity:
+    """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
+    if key_id is None:
+        return Identity(owner=owner)
+    key = await store.keys.get(key_id)
+    if key is None or not key.is_valid(time.time()):
+        raise Unauthorized(f"The key {key_id!r} of run {row.id} has expired or was revoked.")
+    if not key.identity.may("chat"):
+        raise Forbidden(f"The key {key_id!r} of run {row.id} may no longer chat.")
+    return key.identity
 
 
 def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:

@@ -20,7 +20,12 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
-from dragoman.errors import DragomanError, Forbidden, RunActive, Unauthorized, Unavailable
+from dragoman.errors import (
+    DragomanError,
+    RunActive,
+    StoreError,
+    Unavailable,
+)
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message
@@ -35,6 +40,7 @@ from dragoman.runs.preparation import (
     continuation,
     continued_position,
     deadline,
+    find_requester,
     is_waiting_for,
     new_row,
     new_session,
@@ -283,7 +289,7 @@ class RunRegistry:
         answer = stored_answer(approval)
         client_answer = ClientApprovalAnswer(answer.id, approval.tool_call_id, answer.approved, answer.text)
         try:
-            identity = await self._requester(row, approval.key_id, owner=approval.owner)
+            identity = await find_requester(self._store, row, key_id=approval.key_id, owner=approval.owner)
             await self.start_run(continuation(row, answers=(client_answer,)), identity)
         except (RunActive, Unavailable):
             raise
@@ -313,21 +319,10 @@ class RunRegistry:
         is gone, Unavailable.
         """
         row = cut_off.row
-        identity = await self._requester(row, row.key_id, owner=row.owner)
+        identity = await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
         async with self._session_locks.setdefault(row.session_id, asyncio.Lock()):
             session = await self._store.sessions.get_own(row.session_id, owner=row.owner)
             return await self._prepare_run(continuation(row), session, identity=identity, cut_off=cut_off)
-
-    async def _requester(self, row: rows.RunRecord, key_id: str | None, *, owner: str) -> Identity:
-        """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
-        if key_id is None:
-            return Identity(owner=owner)
-        key = await self._store.keys.get(key_id)
-        if key is None or not key.is_valid(time.time()):
-            raise Unauthorized(f"The key {key_id!r} of run {row.id} has expired or was revoked.")
-        if not key.identity.may("chat"):
-            raise Forbidden(f"The key {key_id!r} of run {row.id} may no longer chat.")
-        return key.identity
 
     async def stop_run(self, session_id: str, reason: str) -> ActiveRun | None:
         """Stop the session's run and wait until it is closed. Returns None when there is none."""
@@ -355,14 +350,22 @@ class RunRegistry:
                 ending.cancel()
 
     async def close(self) -> None:
-        """Stop all runs and accept no more."""
+        """Stop all runs and accept no more. Where hosts share the database, another one goes on with them."""
         self._closed = True
         if self.remote is not None:
             self.remote.close()
-        for run in list(self._active.values()):
-            run.stop("the hub is shutting down")
-        for run in list(self._active.values()):
+        active = list(self._active.values())
+        for run in active:
+            if self.recovery.may_hand_over(run.row):
+                run.release()
+            else:
+                run.stop("the hub is shutting down")
+        for run in active:
             await run.done.wait()
+        for run in active:
+            if run.released is not None:
+                with suppress(StoreError, Unavailable):  # the hosts look for such runs from time to time
+                    await self.recovery.enqueue(run.released)
 
     def _raise_busy(self, session_id: str, active: ActiveRun | None = None) -> None:
         run = active or self._active.get(session_id) or self._active.get(client_session_id(session_id))

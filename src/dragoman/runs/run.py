@@ -101,6 +101,9 @@ class HubRun:
         self._spill = AnswerSpill(store.folder)
         self._stop_reason: str | None = None
         self._stop_error: DragomanError | None = None
+        self._released_at: float | None = None
+        self.released: rows.RunRecord | None = None
+        """The row of a run that was given up, once nobody has it."""
         self._error_text: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
@@ -114,6 +117,15 @@ class HubRun:
             asyncio.get_running_loop().call_soon(
                 self._task.cancel
             )  # not before the task has started, or it would never run its cleanup
+
+    def release(self) -> None:
+        """Give the run up now, for another host to go on with, unless it is ending. Await `done` for its end.
+
+        Its message stays open, and those who follow it are disconnected, so that they look for it elsewhere.
+        """
+        if self._stop_reason is None:
+            self._released_at = time.time()
+            self.stop("the host of the run is shutting down")
 
     def stop_with_error(self, error: DragomanError) -> None:
         """Stop the run now; its message ends with this error."""
@@ -172,7 +184,9 @@ class HubRun:
             try:
                 await self._consume_loop()
             except asyncio.CancelledError:
-                if self._stop_error is not None:
+                if self._released_at is not None:
+                    await asyncio.shield(asyncio.ensure_future(self._hand_over(self._released_at)))
+                elif self._stop_error is not None:
                     await self._fail(self._stop_error, code=self._stop_error.code)
                 else:
                     await self._abort(self._stop_reason or "the hub stopped the run")
@@ -227,6 +241,19 @@ class HubRun:
         await self._spill.spill(self.fold)
         await self._journal.make_room()
         await self.tail.make_room(settings.read_ahead, timeout=settings.reader_timeout)
+
+    async def _hand_over(self, released_at: float) -> None:
+        """Write all there is, and give the run up. Without the database it is found once its host is gone."""
+        cut_off_calls = self._store.calls.cut_off_job(self.row.id, released_at)
+        try:
+            self.released = await self._journal.release(cut_off_calls)
+        except (DragomanError, OSError) as error:
+            log.warning("run %s could not be handed over: %s", self.row.id, error)
+        finally:
+            self._on_end(self)
+            self._follower_joined()
+            self.done.set()
+            self.tail.disconnect()
 
     async def _abort(self, reason: str) -> None:
         metadata = self._loop.message_metadata("aborted")

@@ -92,7 +92,7 @@ async def stream_run(
 
 
 async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: asyncio.Task[bytes]) -> bytes:
-    """Wait until all is sent. Raises ClientDisconnected when the reader took nothing for too long."""
+    """Wait until all is sent. Raises ClientDisconnected when the follower is disconnected before."""
     stalled = False
 
     def disconnect() -> None:
@@ -106,7 +106,7 @@ async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: a
     except asyncio.CancelledError:
         if not stalled:
             raise
-        log.info("%s: the client read nothing for too long and was disconnected", exchange.path)
+        log.info("%s: the client read nothing for too long, or its run goes on elsewhere", exchange.path)
         raise ClientDisconnected from None
     finally:
         follower.on_disconnect = None

@@ -30,6 +30,7 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
+    DatabaseJob,
     Params,
     Row,
     decode_json,
@@ -91,6 +92,10 @@ class CallStatements:
             of: compiler.compile(lost.where(calls.c.id.in_(select(interrupted_ids(of).c.id))))
             for of in INTERRUPTIBLE
         }
+        ended_since = (calls.c.run_id == bindparam("of")) & (calls.c.ended_at >= bindparam("since"))
+        is_aborted = calls.c.status.in_([literal_column("'aborted'"), literal_column("'uncertain'")])
+        cut_off_now: dict[str, Any] = {"status": INTERRUPTED_STATUS, "error": null()}
+        self.cut_off = compiler.compile(update(calls).where(ended_since, is_aborted).values(cut_off_now))
         self.get = compiler.compile(entries.where(this))
         self.find_host = compiler.compile(select(calls.c.host).where(this, IS_RUNNING))
         self.list_for_run = compiler.compile(of_run)
@@ -209,6 +214,17 @@ class CallRepository:
             return connection.execute(self._sql.interrupt[of], params)
 
         return await self._database.write(job)
+
+    def cut_off_job(self, run_id: str, since: float) -> DatabaseJob[None]:
+        """Return the job by which a run's calls that were aborted since a time count as cut off by a crash.
+
+        So they are made again, or asked about, when the run goes on at another host.
+        """
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute(self._sql.cut_off, {"of": run_id, "since": since})
+
+        return job
 
     async def get(self, call_id: str) -> LedgerEntry | None:
         """Return the call, or None."""

@@ -237,16 +237,22 @@ class RunRepository:
             return await self._read(self._sql.list_running, {})
         return await self._read(self._sql.list_of_host, {"host": host})
 
-    async def move(self, run: RunRecord, *, to: str | None) -> RunRecord | None:
+    async def move(
+        self, run: RunRecord, *, to: str | None, extra_job: DatabaseJob[None] | None = None
+    ) -> RunRecord | None:
         """Give a run to another host, or with None to whichever takes it next; return its new record.
 
-        None when the run has ended, or has been moved since `run` was read: of several hosts one gets it.
+        `extra_job` is run in the same transaction. None when the run has ended, or has been moved since `run`
+        was read: of several hosts one gets it.
         """
         epoch = run.epoch or 1
         params = {"id": run.id, "at_epoch": epoch, "host": to}
 
         def job(connection: DatabaseConnection) -> bool:
-            return connection.execute(self._sql.move, params) > 0
+            is_moved = connection.execute(self._sql.move, params) > 0
+            if is_moved and extra_job is not None:
+                extra_job(connection)
+            return is_moved
 
         return replace(run, host=to, epoch=epoch + 1) if await self._database.write(job) else None
 

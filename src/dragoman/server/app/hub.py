@@ -264,11 +264,15 @@ class Hub:
     async def drain(self, seconds: float) -> None:
         """Refuse new requests, and wait up to `seconds` for active ones to end."""
         await asyncio.gather(
-            self.gateway.drain(seconds), self.runs.drain(seconds), self.endpoints.drain(seconds)
+            self.gateway.drain(seconds),
+            self.runs.drain(seconds),
+            self.engine.drain(seconds),
+            self.endpoints.drain(seconds),
         )
 
     async def stop(self) -> None:
         """End runs, sessions of MCP clients and spokes, and notify their clients."""
+        await self.engine.drain(0)
         await asyncio.gather(self.runs.close(), self.endpoints.close())
         await self.external.switchboard.close()
 
