@@ -223,6 +223,7 @@ async def test_a_quiet_stream_is_kept_alive_with_comments(tmp_path: Path) -> Non
         assert text_of(frames_in(response.text)) == "ab"
 
 
+@pytest.mark.sqlite_file  # on Postgres they are handed over: tests/hosts/test_takeover.py
 async def test_shutting_down_stops_the_runs_and_closes_their_messages(tmp_path: Path) -> None:
     async with serving(tmp_path, [LONG]) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
