@@ -142,3 +142,18 @@ async def test_a_private_operation_stays_its_owners_at_every_host(hosts: HostClu
         path = "/api/operations/stock.level/call"
         refused = await second.http.post(path, json={"item": "tea"}, headers={"x-api-key": bob})
         assert refused.json()["error"]["code"] == "not_found"
+
+
+async def test_an_approval_that_another_host_takes_back_is_gone_here(
+    hosts: HostCluster,
+) -> None:
+    first, second = await hosts.open(2)
+    async with connected(first, Stock()):
+        await first.http.post("/api/spokes/approve", json={"operations": ["stock.level"]})
+        registry = first.hub._services.registry
+        await until(lambda: not registry.get("stock.level").private)
+        operations = second.hub.external.switchboard.operations
+        await until(operations._approvals.all)
+        revoked = await second.http.post("/api/spokes/revoke", json={"operations": ["stock.level"]})
+        assert revoked.json() == {"revoked": ["stock.level"]}
+        await until(lambda: registry.get("stock.level").private)

@@ -77,6 +77,7 @@ class ExternalOperations:
         own_id = self._store.host_id
         if client is not None and own_id is not None:
             others = HostOperations(self._registry, client, hosts=self._store.hosts, own_id=own_id)
+            others.on_poll = self.switchboard.operations.reload_approvals
             self.switchboard.operations.other_hosts = others
             await others.run()
 

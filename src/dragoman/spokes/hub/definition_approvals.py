@@ -55,14 +55,19 @@ class DefinitionApprovals:
 
     async def load(self) -> None:
         """Read the stored approvals, once. Raises Unavailable while the database does not answer."""
-        if self._is_loaded:
-            return
+        if not self._is_loaded:
+            await self.reload()
+
+    async def reload(self) -> bool:
+        """Read the stored approvals again; return whether they changed. Raises Unavailable."""
+        before = self._pins
         try:
             pins = await self._store.list_prefix(PIN_PREFIX)
         except StoreError as error:
             raise Unavailable(f"the approved definitions cannot be read: {error.message}") from error
         self._pins = {(pin.server.removeprefix(PIN_PREFIX), pin.name): pin for pin in pins}
         self._is_loaded = True
+        return self._pins != before
 
     def find(self, owner: str, id: str) -> DefinitionPin | None:
         """Return the approval of an owner's operation, whether or not it is still what was approved."""

@@ -147,6 +147,11 @@ class SpokeOperations:
                 for spoke in list(balancer.spokes):
                     self.unregister(spoke, [id])
 
+    async def reload_approvals(self) -> None:
+        """Apply approvals that were given or taken back at another host. Raises StoreError, Unavailable."""
+        if await self._approvals.reload():
+            self._apply_all_terms(list(self._balancers))
+
     def set_permissions(self, permissions: NamespacePermissions) -> None:
         """Use other permissions; what they share, and which effects they trust, changes at once."""
         self.permissions = permissions

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -70,6 +70,8 @@ class HostOperations:
         self._client = client
         self._hosts = hosts
         self._own_id = own_id
+        self.on_poll: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each poll: what else other hosts may have changed."""
         self._lists: dict[str, HostList] = {}
         self._registered: dict[str, Operation] = {}  # by lower-case id
 
@@ -85,6 +87,8 @@ class HostOperations:
 
     async def poll(self) -> None:
         """Ask all other hosts once. Raises StoreError, Unavailable."""
+        if self.on_poll is not None:
+            await self.on_poll()
         hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
         for gone in [id for id in self._lists if id not in hosts]:
             del self._lists[gone]
