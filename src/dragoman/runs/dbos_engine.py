@@ -224,6 +224,7 @@ class DbosEngine:
             "notification_listener_polling_interval_sec": POLL_INTERVAL,
             "serializer": JsonSerializer(),
             "enable_otlp": False,
+            "log_level": "ERROR",
         }
         quieten_logs()
         self._instance = DBOS(config=config)
