@@ -306,6 +306,8 @@ class HostFenced(StoreError):
     """Other hosts took this one for dead: they have its runs, and nothing that it writes is accepted."""
 
     code = "host_fenced"
+    transient = True
+    retry_after: float | None = 1.0
 
     def __init__(self, host_id: str) -> None:
         super().__init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -81,9 +82,12 @@ def abandon(member: Membership) -> None:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait until a condition holds."""
+    """Wait until a condition, which may be awaitable, holds."""
     async with asyncio.timeout(TIMEOUT):
-        while not condition():  # noqa: ASYNC110 - what another thread or the database does
+        while True:
+            result = condition()
+            if await result if inspect.isawaitable(result) else result:
+                return
             await asyncio.sleep(0.01)
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from sqlalchemy import bindparam, select
 
 from dragoman.accounts.spool import Settlement, Spool
-from dragoman.errors import DragomanError, StoreError, Unavailable
+from dragoman.errors import DragomanError, HostFenced, StoreError, Unavailable
 from dragoman.ids import new_id
 from dragoman.store.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection
@@ -113,6 +113,11 @@ class UsageLedger:
                 self._settle_budgets(settlement, connection)
 
     def _spool_batch(self, batch: Sequence[Settlement], error: Exception) -> None:
+        """Spool what the database did not take. Usage of a fenced host's runs is counted elsewhere."""
+        if isinstance(error, HostFenced):
+            batch = [settlement for settlement in batch if settlement.record.run_id is None]
+            if not batch:
+                return
         if not self.spool.row_count:  # once an outage, not once a request
             log.warning("usage records are spooled until the database accepts them: %s", error)
         self.spool.append(batch)

@@ -11,8 +11,10 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +68,7 @@ async def host_hub(
             ticking.cancel()
             for accepting in server.servers:
                 accepting.close()
-            await hub.drain(config.limits.drain)
+            await hub.drain(0.0 if hub.fence.is_closed else config.limits.drain)
             await hub.stop()
             await server.shutdown(sockets=[listener])
 
@@ -103,7 +105,9 @@ def connection_limits(http: HttpConfig) -> ConnectionLimits:
 
 log = logging.getLogger(__name__)
 EXIT_FAILED = 1
+EXIT_FENCED = 75  # "temporary failure" of sysexits.h: supervisors start the process again
 EXIT_FORCED = 130
+FENCED_EXIT_SECONDS = 10.0  # after which a fenced host ends, whatever still hangs
 GC_THRESHOLDS = (50_000, 20, 50)  # events are many, short-lived and free of cycles
 
 
@@ -137,7 +141,7 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
     try:
         if options.workers > 1 and worker is None:
             raise SystemExit(uvloop.run(run_workers(options, listener)))
-        uvloop.run(serve_until_signal(options, listener, secrets=secrets))
+        is_fenced = uvloop.run(serve_until_signal(options, listener, secrets=secrets))
     except (DragomanError, OSError):
         raise
     except Exception:  # the log redacts secrets
@@ -145,6 +149,8 @@ def run_service(options: ServeOptions, *, level: Level, as_json: bool) -> None:
         raise SystemExit(EXIT_FAILED) from None
     finally:
         listener.close()
+    if is_fenced:
+        raise SystemExit(EXIT_FENCED)
 
 
 async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
@@ -159,14 +165,17 @@ async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
     return await pool.run(lambda: print_line(f"dragoman: listening on {url} with {options.workers} workers"))
 
 
-async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> None:
+async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> bool:
+    """Serve until a signal arrives, or other hosts took this one for dead; return whether they did."""
     set_private_umask()
     stop, again = asyncio.Event(), asyncio.Event()
+
     watch_signals(stop.set)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, again.set)
     async with host_hub(
         options.config, options.data, listener=listener, require_keys=options.require_keys, secrets=secrets
     ) as here:
+        here.hub.fence.on_close(partial(end_fenced, stop))
         worker = options.worker
         if worker is None or worker.prints_setup:
             await print_startup(options, here)
@@ -180,11 +189,23 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
             worker.report_ready(stop.set)
         await stop.wait()
         reloading.cancel()
+        if here.hub.fence.is_closed:
+            print_note("other hosts took this one for dead: it ends", level="warning")
+            return True
         limit = options.config.limits.drain
         if worker is None:
             print_note(
                 f"shutting down: active answers get up to {limit:g} s to end; Ctrl-C again stops at once"
             )
+    return False
+
+
+def end_fenced(stop: asyncio.Event) -> None:
+    """Stop, and end the process in any case: what hangs must not keep a fenced host alive."""
+    stop.set()
+    ending = threading.Timer(FENCED_EXIT_SECONDS, os._exit, (EXIT_FENCED,))
+    ending.daemon = True
+    ending.start()
 
 
 async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, hub: Hub) -> None:

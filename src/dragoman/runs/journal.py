@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.agent.approvals import QUESTION_PART
-from dragoman.errors import StoreError, Unavailable
+from dragoman.errors import HostFenced, StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
 from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder
@@ -123,14 +123,24 @@ class Journal:
                 return
             await asyncio.wait([self._write])
 
+    def close(self) -> None:
+        """Write nothing more."""
+        self._is_closed = True
+        for handle in (self._timer, self._flush_handle):
+            if handle is not None:
+                handle.cancel()
+
     async def finish(self, ending: RunEnding) -> None:
         """Write everything, and how the run ended, in one transaction. The journal is closed.
 
-        While the database is down it is spooled. Raises OSError when neither took it.
+        While the database is down it is spooled. Raises OSError when neither took it, HostFenced when other
+        hosts took this one for dead: then nothing is spooled either.
         """
         job = await self._close()
         try:
             await self._store.runs.finish(self._run.id, ending, extra_job=job)
+        except HostFenced:
+            raise
         except (StoreError, Unavailable) as error:
             log.warning("the answer %s waits on disk for the database: %s", self._fold.id, error)
             await self._store.answers.save(self._snapshot(ending))
@@ -153,10 +163,7 @@ class Journal:
     async def _close(self) -> DatabaseJob[None]:
         """Close the journal; return the last write."""
         await self._write_long_parts()
-        self._is_closed = True
-        for handle in (self._timer, self._flush_handle):
-            if handle is not None:
-                handle.cancel()
+        self.close()
         if self._spooling is not None:
             await asyncio.wait([self._spooling])
         if self._plan is not None:
@@ -255,6 +262,9 @@ class Journal:
 
     def _on_write_error(self, plan: PlannedWrite, error: Exception) -> None:
         """Write it again later, and spool what is complete: somebody may wait to be shown it."""
+        if isinstance(error, HostFenced):
+            self.close()
+            return
         log.warning("could not write part of message %s, will retry: %s", self._fold.id, error)
         self._fold.dirty |= plan.indexes
         self._stored_metadata = -1
@@ -288,6 +298,7 @@ class Journal:
             parts=[msgspec.Raw(encode_part(part)) for part in message.parts],
             metadata=message.metadata,
             ending=ending,
+            epoch=self._run.epoch,
         )
 
     # What a write has.

@@ -15,9 +15,7 @@ from msgspec.structs import replace
 from dragoman.accounts.payment import Billing
 from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
-from dragoman.agent.approvals import (
-    stored_answer,
-)
+from dragoman.agent.approvals import stored_answer
 from dragoman.agent.loop import Loop
 from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import (
@@ -71,7 +69,6 @@ from dragoman.wire.ui.client_request import (
 )
 
 log = logging.getLogger(__name__)
-
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
 
@@ -190,9 +187,8 @@ class RunRegistry:
         """Start the run of a request. When this returns, it is stored together with the user message.
 
         A request that was made before starts nothing: the result is its run, or its stored answer.
-        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound,
-        Conflict, BadRequest,
-        Unavailable.
+        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound, Conflict,
+        BadRequest, Unavailable.
         """
         session_id = hub_session_id(request.session_id, owner=identity.owner)
         lock = self._session_locks.get(session_id)
@@ -349,6 +345,11 @@ class RunRegistry:
             for ending in pending:
                 ending.cancel()
 
+    def stop_unwritten(self) -> None:
+        """Stop all runs without writing anything of them: other hosts have them."""
+        for run in list(self._active.values()):
+            run.stop_unwritten()
+
     async def close(self) -> None:
         """Stop all runs and accept no more. Where hosts share the database, another one goes on with them."""
         self._closed = True
@@ -362,7 +363,6 @@ class RunRegistry:
                 run.stop("the hub is shutting down")
         for run in active:
             await run.done.wait()
-        for run in active:
             if run.released is not None:
                 with suppress(StoreError, Unavailable):  # the hosts look for such runs from time to time
                     await self.recovery.enqueue(run.released)

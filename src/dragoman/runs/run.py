@@ -14,7 +14,7 @@ from dragoman import events as e
 from dragoman.agent import outcome as closing
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.loop import Batch, Loop
-from dragoman.errors import DragomanError, TooLarge
+from dragoman.errors import DragomanError, HostFenced, TooLarge
 from dragoman.fold import merge_metadata
 from dragoman.messages import Message
 from dragoman.runs.active_run import hash_action
@@ -105,6 +105,7 @@ class HubRun:
         self.released: rows.RunRecord | None = None
         """The row of a run that was given up, once nobody has it."""
         self._error_text: str | None = None
+        self._is_elsewhere = False
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
         if loop.turn.context.deadline is not None:
@@ -132,6 +133,16 @@ class HubRun:
         if self._stop_reason is None:
             self._stop_error = error
         self.stop(error.message)
+
+    def stop_unwritten(self) -> None:
+        """Stop the run in this process without writing anything of it: another host has it.
+
+        The connections of its followers are closed, so that they go on with the run where it is.
+        """
+        self._is_elsewhere = True
+        self._journal.close()
+        self.tail.disconnect()
+        self.stop("another host has the run")
 
     def stop_at(self, deadline: float) -> None:
         """Stop the run at this time of the event loop's clock."""
@@ -184,7 +195,9 @@ class HubRun:
             try:
                 await self._consume_loop()
             except asyncio.CancelledError:
-                if self._released_at is not None:
+                if self._is_elsewhere:
+                    self._end()
+                elif self._released_at is not None:
                     await asyncio.shield(asyncio.ensure_future(self._hand_over(self._released_at)))
                 elif self._stop_error is not None:
                     await self._fail(self._stop_error, code=self._stop_error.code)
@@ -280,16 +293,22 @@ class HubRun:
             outcome = self._end_row(last_batch)
             self._error_text = outcome.error
             await self._journal.finish(outcome)
+        except HostFenced:
+            self.tail.disconnect()
         except (DragomanError, OSError) as error:
             log.exception("could not write the end of run %s", self.row.id)
             last_batch = self._unstored_end(last_batch, error)
         finally:
-            self._on_end(self)
-            self._follower_joined()
             self.tail.release(last_batch)
             self.tail.release_held(float("inf"))
-            self.tail.close()
-            self.done.set()
+            self._end()
+
+    def _end(self) -> None:
+        """Report the end to the registry and to all who wait for it."""
+        self._on_end(self)
+        self._follower_joined()
+        self.tail.close()
+        self.done.set()
 
     def _unstored_end(self, last_batch: Batch, error: Exception) -> Batch:
         """Return the last batch of a run whose end neither the database nor the disk took: an error."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from starlette.types import Receive, Scope, Send
 
 from dragoman import identity
-from dragoman.errors import DragomanError, Unavailable
+from dragoman.errors import DragomanError, HostFenced, Unavailable
 from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler, Exchange, Handler, handle
 from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
@@ -40,7 +40,7 @@ class HttpEndpoint:
         self._handlers = handlers
         self._auth = auth
         self._scope = scope
-        self._on_error = on_error or _send_error
+        self._on_error = on_error or send_error
         self._body_limits = body_limits
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -88,11 +88,12 @@ async def _method_not_allowed(exchange: Exchange, allowed: Sequence[str]) -> Non
     await exchange.respond(405, body, headers={"allow": ", ".join(allowed)})
 
 
-async def _send_error(exchange: Exchange, error: DragomanError) -> None:
+async def send_error(exchange: Exchange, error: DragomanError) -> None:
+    """Respond with an error's JSON. Raises it when the response has begun."""
     if exchange.response_started:
         log.error("%s %s failed after its answer began: %s", exchange.method, exchange.path, error.message)
         raise error
     headers = {"www-authenticate": 'Bearer realm="dragoman"'} if error.status == 401 else {}
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable | HostFenced):
         headers["retry-after"] = "1"
     await exchange.respond(error.status, {"error": error.to_json()}, headers=headers)

@@ -24,7 +24,10 @@ MAX_BYTES = 256_000_000
 
 
 class SpooledAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of a run as it was when the database did not accept it; `ending` once the run has ended."""
+    """The message of a run as it was when the database did not accept it; `ending` once the run has ended.
+
+    `epoch` is that of the run in the process that wrote the file, None in a file of an earlier version.
+    """
 
     run_id: str
     session_id: str
@@ -32,6 +35,7 @@ class SpooledAnswer(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[msgspec.Raw]
     metadata: Any = None
     ending: RunEnding | None = None
+    epoch: int | None = None
 
 
 _encoder = msgspec.json.Encoder()
@@ -72,7 +76,8 @@ class AnswerSpool:
         """Write the answers to the database, and remove their files. Returns how many there were.
 
         While runs are active (`at_start` False) only those that have ended. A run that the database knows to
-        have ended is left as it is. Raises StoreError or Unavailable when the database does not accept them.
+        have ended, or that another host has taken over, is left as it is. Raises StoreError or Unavailable
+        when the database does not accept them.
         """
         count = 0
         for path in await self._in_thread(self._files):
@@ -95,9 +100,9 @@ class AnswerSpool:
         )
         try:
             if answer.ending is not None:
-                await self._runs.finish(answer.run_id, answer.ending, extra_job=job)
+                await self._runs.finish(answer.run_id, answer.ending, extra_job=job, epoch=answer.epoch)
             else:
-                await self._runs.write_running(answer.run_id, job)
+                await self._runs.write_running(answer.run_id, job, epoch=answer.epoch)
         except (StoreError, Unavailable):
             raise
         except DragomanError as error:  # such as a session that was deleted

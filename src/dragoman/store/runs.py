@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import bindparam, func, literal_column, update
 
-from dragoman.errors import Conflict, NotFound, RunActive, StoreError, Unavailable
+from dragoman.errors import Conflict, HostFenced, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.messages import Message
 from dragoman.model_request import Tool
@@ -100,11 +100,14 @@ class RunStatements:
         self.last = compiler.compile(newest)
         self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
         self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
-        self.finish = compiler.compile(update(runs).where(this, IS_RUNNING).values(ended))
+        finished = update(runs).where(this, IS_RUNNING)
+        self.finish = compiler.compile(finished.values(ended))
         of_host = found.where(IS_RUNNING, runs.c.host == bindparam("host"))
         self.list_of_host = compiler.compile(of_host.order_by(runs.c.started_at, runs.c.id))
         epoch = func.coalesce(runs.c.epoch, literal_column("1"))
         moved = update(runs).where(this, IS_RUNNING, epoch == bindparam("at_epoch"))
+        self.finish_epoch = compiler.compile(finished.where(epoch == bindparam("at_epoch")).values(ended))
+        self.lock_epoch = compiler.compile(moved.values(epoch=epoch))
         next_host = {"host": bindparam("host"), "epoch": epoch + literal_column("1")}
         self.move = compiler.compile(moved.values(next_host))
         resumed: dict[str, Any] = {name: bindparam(name) for name in ("crashes", "settled_parts")}
@@ -176,32 +179,49 @@ class RunRepository:
 
         await self._database.write(job)
 
-    async def finish(self, id: str, ending: RunEnding, *, extra_job: DatabaseJob[None] | None = None) -> bool:
+    async def finish(
+        self,
+        id: str,
+        ending: RunEnding,
+        *,
+        extra_job: DatabaseJob[None] | None = None,
+        epoch: int | None = None,
+    ) -> bool:
         """Write how it ended, and with it run `extra_job` (the last parts). False if it had ended before.
 
-        Nothing is written of a run that had ended before: a later run may have continued its message. While
-        the database is down this raises, and is written once it is up again.
+        Nothing is written of a run that had ended before, since a later run may have continued its message,
+        or that is no longer in this `epoch`. While the database is down this raises, and is written once it
+        is up again.
         """
         params = run_params(ending) | {"id": id}
+        if epoch is not None:
+            params["at_epoch"] = epoch
 
         def job(connection: DatabaseConnection) -> bool:
-            has_ended = connection.execute(self._sql.finish, params) > 0
+            statement = self._sql.finish if epoch is None else self._sql.finish_epoch
+            has_ended = connection.execute(statement, params) > 0
             if has_ended and extra_job is not None:
                 extra_job(connection)
             return has_ended
 
         try:
             return await self._database.write(job)
+        except HostFenced:
+            raise
         except (StoreError, Unavailable):
             self._database.defer(job)
             raise
 
-    async def write_running(self, id: str, job: DatabaseJob[None]) -> bool:
-        """Run a job for the message of a run, unless the run has ended. Returns whether it has not."""
+    async def write_running(self, id: str, job: DatabaseJob[None], *, epoch: int | None = None) -> bool:
+        """Run a job for the message of a run, unless it has ended or left this `epoch`. False if it has."""
 
         def write(connection: DatabaseConnection) -> bool:
             row = connection.fetch_one(self._sql.get_locked, {"id": id})
             if row is None or to_run(row).status != "running":
+                return False
+            if epoch is not None and not connection.execute(
+                self._sql.lock_epoch, {"id": id, "at_epoch": epoch}
+            ):
                 return False
             job(connection)
             return True

@@ -18,7 +18,7 @@ from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
 from dragoman.config.problems import blame_field
-from dragoman.errors import ConfigError, NotFound, RunActive, StoreError, Unavailable
+from dragoman.errors import ConfigError, HostFenced, NotFound, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import ApprovalRequest
@@ -45,6 +45,7 @@ from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.services import HubEnvironment, HubServices
+from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
 from dragoman.server.internal.operations import SpokeCallHandlers
@@ -106,13 +107,18 @@ class Hub:
         )
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
-        self.app = self.endpoints.app
+        self.fence = FenceGate(self.endpoints.app)
         # Runs first: their clients get the last frames of the run, before their own requests are ended.
         self.key_monitor = KeyMonitor(services.store.keys, [self.runs.work, *self.endpoints.work])
         self._services = services
         self._setup = setup
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def app(self) -> ASGIApp:
+        """The hub as an ASGI app."""
+        return self.endpoints.app if self.store.membership is None else self.fence
 
     def _metric_sources(self) -> MetricSources:
         return MetricSources(
@@ -178,9 +184,7 @@ class Hub:
             stack.enter_context(run_in_background(hub.key_monitor.run()))
             stack.enter_context(run_in_background(hub.share_with_hosts()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
-            if ground.store.membership is not None:
-                ground.store.membership.on_host_lost = hub.take_over
-                stack.enter_context(run_in_background(hub.takeover.run()))
+            hub._watch_hosts(stack)
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
             yield hub
@@ -256,6 +260,22 @@ class Hub:
     def take_over(self, host_id: str) -> None:
         """Take over from a fenced host, in the background."""
         self._spawn(self._take_over(host_id))
+
+    def _watch_hosts(self, stack: AsyncExitStack) -> None:
+        """Take over from hosts that are lost, until `stack` ends; stop when this one is fenced."""
+        membership = self.store.membership
+        if membership is not None:
+            membership.watch(on_host_lost=self.take_over, on_fenced=self.end_fenced)
+            stack.enter_context(run_in_background(self.takeover.run()))
+
+    def end_fenced(self) -> None:
+        """Refuse all requests, and stop all runs without writing anything: other hosts have them.
+
+        What waits for `fence` closes the hub.
+        """
+        self.runs.refuse_new()
+        self.runs.stop_unwritten()
+        self.fence.close(HostFenced(self.store.host_id or ""))
 
     async def _take_over(self, host_id: str) -> None:
         with suppress(StoreError, Unavailable):  # it is reported again

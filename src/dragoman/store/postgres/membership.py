@@ -41,6 +41,7 @@ FROZEN = 5.0  # seconds without a tick after which a host counts as frozen
 STALL = 10.0  # seconds without an answer of the event loop after which this host stops its ticks
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
 MAX_DRAWS = 5
+MAX_MACHINE = 24  # characters of its name in the id of a host
 
 # The server notices within seconds that a machine is gone. A fence waits a second for a transaction.
 SETTINGS = """
@@ -155,6 +156,12 @@ class Membership:
         self._thread = threading.Thread(target=self._run, name="dragoman-membership", daemon=True)
         self._thread.start()
 
+    def watch(self, *, on_host_lost: Callable[[str], None], on_fenced: Callable[[], None]) -> None:
+        """Set both callbacks; `on_fenced` is called at once if this host is fenced already."""
+        self.on_host_lost, self.on_fenced = on_host_lost, on_fenced
+        if self.is_fenced:
+            self._call(on_fenced)
+
     def leave(self) -> None:
         """End the ticks, remove the row unless runs remain in it for others, release the locks. Blocks."""
         self._stopping.set()
@@ -188,10 +195,18 @@ class Membership:
         for _ in range(MAX_DRAWS):
             if locks.take_id(raw, self.id, lock=locks.HOST_LOCK):
                 raw.execute(INSERT, (self.id, machine_name(), version(), time.time()))
+                self._fence_ended(raw)
                 return
             self.id = new_host_id()
             raw.execute("SELECT set_config('application_name', %s, false)", (membership_name(self.id),))
         raise StoreError("no free id was found for this host")
+
+    def _fence_ended(self, raw: RawConnection) -> None:
+        """Fence the hosts of this machine whose processes have ended: their runs go on at once."""
+        for state in read_states(raw):
+            if not state.is_fenced and not state.has_lock and has_ended(state.id):
+                with suppress(psycopg.errors.LockNotAvailable):  # a tick tries again
+                    raw.execute(FENCE, (time.time(), state.id))
 
     def _return(self, raw: RawConnection) -> None:
         """Take the lock again. A connection that was lost without the server's notice still has it."""
@@ -238,7 +253,7 @@ class Membership:
         raw = self._raw
         if raw is None or is_closed(raw):
             raw = self._rejoin()
-        states = [HostState(*row) for row in raw.execute(TICK).fetchall()]
+        states = read_states(raw)
         own = next((state for state in states if state.id == self.id), None)
         if own is None or own.is_fenced:
             self.notice_fence()
@@ -263,7 +278,10 @@ class Membership:
         return raw
 
     def _find_dead(self, states: Sequence[HostState], now: float) -> Sequence[HostState]:
-        """Return the hosts that have looked dead for `GRACE` seconds, seen without a gap."""
+        """Return the hosts that have looked dead for `GRACE` seconds, seen without a gap.
+
+        One of this machine whose process has ended is dead at once.
+        """
         if now - self._observed_at > GRACE:
             self._suspected_since.clear()
         self._observed_at = now
@@ -274,7 +292,11 @@ class Membership:
         }
         since = {id: self._suspected_since.get(id, now) for id in suspects}
         self._suspected_since = since
-        return [state for id, state in suspects.items() if now - since[id] >= GRACE]
+        return [
+            state
+            for id, state in suspects.items()
+            if now - since[id] >= GRACE or (not state.has_lock and has_ended(id))
+        ]
 
     def _fence(self, raw: RawConnection, id: str, *, now: float) -> None:
         """Fence a host. If its transaction does not end, end it, and try again at the next tick."""
@@ -364,9 +386,28 @@ def terminate(raw: RawConnection, id: str) -> None:
         log.warning("the connections of host %s cannot be closed: %s", id, error)
 
 
+def read_states(raw: RawConnection) -> Sequence[HostState]:
+    """Return all hosts, this one and those that are fenced included."""
+    return [HostState(*row) for row in raw.execute(TICK).fetchall()]
+
+
+def has_ended(id: str) -> bool:
+    """Whether a host was a process of this machine that is no more."""
+    machine, _, process = id.rpartition("-")[0].rpartition("-")
+    if machine != machine_name()[:MAX_MACHINE] or not process.isdigit():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # of another user
+        return False
+    return False
+
+
 def new_host_id() -> str:
     """Return `<machine>-<process>-<random>`, short enough for the name of a connection (63 bytes)."""
-    return f"{machine_name()[:24]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{machine_name()[:MAX_MACHINE]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def machine_name() -> str:

@@ -1,0 +1,57 @@
+"""Hosts whose Postgres is away, or has a full disk: they go on, and nobody is taken for dead."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.hosts.conftest import HostCluster, host_id, until
+from tests.postgres_server import shared_server
+from tests.serving import ask, text_of
+
+pytestmark = pytest.mark.usefixtures("quick_ticks")
+WORDS = [f"word{number} " for number in range(20)]
+DISK_FULL = """
+CREATE FUNCTION fail_full() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON sessions EXECUTE FUNCTION fail_full();
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON alembic_version EXECUTE FUNCTION fail_full()
+"""
+DISK_FREE = "DROP FUNCTION fail_full CASCADE"
+
+
+async def test_an_answer_goes_on_while_postgres_is_away_and_stays_with_its_host(hosts: HostCluster) -> None:
+    first, second = await hosts.open(2, steps=[{"text": WORDS, "delay": 0.05}])
+    answering = asyncio.create_task(first.chat("hello"))
+    await until(lambda: first.active_run() is not None)
+    await asyncio.to_thread(shared_server().stop)
+    try:
+        await until(lambda: not first.hub.store.database.is_up)
+        await until(lambda: not second.hub.store.database.is_up)
+        assert (await second.http.get("/readyz")).status_code == 503
+        assert (await second.http.get("/healthz")).status_code == 200
+        assert text_of(await answering) == "".join(WORDS)
+    finally:
+        await asyncio.to_thread(shared_server().start)
+    await until(lambda: first.hub.store.database.is_up and second.hub.store.database.is_up)
+    await until(
+        lambda: hosts.execute("SELECT status, host, epoch FROM runs") == [("finished", host_id(first), 1)]
+    )
+    assert hosts.execute("SELECT count(*) FROM hosts WHERE fenced_at IS NULL") == [(2,)]
+    assert text_of(await second.chat("more", session="t")) == "".join(WORDS)
+
+
+async def test_a_full_disk_of_postgres_refuses_writes_and_kills_no_host(hosts: HostCluster) -> None:
+    first, second = await hosts.open(2)
+    await first.chat("hello")
+    hosts.execute(DISK_FULL)
+    for host in (first, second):
+        refused = await host.http.post("/api/chat", json=ask("more", session="t"))
+        assert (refused.status_code, "free some space" in refused.text) == (503, True)
+        assert not host.hub.store.database.is_up
+        assert len(await host.messages()) == 2
+    hosts.execute(DISK_FREE)
+    await until(lambda: first.hub.store.database.is_up and second.hub.store.database.is_up)
+    assert hosts.execute("SELECT count(*) FROM hosts WHERE fenced_at IS NULL") == [(2,)]
+    assert text_of(await second.chat("more", session="t")) == "Good day."
