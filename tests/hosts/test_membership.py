@@ -19,6 +19,7 @@ from dragoman.errors import HostFenced
 from dragoman.store.postgres import membership
 from dragoman.store.postgres.membership import Membership
 from dragoman.store.store import DatabaseSettings, Store
+from tests.databases import connect
 from tests.hosts import member_process
 from tests.hosts.conftest import HostCluster, abandon, host_id, until
 from tests.postgres_server import shared_server
@@ -132,6 +133,18 @@ async def test_a_killed_process_is_dead_at_once_on_its_own_machine(
         killed.wait()
         await until(lambda: members.reports)
         assert members.reports[0][1] == id
+
+
+async def test_an_earlier_process_with_the_number_of_this_one_is_dead_at_once(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "GRACE", 3_600.0)
+    [first] = await members.join()
+    with connect(members.url) as connection:
+        insert = "INSERT INTO hosts (id, name, version, started_at) VALUES (%s, 'container', '1', 1.0)"
+        connection.execute(insert, (membership.new_host_id(),))
+    [second] = await members.join()
+    assert {host.id for host in await members.stores[1].hosts.list()} == {first.id, second.id}
 
 
 async def test_a_stopped_process_is_dead_although_it_has_its_lock(

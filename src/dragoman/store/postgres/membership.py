@@ -42,6 +42,7 @@ STALL = 10.0  # seconds without an answer of the event loop after which this hos
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
 MAX_DRAWS = 5
 MAX_MACHINE = 24  # characters of its name in the id of a host
+_joined: set[str] = set()  # the ids of this process' own hosts
 
 # The server notices within seconds that a machine is gone. A fence waits a second for a transaction.
 SETTINGS = """
@@ -173,6 +174,7 @@ class Membership:
                 with suppress(psycopg.Error):
                     raw.execute(DELETE, {"id": self.id})
             self._disconnect()
+        _joined.discard(self.id)
         self.folder.release()
 
     def notice_fence(self) -> None:
@@ -194,6 +196,7 @@ class Membership:
         """Take the lock of an id, and insert its row."""
         for _ in range(MAX_DRAWS):
             if locks.take_id(raw, self.id, lock=locks.HOST_LOCK):
+                _joined.add(self.id)
                 raw.execute(INSERT, (self.id, machine_name(), version(), time.time()))
                 self._fence_ended(raw)
                 return
@@ -392,10 +395,15 @@ def read_states(raw: RawConnection) -> Sequence[HostState]:
 
 
 def has_ended(id: str) -> bool:
-    """Whether a host was a process of this machine that is no more."""
+    """Whether a host was a process of this machine that is no more.
+
+    One with the number of this process is an earlier one: in a container each start has the same number.
+    """
     machine, _, process = id.rpartition("-")[0].rpartition("-")
     if machine != machine_name()[:MAX_MACHINE] or not process.isdigit():
         return False
+    if int(process) == os.getpid():
+        return id not in _joined
     try:
         os.kill(int(process), 0)
     except ProcessLookupError:
