@@ -1,7 +1,7 @@
 """A proxy in front of several hosts: each request goes to the next one, whichever got the last.
 
-It has one thread of its own, one connection for each request, and knows nothing of sessions. A host that
-refuses the connection is passed over, as a load balancer with a health check does; one that dies in
+It has one thread of its own, one connection to a host for each request, and knows nothing of sessions. A host
+that refuses the connection is passed over, as a load balancer with a health check does; one that dies in
 mid-response cuts the client's connection.
 """
 
@@ -16,6 +16,7 @@ from contextlib import suppress
 MAX_HEAD = 262_144
 PIECE = 65_536
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
 CONNECTION = re.compile(rb"(?i)\r\nconnection: *[^\r]*")
 
 
@@ -54,15 +55,22 @@ class RoundRobin:
         self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve the requests of a client's connection, one after the other."""
+        early = b""
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            found = LENGTH.search(head)
-            body = await reader.readexactly(int(found[1]) if found else 0)
-            host = await self._connect()
-            if host is None:
-                writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-                return
-            await self._relay((reader, writer), host, CONNECTION.sub(b"", head[:-2]) + CLOSE + body)
+            while True:
+                head = early + await reader.readuntil(b"\r\n\r\n")
+                early = b""
+                found = LENGTH.search(head)
+                body = await reader.readexactly(int(found[1]) if found else 0)
+                host = await self._connect()
+                if host is None:
+                    writer.write(NO_HOST)
+                    continue
+                request = CONNECTION.sub(b"", head[:-2]) + CLOSE + body
+                is_whole, early = await self._relay((reader, writer), host, request)
+                if not is_whole:
+                    return
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
@@ -83,24 +91,40 @@ class RoundRobin:
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         host: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         request: bytes,
-    ) -> None:
-        """Send a request to a host and its response back, until either side ends."""
+    ) -> tuple[bool, bytes]:
+        """Send a request to a host and its response back.
+
+        Return whether the response was whole, and what has arrived of the client's next request.
+        """
         reader, writer = host
         leaving = asyncio.ensure_future(client[0].read(1))
         sending = asyncio.ensure_future(self._copy(reader, client[1]))
         try:
             writer.write(request)
             await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
+            early = leaving.result() if leaving.done() else b""
+            if leaving.done() and not early:
+                return False, b""
+            return await sending, early
         finally:
             for task in (leaving, sending):
                 task.cancel()
             await asyncio.gather(leaving, sending, return_exceptions=True)
             writer.transport.abort()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Send a response on, without the word that its connection closes; return whether it was whole."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        found, is_chunked = LENGTH.search(head), CHUNKED.search(head) is not None
+        writer.write(head.replace(b"\r\nconnection: close", b""))
+        count, last = 0, b""
         while piece := await reader.read(PIECE):
+            count, last = count + len(piece), (last + piece)[-len(LAST_CHUNK) :]
             writer.write(piece)
             await writer.drain()
+        return last == LAST_CHUNK if is_chunked else count == (int(found[1]) if found else 0)
 
 
 CLOSE = b"connection: close\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+NO_HOST = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"

@@ -150,7 +150,8 @@ class RunRepository:
         `session` is created if it does not exist; without it, the session must exist. `drop_from` is the
         position or id of a message that is deleted with all after it. `user` is appended, then `assistant`;
         if the assistant message is already the last one, its parts are replaced when it has any.
-        Raises RunActive, NotFound (session or message), Forbidden (another owner's session), Conflict (a
+        Where hosts share the database, `session` must be as it is stored: RunActive says that another host was
+        faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session), Conflict (a
         message id is taken, or the assistant message is not the last).
         """
 
@@ -286,6 +287,10 @@ class RunRepository:
                 stored = self._sessions.lock(connection, run.session_id)
         if stored is not None and session is not None:
             require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
+            # Each run touches its session. One of another host may have begun, and ended, since `session` was
+            # read: this run would go on from messages that are no longer the last.
+            if self._host_id is not None and stored.updated_at != session.updated_at:
+                raise RunActive(run.session_id, "unknown")
         if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
