@@ -32,8 +32,6 @@ ToolType = Literal["dynamic-tool", "tool-*"]
 DataType = Literal["data-context", "data-question", "data-anthropic", "data-*"]
 """`data-<name>`, as far as a type can express it: the hub's own types, and any other."""
 ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
-HUB_METADATA = "dragoman"
-"""The key of what the hub itself adds to the metadata of a part."""
 FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
 
 

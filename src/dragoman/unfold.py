@@ -1,9 +1,8 @@
 """Turn a stored message back into events, whole or from a position.
 
 A client that reconnects, or one that reads slower than the run writes, gets events again. They are compact
-(docs/design.md §4.7): one delta a block; a finished call of a client's tool as start, delta and output, the
-form that does not fire the client's callbacks a second time; one of the hub's operations as start, available
-input and output, the only form that brings the operations in its metadata to AI SDK 6.
+(docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output, the form that does
+not fire a client's callbacks a second time.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ from dragoman import events as e
 from dragoman.event_pieces import CompactEvent, DeltaOnDisk
 from dragoman.fold import Fold
 from dragoman.messages import (
-    FINAL_STATES,
-    HUB_METADATA,
     Approval,
     DataPart,
     FilePart,
@@ -165,10 +162,9 @@ def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iter
 
 def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
     part, rest = call.current, call.input_text_from(length)
-    runs_operations = _runs_operations(part)
-    if rest and not (runs_operations and part.state in FINAL_STATES):
+    if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
-    if runs_operations or part.state in ("input-available", "approval-requested", "approval-responded"):
+    if part.state in ("input-available", "approval-requested", "approval-responded"):
         yield e.ToolInputAvailable(
             part.tool_call_id,
             part.name,
@@ -178,11 +174,6 @@ def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
             dynamic=part.dynamic,
             title=part.title,
         )
-
-
-def _runs_operations(part: ToolPart) -> bool:
-    """Return whether the metadata of a call names the operations of the hub that it runs."""
-    return "calls" in (part.call_provider_metadata or {}).get(HUB_METADATA, {})
 
 
 def _input_error_event(part: ToolPart) -> e.ToolInputError:

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from dragoman.agent.context.truncation_points import METADATA_KEY
 from dragoman.errors import InvalidInput
-from dragoman.messages import HUB_METADATA, ProviderMetadata, ToolPart
+from dragoman.messages import ProviderMetadata, ToolPart
 from dragoman.operations.batch import BatchEntry, parse_batch
 from dragoman.operations.meta_tools import meta_tool_id
 from dragoman.operations.operation import Effect
@@ -63,4 +64,4 @@ def calls_metadata(calls: Sequence[InnerCall]) -> ProviderMetadata:
         if room >= 0:
             entry["input"] = call.input
         shown.append(entry)
-    return {HUB_METADATA: {"calls": shown}}
+    return {METADATA_KEY: {"calls": shown}}

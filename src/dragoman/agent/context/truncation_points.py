@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from dragoman.agent.context.truncation import join_steps, role_of, split_sections, split_steps
 from dragoman.events import Data
-from dragoman.messages import HUB_METADATA, DataPart, Message, TextPart
+from dragoman.messages import DataPart, Message, TextPart
 
 CONTEXT_PART = "data-context"
+METADATA_KEY = "dragoman"
 TruncationKind: TypeAlias = Literal["truncate", "summarise"]
 
 
@@ -85,7 +86,7 @@ def with_notice(
     index = next((index for index, message in enumerate(shown) if role_of(message) == "user"), None)
     text = TextPart(
         _notice_text(point, recall),
-        provider_metadata={HUB_METADATA: {CONTEXT_PART: msgspec.to_builtins(point)}},
+        provider_metadata={METADATA_KEY: {CONTEXT_PART: msgspec.to_builtins(point)}},
     )
     if index is not None:
         shown[index] = replace(shown[index], parts=(text, *shown[index].parts))
@@ -110,7 +111,7 @@ def _point_in_notice(message: Message) -> TruncationPoint | None:
     first = message.parts[0] if message.parts else None
     if not isinstance(first, TextPart) or not first.provider_metadata:
         return None
-    return next(_decode_point(first.provider_metadata.get(HUB_METADATA, {}).get(CONTEXT_PART)), None)
+    return next(_decode_point(first.provider_metadata.get(METADATA_KEY, {}).get(CONTEXT_PART)), None)
 
 
 def _stored_points(messages: Sequence[Message]) -> Iterator[TruncationPoint]:
