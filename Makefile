@@ -58,6 +58,7 @@ test: setup ## all checks beside all tests against the built wheel
 test-postgres: setup ## the tests of the store, hubs and runs with all data on Postgres
 	@$(BIN)/python -m tools.needs
 	@$(PYTEST) -n $(or $(WORKERS),2) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
+		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 $(ARGS) tests/clients \
 		|| { echo "make test-postgres: FAILED"; exit 1; }
 
 coverage: setup ## what the tests reach; twice the time of `make test`

@@ -22,20 +22,23 @@ GUIDE = Path(__file__).parents[2] / "docs" / "usechat.md"
 MOST = 6  # requests, before a client counts as one that loops
 
 
+ASKING: dict[str, Any] = {
+    "pinned": ["user.question", "agents.clerk", "math.calculate"],
+    "policy": [{"ask": "math.calculate", "agent": "clerk"}, {"ask": "time.convert"}],
+    "agents": {
+        "clerk": {
+            "model": "up/any-model",
+            "description": "Works.",
+            "operations": ["user.question", "math.calculate", "time.now"],
+        }
+    },
+}
+
+
 @pytest.fixture(scope="session")
 def asking_hub(start_hub: StartHub) -> Hub:
     """A hub whose agents ask."""
-    return start_hub(
-        pinned=["user.question", "agents.clerk", "math.calculate"],
-        policy=[{"ask": "math.calculate", "agent": "clerk"}, {"ask": "time.convert"}],
-        agents={
-            "clerk": {
-                "model": "up/any-model",
-                "description": "Works.",
-                "operations": ["user.question", "math.calculate", "time.now"],
-            }
-        },
-    )
+    return start_hub(**ASKING)
 
 
 @pytest.fixture

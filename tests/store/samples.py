@@ -43,9 +43,10 @@ async def converse(store: Store, *questions: str, session_id: str = "s", **sessi
     """A session in which each question was asked and answered with "yes"."""
     for index, question in enumerate(questions):
         answer = f"a{index}"
+        stored = await store.sessions.get(session_id)
         await store.runs.create(
             run(f"{session_id}-r{index}", session_id=session_id, message_id=answer, at=float(index)),
-            session=session(session_id, **session_fields),
+            session=stored or session(session_id, **session_fields),
             user=user(f"u{index}", question),
             assistant=assistant(answer),
         )

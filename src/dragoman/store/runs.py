@@ -150,9 +150,9 @@ class RunRepository:
         `session` is created if it does not exist; without it, the session must exist. `drop_from` is the
         position or id of a message that is deleted with all after it. `user` is appended, then `assistant`;
         if the assistant message is already the last one, its parts are replaced when it has any.
-        Where hosts share the database, `session` must be as it is stored: RunActive says that another host was
-        faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session), Conflict (a
-        message id is taken, or the assistant message is not the last).
+        Where hosts share the database, `session` must be as it is stored: RunActive says that another host
+        was faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session),
+        Conflict (a message id is taken, or the assistant message is not the last).
         """
 
         def job(connection: DatabaseConnection) -> None:
