@@ -28,6 +28,7 @@ class JsonShape:
     def __init__(self, *, max_values: int = MAX_VALUES, max_depth: int = MAX_DEPTH) -> None:
         self.values = 1
         self.depth = 0
+        self.deepest = 0
         self._max_values = max_values
         self._max_depth = max_depth
         self._in_string = False
@@ -46,8 +47,15 @@ class JsonShape:
         if brackets:
             depths = list(accumulate(memoryview(brackets).cast("b"), initial=self.depth))
             self.depth = depths[-1]
-            if max(depths) > self._max_depth:
+            peak = max(depths)
+            self.deepest = max(self.deepest, peak)
+            if self.deepest > self._max_depth:
                 raise BadRequest(f"the request body is nested deeper than {self._max_depth} levels")
+
+    def feed_all(self, body: bytes) -> None:
+        """Count a text that is there as a whole, in short calls: each of them holds the interpreter."""
+        for start in range(0, len(body), SLICE):
+            self.feed(body[start : start + SLICE])
 
     def _outside_strings(self, chunk: bytes) -> bytes:
         """Return what is not in a string."""
@@ -72,6 +80,4 @@ def may_exceed(body: bytes) -> bool:
 def check_shape(body: bytes, *, max_values: int = MAX_VALUES) -> None:
     """Check a JSON text that is there as a whole. TooLarge, BadRequest."""
     if may_exceed(body):
-        shape = JsonShape(max_values=max_values)
-        for start in range(0, len(body), SLICE):  # short calls: each of them holds the interpreter
-            shape.feed(body[start : start + SLICE])
+        JsonShape(max_values=max_values).feed_all(body)

@@ -220,6 +220,11 @@ def response_to(id: Any, result: bytes = b'{"content":[]}') -> bytes:
         (lambda _: b"[]", "failed", "Failed to parse JSON"),
         (lambda request: b"[%s]" % response_to(request["id"]), "failed", "Failed to parse JSON"),
         (lambda _: b'{"a": "' + b"x" * 3_000_000 + b'"}', "failed", "more than 2,000,000 bytes"),
+        (
+            lambda request: response_to(request["id"], b"[%s1]" % (b"1," * 400_000)),
+            "failed",
+            "JSON values and",
+        ),
         (lambda _: None, "uncertain", "was lost during the call"),
         (asking, "failed", "the server asked for input: 'Your name?'"),
     ],

@@ -7,13 +7,16 @@ JSON body that answers another request, which it would drop, becomes the error o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 import httpx2
 import msgspec
 
 from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json, prune_depth
-from dragoman.mcp.client.jsonrpc import MAX_DEPTH, PARSE_ERROR
+from dragoman.large_json import weigh
+from dragoman.mcp.client.jsonrpc import MAX_DEPTH, PARSE_ERROR, TOO_MANY, has_too_many_values
+from dragoman.offload import offload
 
 CONNECTION_LOST = -32050  # our own codes, where JSON-RPC leaves room: it was sent, and no answer came
 UNREACHABLE = -32051  # it was not sent
@@ -68,11 +71,13 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
         body = await self._read_body(response)
         if body is None:
             return error_response(TOO_LARGE, too_large_message(self._limit))
-        body = prune_depth(body, MAX_DEPTH) if is_tools_list else body
-        body = mend_line(body) if is_json else mend_lines(body)
+        size = weigh(body)
+        if await offload(size, partial(has_too_many_values, body)):
+            return error_response(TOO_LARGE, f"its response {TOO_MANY}")
+        body = await offload(size, partial(mend_body, body, is_json=is_json, is_tools_list=is_tools_list))
         status = response.status_code
         if is_json and response.is_success:
-            answered = check_answer(body, request)
+            answered = await offload(size, partial(check_answer, body, request))
             if isinstance(answered, str):
                 return error_response(PARSE_ERROR, answered)
             status = status if answered else 400  # of an error without an id, which the SDK drops otherwise
@@ -114,11 +119,18 @@ class MendedEvents(httpx2.AsyncByteStream):
             end = end or len(chunk)
             lines = b"".join([*pending, chunk[:end]])
             pending, size = [chunk[end:]], len(chunk) - end
-            yield mend_lines(lines)
-        yield mend_line(b"".join(pending))
+            yield await offload(len(lines), partial(mend_lines, lines))
+        rest = b"".join(pending)
+        yield await offload(len(rest), partial(mend_line, rest))
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def mend_body(body: bytes, *, is_json: bool, is_tools_list: bool) -> bytes:
+    """Return a body without lone surrogates; a list of tools also without what is nested too deep."""
+    body = prune_depth(body, MAX_DEPTH) if is_tools_list else body
+    return mend_line(body) if is_json else mend_lines(body)
 
 
 def mend_lines(text: bytes) -> bytes:

@@ -12,10 +12,16 @@ from mcp.types import ErrorData as Failure
 from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from dragoman.errors import TooLarge
+from dragoman.json_shape import JsonShape
 from dragoman.json_text import decode_json, is_deeper_than, prune_depth
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 
 PARSE_ERROR = -32700  # JSON-RPC's parse error
 MAX_DEPTH = 128
+MAX_VALUES = 400_000  # a list of 10,000 tools with 20 fields each has as many
+TOO_MANY = f"has more than {MAX_VALUES:,} JSON values and names, the limit"
 ID_SEARCH_BYTES = 400  # bytes at either end of a message in which its id is looked for
 ID_PATTERN = re.compile(rb'"id"\s*:\s*(?:(\d{1,18})|"([\w-]{1,64})")')
 
@@ -26,12 +32,26 @@ class UnreadableMessage(msgspec.Struct, frozen=True):
     reason: str
 
 
+async def decode_messages(line: bytes) -> list[SessionMessage | UnreadableMessage]:
+    """Return the messages in a line; decodes a large one in a thread. See `parse_messages`."""
+    return await offload(weigh(line), lambda: list(parse_messages(line)))
+
+
 def parse_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMessage]:
-    """Yield the messages in a line. An unreadable response becomes the error of its request."""
+    """Yield the messages in a line. An unreadable response becomes the error of its request.
+
+    So does one with more than `MAX_VALUES` values and names; it is not decoded.
+    """
+    shape = JsonShape(max_values=MAX_VALUES, max_depth=len(line))
+    try:
+        shape.feed_all(line)
+    except TooLarge:
+        yield error_for_unreadable(line, f"its response {TOO_MANY}") or UnreadableMessage(f"it {TOO_MANY}")
+        return
+    too_deep = shape.deepest > MAX_DEPTH
     value: Any = None
     try:
-        value = decode_json(line)
-        too_deep = count_brackets(line) > MAX_DEPTH and is_deeper_than(value, MAX_DEPTH)
+        value = None if too_deep else decode_json(line)
     except RecursionError:
         too_deep = True
     except ValueError:
@@ -62,6 +82,15 @@ def parse_deep_messages(line: bytes) -> Iterator[SessionMessage | UnreadableMess
             yield deep_message(item)
 
 
+def has_too_many_values(text: bytes) -> bool:
+    """Return whether a JSON text has more than `MAX_VALUES` values and names, without decoding it."""
+    try:
+        JsonShape(max_values=MAX_VALUES, max_depth=len(text)).feed_all(text)
+    except TooLarge:
+        return True
+    return False
+
+
 def is_tool_list(item: Any) -> bool:
     return isinstance(item, dict) and isinstance(item.get("result"), dict) and "tools" in item["result"]
 
@@ -77,11 +106,6 @@ def unreadable(line: bytes) -> SessionMessage | UnreadableMessage:
     """Return what stands for a line that is not JSON: the error of the request that it answers, if any."""
     problem = error_for_unreadable(line, "its response is not valid JSON")
     return problem or UnreadableMessage("it is not valid JSON")
-
-
-def count_brackets(data: bytes) -> int:
-    """Return an upper bound of the depth of a JSON text. Far cheaper than the depth itself."""
-    return data.count(b"{") + data.count(b"[")
 
 
 def parse_message(item: Any) -> SessionMessage | UnreadableMessage:

@@ -17,7 +17,7 @@ from mcp.types import JSONRPCRequest
 
 from dragoman.errors import ConfigError
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, make_client
-from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_message, parse_messages
+from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_message
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def set_endpoint(endpoint_url: str, url: str, *, endpoint: asyncio.Future[str]) 
 
 
 async def forward_message(data: str, incoming: IncomingSender) -> None:
-    for message in parse_messages(data.encode(errors="surrogatepass")):
+    for message in await decode_messages(data.encode(errors="surrogatepass")):
         if isinstance(message, UnreadableMessage):
             log.warning("an MCP server sent an event that is not a message: %s", message.reason)
         else:

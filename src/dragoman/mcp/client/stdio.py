@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from dragoman.mcp.client.flood import FloodMeter
-from dragoman.mcp.client.jsonrpc import UnreadableMessage, error_for_unreadable, parse_messages
+from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_for_unreadable
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.redaction import Redactor
@@ -103,7 +103,7 @@ async def read_messages(
             await meter.pause()
             if is_above_rate(line, meter):
                 continue
-            found = parse_line(line, limit)
+            found = await parse_line(line, limit)
             for message in [each for each in found if isinstance(each, SessionMessage)]:
                 await incoming.send(message)
             junk_log.add([each for each in found if isinstance(each, str) and meter.admit(JUNK)])
@@ -156,7 +156,7 @@ async def read_lines(reader: StreamReader, *, limit: int) -> AsyncIterator[LineB
         line.add(rest)
 
 
-def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
+async def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
     """Return the messages of a line, and descriptions of what is not one."""
     data = line.take()
     if line.too_long:
@@ -167,7 +167,7 @@ def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]:
     shown = sanitize_text(data[:PREVIEW_CHARS].decode(errors="replace"), PREVIEW_CHARS)
     return [
         f"{shown!r}: {each.reason}" if isinstance(each, UnreadableMessage) else each
-        for each in parse_messages(data)
+        for each in await decode_messages(data)
     ]
 
 
