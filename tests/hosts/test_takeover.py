@@ -61,6 +61,19 @@ async def until_run(host: Served, status: str) -> RunRecord:
             await asyncio.sleep(0.02)
 
 
+async def test_a_message_waits_for_the_answer_of_a_lost_host_where_that_goes_on(hosts: HostCluster) -> None:
+    calls = {"tools": [call("look", "it"), call("read", "it")]}
+    lost, other = await open_hosts(hosts, 2, calls, {"text": ["I know."]})
+    asking = asyncio.create_task(post_chat(lost))
+    await until(lambda: gate.MADE == ["look it", "read it"])
+    hosts.lose(lost)
+    waiting = await other.http.post("/api/chat", json=ask("more", whenBusy="queue"))
+    asking.cancel()
+    assert waiting.status_code == 200, waiting.text
+    runs = await other.runs()
+    assert [(run.status, run.host) for run in runs] == [("finished", host_id(other))] * 2
+
+
 async def test_the_run_of_a_lost_host_goes_on_at_another_one(hosts: HostCluster) -> None:
     calls = {"tools": [call("look", "it"), call("read", "it")]}
     lost, other = await open_hosts(hosts, 2, calls, {"text": ["I know."]})

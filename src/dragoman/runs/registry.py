@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -135,9 +135,8 @@ class RunRegistry:
 
     async def is_running(self, session_id: str) -> bool:
         """Return whether the session has an active run, here or at another host."""
-        if session_id in self._active:
-            return True
-        return self.remote is not None and await self.remote.has_run(session_id)
+        is_here = session_id in self._active
+        return is_here or (self.remote is not None and await self.remote.has_run(session_id))
 
     async def current_message(self, session_id: str) -> Message | None:
         """Return the message that the session's run is writing; None without one, or if its host is mute."""
@@ -311,12 +310,13 @@ class RunRegistry:
     async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun:
         """Let a run that a crash cut off go on from its message.
 
-        Raises Unauthorized or Forbidden when its key may no longer chat, BadRequest when its agent or model
-        is gone, Unavailable.
+        Raises Unauthorized, Forbidden or BadRequest when its key, agent or model is gone, Unavailable.
         """
         row = cut_off.row
         identity = await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
-        async with self._session_locks.setdefault(row.session_id, asyncio.Lock()):
+        # A request that has the lock may wait for this run. Of hosts the database lets one begin a run.
+        lock = self._session_locks.setdefault(row.session_id, asyncio.Lock())
+        async with lock if self.remote is None else nullcontext():
             session = await self._store.sessions.get_own(row.session_id, owner=row.owner)
             return await self._prepare_run(continuation(row), session, identity=identity, cut_off=cut_off)
 

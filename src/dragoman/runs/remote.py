@@ -138,6 +138,10 @@ class RemoteRun:
         interval = iter(POLL_INTERVALS)
         while True:
             row = await self._hosts.store.runs.get(self.row.id)
+            local = self._hosts.find_local(self.row.id)
+            if local is not None:  # it goes on here
+                await local.wait_ended()
+                return
             if row is None or row.status != "running":
                 return
             await asyncio.sleep(next(interval, POLL_INTERVALS[-1]))
