@@ -24,7 +24,7 @@ async def chronicle(store: Store, session_id: str) -> None:
         run_id, answer = f"{session_id}-{turn}", f"a{turn}"
         await store.runs.create(
             run(run_id, session_id=session_id, message_id=answer, at=float(turn)),
-            session=session(session_id),
+            session=await store.sessions.get(session_id) or session(session_id),
             user=user(f"u{turn}", f"q{turn}"),
             assistant=assistant(answer),
         )
