@@ -174,10 +174,11 @@ async def test_a_host_that_cannot_be_reached_is_named_with_what_to_set(
     hosts: HostCluster, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "REQUEST_TIMEOUT", 0.1)
-    first, second = await hosts.open(2, steps=STEPS)
+    [first] = await hosts.open(1, steps=STEPS)
     async with reading(first, "POST", "/api/chat", json=ask("go")) as origin:
         await origin.until("three ")
         hosts.execute("UPDATE hosts SET url = 'http://127.0.0.1:9'")
+        [second] = await hosts.open(1, steps=STEPS)  # one that does not know the address from before
         response = await second.http.get("/api/chat/s/stream")
         assert response.status_code == 503
         assert "hosts.url" in response.json()["error"]["hint"]

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import httpx2
 import pytest
+from starlette.routing import Router
 
 from dragoman.events import Usage as Tokens
 from dragoman.server.app import Hub
@@ -53,7 +54,7 @@ async def serving(folder: Path, *records: UsageRecord, keys: bool = False) -> As
         await store.write(store.usage.insert_missing_job(records))
         auth = Auth(store.keys, required=keys)
         door = HttpEndpoint({"GET": UsageHandlers(store, clock=lambda: NOON + HOUR).get}, auth=auth)
-        hub = cast(Hub, SimpleNamespace(app=door))
+        hub = cast(Hub, SimpleNamespace(app=Router(default=door)))
         async with listening(hub) as url, httpx2.AsyncClient(base_url=url, trust_env=False) as http:
             yield Served(store, http)
 
