@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
+from dragoman.events import Event
 from dragoman.wire.ollama.decoder import OllamaDecoder
 
 from .openai_streams import Answer
@@ -101,6 +102,16 @@ def decode(reads: Iterable[bytes], **options: Any) -> Answer:
         for data in reads:
             answer.events += decoder.feed(data)
         answer.events += decoder.close()
+        answer.failure = decoder.failure
     except ProviderError as failure:
         answer.failure = failure
     return answer
+
+
+def decode_document(raw: bytes) -> list[Event]:
+    """Decode one document; raise its failure, if any."""
+    decoder = OllamaDecoder()
+    events = decoder.decode_document(raw)
+    if decoder.failure is not None:
+        raise decoder.failure
+    return events

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
-from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from tests.effort import rounds
 
@@ -179,7 +178,7 @@ FAMILIES = {
     ),
     "ollama": Family(
         decode=ollama_streams.decode,
-        whole=lambda raw: OllamaDecoder().decode_document(raw),
+        whole=ollama_streams.decode_document,
         streams=ollama_streams.STREAMS,
         frames=ollama_lines(),
         write=lambda lines: b"".join(as_text(line) + b"\n" for line in lines),
