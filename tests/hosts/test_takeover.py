@@ -110,7 +110,7 @@ async def test_a_call_that_acts_is_asked_about_and_of_two_hosts_one_takes_the_ru
 
 
 async def test_a_host_that_stops_hands_its_runs_over(hosts: HostCluster) -> None:
-    leaving, other = await open_hosts(hosts, 2, {"text": WORDS, "delay": 0.02})
+    leaving, other = await open_hosts(hosts, 2, {"text": WORDS, "delay": 0.1})
     asking = asyncio.create_task(post_chat(leaving))
     await until(lambda: hosts.execute("SELECT count(*) FROM parts WHERE body LIKE '%word1%'")[0][0])
     await leaving.hub.stop()
@@ -144,7 +144,7 @@ async def test_calls_of_a_run_that_is_handed_over_are_made_again_or_asked_about(
 
 async def test_runs_of_an_agent_that_does_not_go_on_end_with_their_host(hosts: HostCluster) -> None:
     agents = {"brief": {"model": "sim/any", "after_crash": "close"}}
-    steps = [{"text": WORDS, "delay": 0.02}]
+    steps = [{"text": WORDS, "delay": 0.1}]
     leaving, other = await hosts.open(2, steps=steps, agents=agents)
     asking = asyncio.create_task(post_chat(leaving, agent="brief"))
     await until(lambda: hosts.execute("SELECT count(*) FROM parts WHERE body LIKE '%word1%'")[0][0])
