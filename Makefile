@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 MADE := .venv/.made# stamps: what is up to date is not made again
-CLIENTS := tests/clients tests/mcp/clients
+CLIENTS := tests/clients tests/mcp/clients tests/doors/clients tests/responses/clients tests/responses/codex
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
 PYTEST := env -u PYTHONPATH $(BIN)/python -m pytest
@@ -95,6 +95,7 @@ lock: $(MADE)/dev ## pin the dependencies anew (UPGRADE=--upgrade for newer vers
 	@$(LOCK) pyproject.toml -o requirements/runtime.txt
 	@$(LOCK) pyproject.toml requirements/dev.in -c requirements/runtime.txt -o requirements/dev.txt
 	@$(LOCK) --no-deps requirements/local.in -o requirements/local.txt
+	@$(LOCK) --no-deps requirements/clients.in -o requirements/clients.txt
 
 wheel: $(MADE)/wheel ## build the wheel into dist/ and install it
 
@@ -110,9 +111,10 @@ $(BIN)/python:
 		|| { echo "make: $(PYTHON) is older than 3.11; say PYTHON=python3.11 or newer"; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "make: no venv here; on Debian: apt-get install python3-venv"; exit 1; }
 
-$(MADE)/dev: requirements/dev.txt | $(BIN)/python
+$(MADE)/dev: requirements/dev.txt requirements/clients.txt | $(BIN)/python
 	@echo "installing the package's dependencies and the test tools"
 	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) --require-hashes --no-deps -r requirements/clients.txt
 	@mkdir -p $(MADE) && touch $@
 
 $(MADE)/wheel: $(SOURCES) $(MADE)/dev

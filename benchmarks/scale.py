@@ -40,7 +40,7 @@ from benchmarks.harness.servers import (
     started,
 )
 from benchmarks.harness.table import align
-from benchmarks.harness.workloads import Workload
+from benchmarks.harness.workloads import Workload, workloads
 from tests.postgres_server import PostgresServer
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -116,31 +116,8 @@ def resident(pid: int) -> float:
 
 
 def scale_workloads(*, quick: bool) -> Sequence[Workload]:
-    """The two tests."""
-    return [
-        Workload(
-            name="turns",
-            group="turns",
-            title="agent turns of two steps with one tool call, 20 chunks of text: 32 connections",
-            measure="turns",
-            chunks=20,
-            connections=32,
-            tool_steps=1,
-            seconds=2.0 if quick else 6.0,
-        ),
-        Workload(
-            name="paced",
-            group="stream",
-            title="200 streams at 20 chunks a second",
-            measure="chunks",
-            chunks=100,
-            connections=200,
-            pace=20,
-            opened_per_second=200,
-            warmup=8.0,
-            seconds=5.0,
-        ),
-    ]
+    """Return the tests of `run.py` that are measured here too: turns, and paced chunks."""
+    return [work for work in workloads(pace=1, quick=quick) if work.name in ("turns", "paced")]
 
 
 def hub(url: str | None, workers: int) -> Command:

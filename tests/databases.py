@@ -104,8 +104,13 @@ def use_database(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def process_environment(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment of a hub in a process of its own, whose data folder this is."""
+    return {**environ, **database_variables(folder)}
+
+
+def database_variables(folder: Path) -> dict[str, str]:
+    """Return the variables that lead a process to the database of a data folder."""
     url = database_url(folder)
-    return {**environ, **({} if url is None else {VARIABLE: url})}
+    return {} if url is None else {VARIABLE: url}
 
 
 def query(folder: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -45,7 +45,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "several errors in the order of their lines": (
         "providers:\n  up:\n    type: opnai\n    retries: lots\nlimits:\n  body: 0\n",
         [
-            "hub.yaml:3: providers.up.type: expected openai, anthropic, ollama, scripted, local or cla",
+            (
+                "hub.yaml:3: providers.up.type: expected openai, responses, anthropic, "
+                "ollama, scripted, local or cla"
+            ),
             "hub.yaml:4: providers.up.retries: expected a whole number, got 'lots'",
             "hub.yaml:6: limits.body: expected a whole number >= 1, got 0",
         ],

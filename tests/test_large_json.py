@@ -100,3 +100,14 @@ def test_a_text_that_takes_too_much_memory_is_refused(monkeypatch: pytest.Monkey
         else:
             with pytest.raises(msgspec.DecodeError, match=f"{most} of other scripts are allowed"):
                 decode_large(raw, decode_json)
+
+
+def test_too_many_objects_and_lists_are_refused_before_the_text_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(large_json, "MAX_CONTAINERS", 50)
+    most = b"[" + b",".join([b'{"a":[1]}'] * 21 + [b'"{[{["']) + b"]"
+    assert len(decode_large(most, msgspec.json.decode)) == 22
+    for more in (b"[" + b"{}," * 50 + b"1]", b"[" * 51 + b"]" * 51):
+        with pytest.raises(msgspec.DecodeError, match="more than 50 objects and lists"):
+            decode_large(more, msgspec.json.decode)

@@ -14,7 +14,18 @@ from tools.checks import package_map, places, promises, shape, sizes, words
 from tools.checks.findings import Finding
 
 ROOT = Path(__file__).parents[1]
-ALIASES = {"ai6", "ai601", "react6"}  # other versions of packages that have a row
+CLIENTS = (
+    *("tests/clients", "tests/mcp/clients", "tests/doors/clients"),
+    *("tests/responses/clients", "tests/responses/codex"),
+)
+ALIASES = {
+    "ai6",
+    "ai601",
+    "ai7",
+    "openai6",
+    "openai7",
+    "react6",
+}  # other versions of packages that have a row
 Check = Callable[[Path], Iterator[Finding]]
 
 
@@ -34,8 +45,9 @@ def test_every_promise_has_a_test_and_every_mark_a_promise() -> None:
 def test_every_dependency_has_its_reason_written_down() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
-    wanted += (ROOT / "requirements" / "dev.in").read_text(encoding="utf-8").splitlines()
-    for package in ("tests/clients", "tests/mcp/clients"):
+    for name in ("dev.in", "clients.in"):
+        wanted += (ROOT / "requirements" / name).read_text(encoding="utf-8").splitlines()
+    for package in CLIENTS:
         wanted += json.loads((ROOT / package / "package.json").read_text(encoding="utf-8"))["devDependencies"]
     rows = re.findall(
         r"^\| (.*?) \|", (ROOT / "docs/dependencies.md").read_text(encoding="utf-8"), re.MULTILINE

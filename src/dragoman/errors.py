@@ -3,11 +3,13 @@
 DragomanError
 ├── ConfigError            dragoman.yaml or the environment is wrong
 ├── BadRequest        400  the caller's input is invalid; `field` names the field
-│   └── InvalidInput  400  an operation's input does not match its schema
+│   ├── InvalidInput  400  an operation's input does not match its schema
+│   └── UnknownPreviousResponse 400  the response that a request continues does not exist
 ├── Unauthorized      401
 │   └── KeyEnded      401  the key was revoked, or has expired, while it was in use
 ├── Forbidden         403
 ├── NotFound          404
+│   └── ResponseNotFound 404  there is no such response, conversation or item
 ├── Conflict          409
 │   └── RunActive     409  the session already has an active run
 ├── TooLarge          413
@@ -15,6 +17,7 @@ DragomanError
 ├── BudgetExhausted   429  a budget of a key or its owner is spent, or reserved by active requests
 ├── Unavailable       503  the hub is shutting down, or its database does not answer
 │   ├── HostGone      503  the host is not one of those that share the database, or no longer
+│   ├── RunnerGone    503  the runner of a session stays away, or has lost its turn
 │   └── HostUnreachable 503  the host that has to be asked does not answer over HTTP
 ├── WireError              bytes that violate a protocol
 │   ├── FrameTooLong
@@ -130,6 +133,12 @@ class InvalidInput(BadRequest):
         return {**super().to_json(), "problems": self.problems}
 
 
+class UnknownPreviousResponse(BadRequest):
+    """The response that a request continues does not exist, or is another owner's."""
+
+    code = "previous_response_not_found"
+
+
 class Unauthorized(DragomanError):
     """The request has no key, or an unknown, expired or revoked one."""
 
@@ -169,6 +178,14 @@ class NotFound(DragomanError):
     status = 404
 
 
+class ResponseNotFound(NotFound):
+    """There is no response, conversation or item of this id, or it is another owner's."""
+
+    def __init__(self, message: str, *, code: str = "response_not_found", hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
 class Conflict(DragomanError):
     """The request conflicts with the current state of the resource."""
 
@@ -190,6 +207,28 @@ class RunActive(Conflict):
 
     def to_json(self) -> dict[str, object]:
         return {**super().to_json(), "runId": self.run_id}
+
+
+A2aReason = Literal[
+    "TASK_NOT_FOUND",
+    "TASK_NOT_CANCELABLE",
+    "UNSUPPORTED_OPERATION",
+    "VERSION_NOT_SUPPORTED",
+    "METHOD_NOT_FOUND",
+    "INVALID_REQUEST",
+    "PARSE_ERROR",
+]
+
+
+class A2aError(DragomanError):
+    """An A2A request failed for a `reason` that the protocol names."""
+
+    code = "a2a_error"
+    status = 400
+
+    def __init__(self, message: str, reason: A2aReason, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
 
 
 class TooLarge(DragomanError):
@@ -230,6 +269,12 @@ class Unavailable(DragomanError):
     status = 503
     transient = True
     retry_after: float | None = 1.0
+
+
+class RunnerGone(Unavailable):
+    """The runner of a session stays away, or has lost the turn that it was answering."""
+
+    code = "runner_gone"
 
 
 class HostGone(Unavailable):

@@ -12,8 +12,8 @@ import msgspec
 
 from dragoman.limits import Limits
 
-Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "admin"]
-NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "admin"})
+Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "runner", "admin"]
+NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "runner", "admin"})
 """Scopes that a key has only if they are given to it by name."""
 DEFAULT_SCOPES: frozenset[Scope] = frozenset(get_args(Scope)) - NAMED_ONLY
 """The scopes of a key that names none."""
@@ -24,9 +24,9 @@ class Identity(msgspec.Struct, frozen=True):
 
     `secret_id` is the start of the hash of the secret that was sent: a key that is rotated has two.
     `scopes` grant access: "gateway" (the models under `/v1`), "chat" (sessions and their runs), "operations",
-    "spoke" (registering operations), and "admin" (the data of others). An empty set grants all but "spoke"
-    and "admin". `models` are patterns (`openai/*`, an alias) of the models that the key may use; None allows
-    all. `limits` are the key's own; None means the hub's defaults.
+    "spoke" (registering operations), "runner" (answering in sessions), and "admin" (the data of others). An
+    empty set grants all but the last three. `models` are patterns (`openai/*`, an alias) of the models that
+    the key may use; None allows all. `limits` are the key's own; None means the hub's defaults.
     """
 
     owner: str
@@ -37,8 +37,8 @@ class Identity(msgspec.Struct, frozen=True):
     secret_id: str | None = None
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the scope is granted. "spoke" and "admin" must be granted by name, or the caller has
-        no key.
+        """Return whether the scope is granted. "spoke", "runner" and "admin" must be granted by name, or the
+        caller has no key.
         """
         if self.scopes:
             return scope in self.scopes

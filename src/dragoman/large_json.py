@@ -19,6 +19,8 @@ LARGE = 1_000_000
 """Bytes of JSON up to which one call is short enough."""
 MAX_WIDE_TEXT = 16_000_000
 """Bytes of memory of one text with characters that take two or four each: no model reads as much."""
+MAX_CONTAINERS = 500_000
+"""Objects and lists in JSON of megabytes: each of them takes time when the text is cut into pieces."""
 _FEW_FIELDS = 16_384  # bytes of JSON that cannot have many fields
 _MANY = 2_000  # items of a list that one call encodes
 _MAX_SPLITS = 32  # levels of a structure that are cut: each is read once more
@@ -36,11 +38,14 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode_large(raw: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Decode JSON; `decode` decodes its pieces. Raises what `decode` does, and DecodeError for a long text.
+    """Decode JSON; `decode` decodes its pieces. Raises what `decode` does.
+
+    Raises DecodeError also for a long text, and for more than `MAX_CONTAINERS` objects and lists.
 
     The positions in errors are those in a text whose long strings are replaced by short ones.
     """
     skeleton, ranges = _shorten_strings(raw)
+    _check_containers(skeleton)
     return _restore(
         _decode_structure(skeleton, decode), lambda index: _decode_text(raw, ranges[index], decode=decode)
     )
@@ -193,6 +198,16 @@ def _outside_strings(raw: bytes) -> Iterator[tuple[int, bytes]]:
         ]
         in_string ^= len(pieces) % 2 == 0
         yield start, b'"'.join(blank)
+
+
+def _check_containers(skeleton: bytes) -> None:
+    """Raise DecodeError for too many objects and lists; brackets in short strings count too."""
+    count = 0
+    for start in range(0, len(skeleton), _WINDOW):
+        end = start + _WINDOW
+        count += skeleton.count(b"{", start, end) + skeleton.count(b"[", start, end)
+        if count > MAX_CONTAINERS:
+            raise msgspec.DecodeError(f"more than {MAX_CONTAINERS} objects and lists")
 
 
 # ---- many values -------------------------------------------------------------------------------------------

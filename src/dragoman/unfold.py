@@ -2,7 +2,7 @@
 
 A client that reconnects, or one that reads slower than the run writes, gets events again. They are compact
 (docs/design.md §4.7): one delta a block; a finished tool call as start, delta and output, the form that does
-not fire a client's callbacks a second time.
+not fire a client's callbacks a second time. A reader to whom nothing is told again gets its input as well.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dragoman import events as e
 from dragoman.event_pieces import CompactEvent, DeltaOnDisk
 from dragoman.fold import Fold
 from dragoman.messages import (
+    FINAL_STATES,
     Approval,
     DataPart,
     FilePart,
@@ -41,7 +42,10 @@ from dragoman.part_builders import (
 
 
 class FoldPosition(NamedTuple):
-    """How much of a fold a reader has received, as counts and versions."""
+    """How much of a fold a reader has received, as counts and versions.
+
+    `is_retold`: the reader may have had what follows on an earlier connection.
+    """
 
     builders: int
     unfinished: tuple[tuple[int, PartProgress], ...]
@@ -49,6 +53,7 @@ class FoldPosition(NamedTuple):
     metadata_version: int
     end_events: int
     started: bool
+    is_retold: bool = True
 
 
 START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_events=0, started=False)
@@ -90,13 +95,15 @@ def _events_since(fold: Fold, position: FoldPosition) -> Iterator[CompactEvent]:
     if not position.started:
         yield e.Start(fold.id or None, fold.metadata)
     for index, (stage, length) in position.unfinished:
-        yield from _builder_events(fold.builders[index], stage=stage, length=length)
+        yield from _builder_events(
+            fold.builders[index], stage=stage, length=length, is_retold=position.is_retold
+        )
     in_step = position.in_step
     for builder in fold.builders[position.builders :]:
         if isinstance(builder, PartSlot) and isinstance(builder.current, StepStartPart):
             yield from (e.FinishStep(),) if in_step else ()
             in_step = True
-        yield from _builder_events(builder, stage=0, length=0)
+        yield from _builder_events(builder, stage=0, length=0, is_retold=position.is_retold)
     if in_step and fold.phase != "step":
         yield e.FinishStep()
     yield from _end_events(fold, position)
@@ -111,12 +118,14 @@ def _end_events(fold: Fold, position: FoldPosition) -> Iterator[e.Event]:
         yield replace(event, message_metadata=fold.metadata) if isinstance(event, e.Finish) else event
 
 
-def _builder_events(builder: PartBuilder, *, stage: int, length: int) -> Iterator[CompactEvent]:
+def _builder_events(
+    builder: PartBuilder, *, stage: int, length: int, is_retold: bool
+) -> Iterator[CompactEvent]:
     match builder:
         case BlockBuilder():
             return _block_events(builder, stage=stage, length=length)
         case ToolCallBuilder():
-            return _tool_call_events(builder, stage=stage, length=length)
+            return _tool_call_events(builder, stage=stage, length=length, is_retold=is_retold)
         case PartSlot(version=version):
             return iter(()) if stage == version + 1 else _part_events(builder.current)
         case _:
@@ -136,7 +145,9 @@ def _block_events(block: BlockBuilder, *, stage: int, length: int) -> Iterator[C
         yield e.TextEnd(name, metadata) if text else e.ReasoningEnd(name, metadata)
 
 
-def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iterator[e.Event]:
+def _tool_call_events(
+    call: ToolCallBuilder, *, stage: int, length: int, is_retold: bool = True
+) -> Iterator[e.Event]:
     if stage > 1 and length == call.changes:
         return
     part, has_seen_approvals = call.current, stage >= STAGES_PER_APPROVAL
@@ -154,17 +165,19 @@ def _tool_call_events(call: ToolCallBuilder, *, stage: int, length: int) -> Iter
             provider_metadata=part.call_provider_metadata,
         )
     if stage <= 1:
-        yield from _input_events(call, length)
+        yield from _input_events(call, length, is_retold=is_retold)
     approval = part.approval or (call.denied if has_seen_approvals else None)
     yield from _approval_events(call, approval, stage=stage, length=length)
     yield from _output_events(part)
 
 
-def _input_events(call: ToolCallBuilder, length: int) -> Iterator[e.Event]:
+def _input_events(call: ToolCallBuilder, length: int, *, is_retold: bool) -> Iterator[e.Event]:
     part, rest = call.current, call.input_text_from(length)
     if rest:
         yield e.ToolInputDelta(part.tool_call_id, rest)
-    if part.state in ("input-available", "approval-requested", "approval-responded"):
+    is_over = part.state in FINAL_STATES and part.input is not UNSET
+    waits = part.state in ("input-available", "approval-requested", "approval-responded")
+    if waits or (is_over and not is_retold):
         yield e.ToolInputAvailable(
             part.tool_call_id,
             part.name,

@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "no type": (
         "providers:\n  openai:\n    base_url: http://h/v1\n",
         "2: providers.openai.type: ",
-        "openai, anthropic",
+        "openai, responses, anthropic",
     ),
     "no address": (
         "providers:\n  up: {type: openai}\n",

@@ -29,6 +29,8 @@ from dragoman.config import (
     TelemetryConfig,
     parse_config,
 )
+from dragoman.config.a2a_section import A2aConfig
+from dragoman.config.runner_section import RunnersConfig
 from dragoman.config.sections import (
     ContextConfig,
     HookConfig,
@@ -39,6 +41,7 @@ from dragoman.config.sections import (
     SpokesConfig,
     WebConfig,
 )
+from dragoman.config.webhook_section import WebhooksConfig
 from dragoman.errors import ConfigError
 from dragoman.limits import Limits
 from dragoman.server.reference.openapi import build_document
@@ -62,11 +65,14 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "MCP servers": McpServerConfig,
     "The door for MCP clients": McpConfig,
     "The web": WebConfig,
+    "Webhooks": WebhooksConfig,
     "Search": SearchConfig,
     "Spokes": SpokesConfig,
+    "Runners": RunnersConfig,
     "Limits": LimitsConfig,
     "Retention": RetentionConfig,
     "What a key or an owner may ask for": Limits,
+    "A2A": A2aConfig,
     "CORS": CorsConfig,
     "Telemetry": TelemetryConfig,
     "Metrics": MetricsConfig,

@@ -58,7 +58,7 @@ def test_what_was_said_is_found(run: Run, collect: str, where: tuple[str, ...]) 
     answer = run("sessions", "search", *requests, *where).json
     assert answer["matched"] == "all"
     found = {each["role"]: each for each in answer["found"]}
-    assert (found["user"]["sessionId"], found["user"]["title"]) == ("told", None)
+    assert (found["user"]["sessionId"], found["user"]["title"]) == ("told", "Calculate!")
     assert found["user"]["snippet"][0] == {"text": "Calculate", "hit": True}
 
 
@@ -108,10 +108,31 @@ def test_a_session_is_exported_as_ui_messages(
 
 def test_a_session_is_exported_as_markdown(run: Run, collect: str, where: tuple[str, ...]) -> None:
     text = run("sessions", "export", collect, "--format", "markdown", *where).out
-    assert text.startswith(
-        "# told\n\n## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**math.calculate, no.such**"
-    )
+    markdown = "## You\n\nCalculate!\n\n## Assistant\n\n> I calculate.\n\n**math.calculate, no.such**"
+    assert text.startswith(f"# Calculate!\n\n{markdown}")
     assert text.endswith("```\n\nIt is 42.\n")
+
+
+def test_an_exported_file_is_imported_as_a_session_of_its_own(
+    run: Run, hub: Hub, collect: str, tmp_path: Path
+) -> None:
+    file, there = tmp_path / "told.jsonl", ("--hub", hub.url)
+    assert run("sessions", "export", collect, "--format", "jsonl", "--output", file, *there).code == 0
+    assert run("sessions", "import", file, "--id", "again", *there).out == "again\n"
+    first, second = (run("sessions", "export", id, *there).json["messages"] for id in (collect, "again"))
+    assert [each["parts"] for each in first] == [each["parts"] for each in second]
+    assert run("sessions", "import", file, "--id", "again", *there).code == 1
+    assert "<html" in run("sessions", "export", collect, "--format", "html", *there).out
+    offline = run("sessions", "export", collect, "--output", file, "--format", "html", "--data", hub.data)
+    assert (offline.code, offline.out) == (1, "")
+    assert file.read_text().count("\n") == 3
+
+
+def test_sessions_are_listed_by_label_and_when_archived(
+    run: Run, collect: str, where: tuple[str, ...]
+) -> None:
+    assert "no session matches" in run("sessions", "list", "--label", "none", *where).err
+    assert collect not in run("sessions", "list", "--archived", *where).out
 
 
 def test_the_last_changed_session_needs_no_name(run: Run, hub: Hub, where: tuple[str, ...]) -> None:

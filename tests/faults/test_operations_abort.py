@@ -132,7 +132,8 @@ async def test_the_deadline_of_an_agent_reaches_an_mcp_server_that_its_model_cal
 
 
 async def test_a_hub_that_is_told_to_end_stops_the_chain_and_says_so(tmp_path: Path) -> None:
-    async with world(tmp_path, CHAIN, limits={"drain": 0.1}) as here:
+    options = {"limits": {"drain": 0.1}, "agents": {"default": {"after_crash": "close"}}}
+    async with world(tmp_path, CHAIN, **options) as here:  # hosts would hand another run over
         chatting = asyncio.create_task(here.chat("s"))
         await here.under_way()
     assert "the hub is shutting down" in await chatting

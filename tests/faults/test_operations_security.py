@@ -60,10 +60,7 @@ async def answer(hub: Served, headers: Mapping[str, str], id: str, approved: boo
 
 async def parts_of(hub: Served, headers: Mapping[str, str]) -> list[dict[str, Any]]:
     """The parts of the last answer, once nothing runs any more."""
-    session = (await hub.http.get("/api/sessions/s", headers=headers)).json()
-    async with asyncio.timeout(10):
-        while (run := hub.hub.runs.get_active(session["hubId"])) is not None:
-            await run.done.wait()
+    await hub.http.get("/api/chat/s/stream", headers=headers)
     reply = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()
     parts: list[dict[str, Any]] = reply["messages"][-1]["parts"]
     return parts

@@ -118,12 +118,15 @@ async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_
 
 
 async def settled(hub: Served) -> list[dict[str, Any]]:
-    """The parts of the answer, once nothing runs any more."""
-    async with asyncio.timeout(10):
-        while (run := hub.active_run()) is not None:
-            await run.done.wait()
-    parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
-    return parts
+    """The parts of the answer, once nothing runs any more, and no decided call waits for its turn."""
+    async with asyncio.timeout(60):
+        while True:
+            while (run := hub.active_run()) is not None:
+                await run.done.wait()
+            parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
+            if not any(part.get("state", "").startswith("approval-") for part in parts):
+                return parts
+            await asyncio.sleep(0.01)
 
 
 async def test_an_agent_takes_no_longer_than_it_may(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dragoman.config import parse_config
 from dragoman.errors import ConfigError
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
+from tests.flows.test_calls import settled
 from tests.serving import Served, ask, serving, text_of, usage, write_script
 
 BENCH = str(Path(__file__).parent / "slow_operations.py")
@@ -342,10 +343,7 @@ async def test_an_approval_below_is_given_at_the_hub_and_the_chat_goes_on(
         assert "state" not in approval
         response = await hub.http.post(f"/api/approvals/{approval['id']}", json={"approved": approved})
         assert response.status_code == 200, response.text
-        run = hub.active_run()
-        if run is not None:
-            await run.done.wait()
-        stored = (await hub.messages())[1]["parts"]
+        stored = await settled(hub)
         assert (stored[1]["state"], stored[1]["output"]) == ("output-available", "Over.")
         assert stored[-1]["text"] == "Done."
         found = (await hub.http.get("/api/calls")).json()["calls"]

@@ -172,7 +172,7 @@ async def test_a_configuration_that_cannot_be_changes_nothing(tmp_path: Path) ->
         before = (
             at.hub.gateway.catalog,
             at.hub.runs.agents,
-            at.hub.runs.billing,
+            at.hub.runs.factory.billing,
             at.hub.meter.limits,
             at.hub.meter.prices,
         )
@@ -183,7 +183,7 @@ async def test_a_configuration_that_cannot_be_changes_nothing(tmp_path: Path) ->
         after = (
             at.hub.gateway.catalog,
             at.hub.runs.agents,
-            at.hub.runs.billing,
+            at.hub.runs.factory.billing,
             at.hub.meter.limits,
             at.hub.meter.prices,
         )

@@ -19,7 +19,7 @@ from genai_prices import calc_price
 
 from dragoman.events import Usage
 from tests.cli.program import run
-from tests.databases import BACKENDS, use_database
+from tests.databases import BACKENDS, database_variables
 from tests.providers.servers import ok
 from tests.wire import anthropic_streams
 
@@ -354,7 +354,7 @@ async def test_usage_is_summed_up_for_those_who_may_see_it(tmp_path: Path) -> No
 
 
 async def test_the_export_and_the_command_tell_the_same_as_the_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     placedsites = sites()
     async with placed(*placedsites.values()), served(tmp_path, configured(placedsites), keys=True) as at:
@@ -368,8 +368,8 @@ async def test_the_export_and_the_command_tell_the_same_as_the_rows(
         ]
         assert [line["cost"] for line in table] == ["" if row.cost is None else str(row.cost) for row in rows]
         assert [line["input_tokens"] for line in table] == ["1000"] * 4 + ["10", ""]
-    use_database(tmp_path, monkeypatch)
-    reply = await asyncio.to_thread(run, "usage", "--data", tmp_path, "--by", "owner", "--csv")
+    command = ("usage", "--data", tmp_path, "--by", "owner", "--csv")
+    reply = await asyncio.to_thread(run, *command, env=database_variables(tmp_path))
     assert reply.code == 0, reply.err
     summed = {line["owner"]: line for line in csv.DictReader(io.StringIO(reply.out))}
     assert {owner: (line["calls"], line["failed"]) for owner, line in summed.items()} == {

@@ -139,7 +139,7 @@ class Upstream:
 
 
 class Stage:
-    """The upstream and a hub that asks it by three names: `oai`, `ant` and `oll`."""
+    """The upstream and a hub that asks it by four names: `oai`, `ant`, `oll` and `res`."""
 
     def __init__(
         self, upstream: Upstream, hub: Hub, *, url: str, key: str, loop: asyncio.AbstractEventLoop
@@ -167,6 +167,7 @@ def config(url: str) -> dict[str, Any]:
         "oai": {"type": "openai", "base_url": f"{url}/v1", "models": ["m"], **secret},
         "ant": {"type": "anthropic", "base_url": url, **secret},
         "oll": {"type": "ollama", "base_url": url},
+        "res": {"type": "responses", "base_url": f"{url}/v1", **secret},
     }
     calm = {"cooldown": {"failures": 100_000}}
     once = {name: {**place, "retries": 0, **calm} for name, place in places.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.postgres_server import shared_server
+from tests.postgres_server import USER, shared_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,8 +73,8 @@ def open_host() -> Iterator[Callable[..., HostProcess]]:
     with ExitStack() as stack:
         url = shared_server().url(stack.enter_context(shared_server().schema(new=True)))
 
-        def open_one(host_id: str, **options: Any) -> HostProcess:
-            host = HostProcess(url, host_id, **options)
+        def open_one(host_id: str, user: str = USER, **options: Any) -> HostProcess:
+            host = HostProcess(url.replace(f"user={USER}", f"user={user}"), host_id, **options)
             stack.callback(host.close)
             return host
 
@@ -137,3 +137,20 @@ def test_what_a_host_of_another_version_has_queued_waits_for_one_of_that_version
     next_old = open_host("host-3", version="turn-0")
     assert next_old.ask("recovered", recover=["host-2", "host-3"])
     assert next_old.begun() == "a"
+
+
+def test_a_host_that_may_not_create_the_schema_of_the_queue_queues_in_memory(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    server = shared_server()
+    if not server.execute("SELECT 1 FROM pg_roles WHERE rolname = 'limited'"):
+        server.execute("CREATE ROLE limited LOGIN")
+    host = open_host("host-1", user="limited")
+    host.enqueue("a", "b", "a", session="one")
+    assert host.begun() == "a"
+    host.enqueue("c", session="two")
+    assert host.begun() == "c"
+    assert host.ask("listed", list=True) == ["a", "b", "c"]
+    assert host.ask("recovered", recover=["host-1"])
+    host.send(end="a")
+    assert host.begun() == "b"

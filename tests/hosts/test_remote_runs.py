@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,9 +15,11 @@ from dragoman import events as e
 from dragoman.model_request import ModelRequest
 from dragoman.providers import scripted
 from dragoman.runs import registry, remote
+from tests.hosts import gate as marks
 from tests.hosts.conftest import HostCluster, host_id, until
 from tests.serving import Served, ask, frames_in, text_of, types
 
+OPERATIONS = Path(__file__).with_name("gated_operations.py")
 WHOLE = "one two three four five"
 STEPS = [{"text": ["one ", "two ", "three ", "four ", "five"]}]
 
@@ -201,3 +204,41 @@ async def test_nothing_for_other_hosts_is_at_the_public_listener_or_shown(
         assert (await first.http.get(path, headers=headers)).status_code == 404
     shown = [(await first.http.get("/api/hosts")).text, caplog.text, *map(repr, records)]
     assert not [text for text in shown for token in tokens if token in text]
+
+
+async def test_a_session_that_is_deleted_at_another_host_ends_its_run(hosts: HostCluster, gate: Gate) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+        await origin.until("three ")
+        assert (await second.http.delete("/api/sessions/s")).status_code == 204
+        assert gate.closed == 1
+        assert "abort" in types(await origin.frames())
+    for host in (first, second):
+        assert (await host.http.get("/api/sessions/s")).status_code == 404
+    assert not hosts.execute("SELECT id FROM runs")
+
+
+async def test_a_page_that_reloads_at_another_host_during_a_call_sees_its_result(hosts: HostCluster) -> None:
+    marks.MADE.clear()
+    steps: list[dict[str, Any]] = [
+        {"tools": [{"name": "lab_act", "input": {"name": "it"}}]},
+        {"text": "Done."},
+    ]
+    options = {"operations": [str(OPERATIONS)], "agents": {"default": {"operations": ["lab.act"]}}}
+    first, second = await hosts.open(2, steps=steps, **options)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+        await until(lambda: marks.MADE == ["act it"])
+        async with reading(second, "GET", "/api/chat/s/stream") as viewer:
+            await viewer.until("tool-input-available")
+            [call] = [
+                each
+                for each in (await second.http.get("/api/calls?session=s")).json()["calls"]
+                if each["name"] == "lab.act"
+            ]
+            assert call["status"] == "running"
+            assert (await second.http.post(f"/api/calls/{call['id']}/abort")).status_code == 200
+            seen, replayed = await origin.frames(), await viewer.frames()
+    assert types(replayed) == types(seen)
+    assert "tool-output-error" in types(replayed)
+    assert text_of(replayed) == "Done."
+    assert marks.MADE == ["act it"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.errors import BadRequest, Conflict, NotFound
@@ -42,8 +43,15 @@ def test_a_new_message_is_answered_after_all_that_was_said() -> None:
 def test_a_message_that_is_there_already_is_replaced_with_all_after_it(
     turn: NewMessage | EditMessage,
 ) -> None:
+    edited = replace(turn, message=replace(ASK, parts=(TextPart("hi!"),)))
+    made = make_plan(edited, [ASK, ANSWER, MORE], new_id="new")
+    assert made == RunPlan(history=(edited.message,), assistant=NEW, user=edited.message, drop_from="u1")
+
+
+@pytest.mark.parametrize("turn", [NewMessage(ASK), EditMessage(ASK)])
+def test_a_message_that_is_sent_again_unchanged_gets_another_answer(turn: NewMessage | EditMessage) -> None:
     made = make_plan(turn, [ASK, ANSWER, MORE], new_id="new")
-    assert made == RunPlan(history=(ASK,), assistant=NEW, user=ASK, drop_from="u1")
+    assert made == RunPlan(history=[ASK], assistant=NEW, drop_from="a1")
 
 
 def test_a_regenerated_answer_keeps_the_question() -> None:

@@ -47,7 +47,7 @@ def operation(verb: str, path: str) -> dict[str, Any]:
 async def check(served: Served, verb: str, path: str, **request: Any) -> Any:
     """Ask the hub, and hold its answer to what the document says of it; the body."""
     where = path.replace("{id}", request.pop("id", "s")).replace("{same}", "s")
-    where = where.replace("{name}", request.pop("name", "s"))
+    where = where.replace("{name}", request.pop("name", "s")).replace("{queued}", request.pop("queued", "q"))
     response = await served.http.request(verb.upper(), where, **request)
     return read(response, operation(verb, path))
 

@@ -15,8 +15,12 @@ import yaml
 
 from dragoman import events as e
 from dragoman.mcp.server.endpoint import METHODS
+from dragoman.server.a2a.handlers import A2aHandlers
+from dragoman.server.ag_ui import AgUiHandlers
+from dragoman.server.app.a2a_routes import a2a_routes, card_routes
 from dragoman.server.app.routes import (
     MCP_PATH,
+    RUNNER_PATH,
     SPOKE_PATH,
     ApiHandlers,
     api_routes,
@@ -25,9 +29,14 @@ from dragoman.server.app.routes import (
 )
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.branches import BranchHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
+from dragoman.server.domain_events import DomainEventHandlers
+from dragoman.server.events import EventHandlers
+from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.routes import Gateway
+from dragoman.server.grants import GrantHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
@@ -36,7 +45,10 @@ from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
+from dragoman.server.runs import RunHandlers
+from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
+from dragoman.server.shares import ShareHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator
@@ -45,16 +57,28 @@ from tests.serving import ask, serving
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
 ROOMS: Any = {
     "chat": ChatHandlers,
+    "ag_ui": AgUiHandlers,
+    "a2a": A2aHandlers,
     "sessions": SessionHandlers,
+    "runs": RunHandlers,
+    "branches": BranchHandlers,
+    "files": SessionFileHandlers,
+    "shares": ShareHandlers,
     "operations": OperationHandlers,
     "gateway": Gateway,
+    "responses": ResponseHandlers,
     "calls": CallHandlers,
     "approvals": ApprovalHandlers,
     "artifacts": ArtifactHandlers,
     "servers": McpServerHandlers,
     "hosts": HostHandlers,
+    "events": EventHandlers,
+    "domain_events": DomainEventHandlers,
+    "grants": GrantHandlers,
+    "session_sockets": None,
     "mcp": None,
     "spokes": None,
+    "runners": None,
     "usage": UsageHandlers,
     "metrics": Metrics,
     "health": HealthHandlers,
@@ -119,15 +143,20 @@ def test_the_document_has_every_endpoint_of_the_hub_and_says_which_want_a_key() 
         for path, handlers, _ in gateway_routes(rooms)
         for verb in handlers
     }
+    wanted |= {(verb.lower(), path, True) for path, handlers, _ in a2a_routes(rooms.a2a) for verb in handlers}
     wanted |= {(verb.lower(), MCP_PATH, True) for verb in METHODS.split(", ") if verb != "OPTIONS"}
     open_ones = {(verb.lower(), path, False) for path, handlers in public_routes(rooms) for verb in handlers}
+    open_ones |= {
+        (verb.lower(), path, False) for path, handlers in card_routes(rooms.a2a) for verb in handlers
+    }
     assert replies == wanted | open_ones | {("get", "/metrics", False)}
 
 
 def test_the_document_tells_in_words_of_the_socket_that_openapi_has_no_form_for() -> None:
     message = " ".join(tag["description"] for tag in DOCUMENT["tags"])
-    assert SPOKE_PATH not in DOCUMENT["paths"]
-    assert f"`{SPOKE_PATH}`" in message
+    for path in (SPOKE_PATH, RUNNER_PATH):
+        assert path not in DOCUMENT["paths"]
+        assert f"`{path}`" in message
 
 
 def test_every_reference_within_the_document_leads_somewhere() -> None:
@@ -204,6 +233,12 @@ async def test_the_hub_answers_as_the_document_says(tmp_path: Path) -> None:
         for path in ("/api/chat/{id}/stream", "/api/sessions/{id}/chat/{same}/stream"):
             await check(served, "get", path)
         await check(served, "post", "/api/chat/{id}/stop")
+        accepted = await check(served, "post", "/api/chat", json=ask("later", background=True))
+        await check(served, "get", "/api/sessions/{id}/queue")
+        await check(served, "delete", "/api/sessions/{id}/queue/{queued}", queued="none")
+        await check(served, "get", "/api/runs/{id}", id=accepted["runId"])
+        await check(served, "post", "/api/runs/{id}/stop", id=accepted["runId"])
+        assert len((await check(served, "get", "/api/runs"))["runs"]) == 3
         for verb, path, body in (
             ("get", "/api/sessions", None),
             ("get", "/api/sessions/{id}", None),
@@ -302,8 +337,9 @@ async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> N
         for _, path, reply in list_operations(DOCUMENT["paths"]):
             public = reply.get("security") == []
             verb = next(verb for verb in VERBS if verb in DOCUMENT["paths"][path])
-            response = await served.http.request(verb.upper(), path)
-            assert (response.status_code == 200) is public, path
+            response = await served.http.request(verb.upper(), path.replace("{agent}", "default"))
+            found = 404 if "{token}" in path else 200
+            assert (response.status_code == found) is public, path
             assert (response.status_code == 401) is not public, path
         assert (await served.http.get("/openapi.json")).json() == DOCUMENT
 

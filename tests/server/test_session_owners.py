@@ -53,6 +53,20 @@ REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/api/calls?session={id}", None),
     ("GET", "/api/usage?session={id}", None),
     ("GET", "/api/usage?session_id={id}&group_by=session", None),
+    ("POST", "/api/sessions/{id}/events", {"name": "diff", "data": {}}),
+    ("POST", "/api/sessions/{id}/fork", {"messageId": "m"}),
+    ("POST", "/api/sessions/{id}/rewind", {"messageId": "m"}),
+    ("POST", "/api/sessions/{id}/branch", {"messageId": "m"}),
+    ("GET", "/api/sessions/{id}/grants", None),
+    ("PUT", "/api/sessions/{id}/grants", {"owner": "eve", "role": "read"}),
+    ("DELETE", "/api/sessions/{id}/grants?owner=eve", None),
+    ("GET", "/api/sessions/{id}/audit", None),
+    ("GET", "/api/sessions/{id}/queue", None),
+    ("DELETE", "/api/sessions/{id}/queue/{queued}", None),
+    ("GET", "/api/sessions/{id}/export", None),
+    ("GET", "/api/sessions/{id}/share", None),
+    ("POST", "/api/sessions/{id}/share", {}),
+    ("DELETE", "/api/sessions/{id}/share/{share}", None),
     ("POST", "/api/sessions", {"id": "{id}"}),
     ("POST", "/api/sessions/{id}/chat", NEW),
     ("POST", "/api/chat", {"id": "{id}", **NEW}),
@@ -191,7 +205,9 @@ async def test_a_session_with_one_id_for_both_goes_on_under_it(tmp_path: Path, i
 
 
 READS = [
-    path for method, path, _ in REQUESTS if method == "GET" and "stream" not in path and "owner" not in path
+    path
+    for method, path, _ in REQUESTS
+    if method == "GET" and not any(word in path for word in ("stream", "owner", "/export", "/share"))
 ]
 
 

@@ -59,3 +59,24 @@ async def test_the_first_message_is_limited_more_than_later_ones(
     finally:
         server.force_exit = True
         await server.shutdown(sockets=[listener])
+
+
+@pytest.mark.parametrize(("path", "compresses"), [("/v1/responses", True), ("/api/spoke", False)])
+async def test_only_the_socket_of_model_requests_compresses(path: str, compresses: bool) -> None:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    server = listening.build_server(count_characters, ConnectionLimits())
+    await server.startup(sockets=[listener])
+    try:
+        async with (
+            asyncio.timeout(60),
+            connect(f"ws://127.0.0.1:{listener.getsockname()[1]}{path}", proxy=None) as client,
+        ):
+            await client.send("x" * 10_000)
+            assert await client.recv() == "10000"
+            assert client.response is not None
+            assert ("sec-websocket-extensions" in client.response.headers) is compresses
+    finally:
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])

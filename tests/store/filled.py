@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Double, LargeBinary, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Double, LargeBinary, Table, Text
 
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables import metadata
 
-REFERRED = {"session_id": "sessions", "message_id": "messages", "key_id": "keys"}
+REFERRED = {
+    "session_id": "sessions",
+    "message_id": "messages",
+    "key_id": "keys",
+    "response_id": "responses",
+    "run_id": "runs",
+}
+
+TEXTS = {"id": "{table}-{number}", "labels": '["é", "{number}"]'}
 
 
 def value(table: Table, column: Column[Any], number: int) -> Any:
     """A value for a column of the row with this number; keys refer to rows with the same number."""
-    if column.name == "id" and isinstance(column.type, Text):
-        return f"{table.name}-{number}"
+    if column.name in TEXTS and isinstance(column.type, Text):
+        return TEXTS[column.name].format(table=table.name, number=number)
     if column.name in REFERRED:
         return f"{REFERRED[column.name]}-{number}"
     if column.nullable and number % 3 == 2:
         return None
+    if column.primary_key and isinstance(column.type, BigInteger):
+        return 1_000_000 + number  # the database counts from 1
+    return value_of_type(column, number)
+
+
+def value_of_type(column: Column[Any], number: int) -> Any:
     match column.type:
         case Boolean():
             return bool(number % 2)

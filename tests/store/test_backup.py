@@ -157,7 +157,7 @@ async def test_a_database_with_rows_is_replaced_only_on_request_and_one_in_use_n
         with pytest.raises(StoreError, match="is in use by process"):
             bring_back(file, data, replace=True)
     later = await histories(data)
-    with pytest.raises(Conflict, match="holds 2 rows"):
+    with pytest.raises(Conflict, match="holds 4 rows"):
         bring_back(file, data)
     assert await histories(data) == later
     bring_back(file, data, replace=True)

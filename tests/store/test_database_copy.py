@@ -260,13 +260,13 @@ async def test_a_database_in_use_is_copied_at_one_moment_and_then_what_came_sinc
         assert report.rows["messages"] == 4
         assert (report.changed, report.new_rows) == (
             True,
-            {"sessions": 1, "messages": 2, "runs": 1, "parts": 2},
+            {"sessions": 1, "messages": 2, "runs": 1, "parts": 2, "hub_events": 3},
         )
         place = backend(target, exclusive=True)
         again = DatabaseCopy(backend(source), place, source_name="s", progress=QUIET)
         report = await asyncio.to_thread(again.run)
         place.release()
-    assert (report.written, report.continued, report.changed, report.new_rows) == (6, True, False, {})
+    assert (report.written, report.continued, report.changed, report.new_rows) == (9, True, False, {})
     assert contents(target) == contents(source)
 
 

@@ -236,7 +236,7 @@ async def test_the_index_follows_what_is_written_changed_and_deleted(store: Stor
     again = run("r2", message_id="b")
     await store.runs.create(again, drop_from="a", assistant=assistant("b", "other"))
     assert [await look(store, word) for word in ("grown", "zero", "other")] == [
-        [],
+        [("s", "a")],
         [("s", "u")],
         [("s", "b")],
     ]

@@ -22,9 +22,9 @@ INDEXED = "SELECT (SELECT count(*) FROM passages), (SELECT count(*) FROM indexed
 MOST = 100
 
 
-async def look(store: Store, query: str, *, owner: str = "ann") -> list[str]:
+async def look(store: Store, query: str, *, owner: str = "ann", session_id: str | None = None) -> list[str]:
     """The messages that are found, with their sessions."""
-    found = (await store.history.search(query, owner=owner, limit=MOST)).passages
+    found = (await store.history.search(query, owner=owner, session_id=session_id, limit=MOST)).passages
     return sorted(f"{passage.session_id}/{passage.message_id}" for passage in found)
 
 
@@ -85,13 +85,15 @@ async def test_an_answer_that_goes_on_in_another_run_is_found_whole(store: Store
     assert await look(store, "well") == ["s/a0"]
 
 
-async def test_a_message_that_takes_anothers_id_and_place_is_found_as_it_is(store: Store) -> None:
+async def test_a_message_that_takes_anothers_id_and_place_is_found_as_well(store: Store) -> None:
     await converse(store, "first?", "second?")
     assert await look(store, "second") == ["s/u1"]
-    again = run("again", message_id="a1", at=2.0)
-    await store.runs.create(again, drop_from="u1", user=user("u1", "third?"), assistant=assistant("a1", "no"))
+    again = run("again", message_id="b1", at=2.0)
+    await store.runs.create(again, drop_from="u1", user=user("u1", "third?"), assistant=assistant("b1", "no"))
     await store.runs.finish("again", FINISHED)
-    assert [await look(store, word) for word in ("second", "third", "no")] == [[], ["s/u1"], ["s/a1"]]
+    found = [await look(store, word, session_id="s") for word in ("second", "third", "no")]
+    assert found == [[], ["s/u1~2"], ["s/b1"]]
+    assert await look(store, "second") == ["s/u1"]
 
 
 async def test_an_earlier_answer_that_is_the_last_again_and_changes_is_found_as_it_is(store: Store) -> None:
@@ -100,7 +102,8 @@ async def test_an_earlier_answer_that_is_the_last_again_and_changes_is_found_as_
     again = run("again", message_id="a0", at=2.0)
     await store.runs.create(again, drop_from="u1", assistant=assistant("a0", "changed"))
     await store.runs.finish("again", FINISHED)
-    assert [await look(store, word) for word in ("yes", "changed")] == [[], ["s/a0"]]
+    assert [await look(store, word) for word in ("yes", "changed")] == [["s/a1"], ["s/a0"]]
+    assert await look(store, "yes", session_id="s") == []
 
 
 async def test_a_search_that_takes_too_long_answers_with_what_there_is_and_the_next_goes_on(
@@ -152,22 +155,26 @@ async def test_whatever_is_written_beside_it_the_index_is_right_in_the_end(
     store.history.indexing_seconds = 60
     sessions = [f"s{seed}" for seed in range(4)]
     stored = {f"{at}/{message.id}": message for at in sessions for message in await store.messages.list(at)}
-    for word in (f"w{number}" for number in range(12)):
+    for word in (f"w{number:02}" for number in range(12)):
         expected = sorted(id for id, message in stored.items() if word in words(message))
-        assert await look(store, word) == expected, word
+        assert sorted([id for at in sessions for id in await look(store, word, session_id=at)]) == expected, (
+            word
+        )
     place.check_index()
 
 
 async def turn(store: Store, at: str, number: int, *, random: Random) -> None:
     """A turn that adds to the session, or says something else in the place of an earlier one's end."""
-    id = f"a{random.randrange(number + 1)}"
+    id, earlier = f"a{number}", f"ua{random.randrange(number + 1)}"
     there = [message.id for message in await store.messages.list(at)]
     begun = run(f"{at}-{number}", session_id=at, message_id=id)
-    drop = f"u{id}" if id in there else None
-    message = user(f"u{id}", f"w{random.randrange(12)}")
+    drop = earlier if earlier in there else None
+    message = user(f"u{id}", f"w{random.randrange(12):02}")
     await store.runs.create(begun, session=session(at), user=message, drop_from=drop, assistant=assistant(id))
     for _ in range(3):
-        changed = [(position, text(f"w{random.randrange(12)}")) for position in range(random.randrange(1, 4))]
+        changed = [
+            (position, text(f"w{random.randrange(12):02}")) for position in range(random.randrange(1, 4))
+        ]
         await store.write(store.messages.write_parts_job(at, id, changed=changed, count=len(changed)))
     await store.runs.finish(begun.id, FINISHED)
 

@@ -285,8 +285,10 @@ DEFAULTS = {
     "calls": 90 * DAY,
     "approvals": 30 * DAY,
     "artifacts": 30 * DAY,
+    "responses": 30 * DAY,
     "sessions": None,
     "usage": None,
+    "events": 30 * DAY,
 }
 
 

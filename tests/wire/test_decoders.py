@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from dragoman.errors import ProviderError
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.openai.decoder import OpenAIDecoder
+from dragoman.wire.responses.decoder import ResponsesDecoder
 from tests.effort import rounds
 
-from . import anthropic_streams, ollama_streams, openai_streams
+from . import anthropic_streams, ollama_streams, openai_streams, responses_streams
 from .anthropic_streams import STOP, UNKNOWN, block, call, folded, start, stop
 from .openai_streams import Answer, cut, recording
 
@@ -104,6 +105,37 @@ def anthropic_events() -> st.SearchStrategy[Any]:
     )
 
 
+def responses_events() -> st.SearchStrategy[Any]:
+    item_types = ["message", "reasoning", "function_call", "custom_tool_call", "mcp_call", "new"]
+    items = fields(
+        *("arguments", "summary", "encrypted_content", "result", "input", "output", "error", "status"),
+        type=st.sampled_from(item_types) | VALUES,
+        id=WORDS,
+        call_id=WORDS,
+        name=st.sampled_from(["f", "g", "", None]),
+        content=st.lists(fields("type", "text", "refusal", "annotations"), max_size=2) | VALUES,
+    )
+    names = [
+        *("output_text", "refusal", "reasoning_summary_text", "reasoning_text", "new"),
+        *("function_call_arguments", "custom_tool_call_input"),
+    ]
+    types = [f"response.{name}.{end}" for name in names for end in ("delta", "done")]
+    types += ["response.output_item.added", "response.output_item.done", "response.created"]
+    types += ["response.output_text.annotation.added"]
+    index = st.sampled_from([0, 1, "1", None, 2.5])
+    return st.builds(
+        lambda kind, rest: {"type": kind} | rest,
+        st.sampled_from(types),
+        fields(
+            *("delta", "text", "refusal", "arguments", "annotation", "response"),
+            output_index=index,
+            content_index=index,
+            summary_index=index,
+            item=items | VALUES,
+        ),
+    )
+
+
 def as_text(value: Any) -> bytes:
     """JSON that may have NaN and lone surrogates."""
     return json.dumps(value).encode()
@@ -118,6 +150,13 @@ def anthropic_stream(events: Iterable[Any]) -> bytes:
     return b"".join(
         b"event: " + event["type"].encode() + b"\ndata: " + as_text(event) + b"\n\n"
         for event in [*events, *ends]
+    )
+
+
+def responses_stream(events: Iterable[Any]) -> bytes:
+    return b"".join(
+        b"event: " + event["type"].encode() + b"\ndata: " + as_text(event) + b"\n\n"
+        for event in [*events, responses_streams.ending()]
     )
 
 
@@ -193,6 +232,24 @@ FAMILIES = {
         ),
         ends=(b"\n", b"\r\n"),
     ),
+    "responses": Family(
+        decode=responses_streams.decode,
+        whole=lambda raw: ResponsesDecoder().decode_document(raw),
+        streams=responses_streams.STREAMS,
+        frames=responses_events(),
+        write=responses_stream,
+        write_document=lambda document: responses_streams.sse(
+            b"data: " + document + b"\n\n", responses_streams.ending()
+        ),
+        deep=(
+            '{"type":"response.output_text.delta","delta":%s}',
+            '{"type":"response.output_item.done","item":{"type":"mcp_call","id":"a","output":%s}}',
+            '{"type":"response.completed","response":{"status":"completed","output":[%s]}}',
+            '{"type":"error","error":{"message":%s}}',
+            '{"output":[{"type":"reasoning","summary":%s}]}',
+            "%s",
+        ),
+    ),
 }
 STREAMS = [(family, name) for family, case in FAMILIES.items() for name in case.streams]
 DEEP = [(family, index) for family, case in FAMILIES.items() for index in case.deep]
@@ -263,9 +320,18 @@ def test_damaged_bytes_never_break_the_decoder(
     check_damage(family, data.draw(st.sampled_from(sorted(FAMILIES[family].streams))), damage)
 
 
-@pytest.mark.parametrize(("name", "damage"), [("calls", [(315, 0)]), ("search", [(585, 0)])])
-def test_damage_that_once_broke_a_decoder_breaks_it_no_more(name: str, damage: list[tuple[int, int]]) -> None:
-    check_damage("anthropic", name, damage)
+@pytest.mark.parametrize(
+    ("family", "name", "damage"),
+    [
+        ("anthropic", "calls", [(315, 0)]),
+        ("anthropic", "search", [(585, 0)]),
+        ("responses", "calls", [(2995, 0)]),
+    ],
+)
+def test_damage_that_once_broke_a_decoder_breaks_it_no_more(
+    family: str, name: str, damage: list[tuple[int, int]]
+) -> None:
+    check_damage(family, name, damage)
 
 
 def check_damage(family: str, name: str, damage: list[tuple[int, int]]) -> None:

@@ -11,6 +11,7 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.errors import BadRequest, NotFound
 from dragoman.providers.routing import ModelRoutes, Routing
 from dragoman.suggestions import suggest
+from dragoman.wire.ui.client_request import WhenBusy
 
 
 class ResolvedAgent(NamedTuple):
@@ -40,6 +41,11 @@ class AgentRegistry:
         self.routing = routing
         self._options = options or {}
         self._on_fallback = on_fallback
+
+    def when_busy(self, agent: str | None) -> WhenBusy:
+        """Return what becomes of a message that arrives while the agent answers."""
+        agent_spec = self.agents.get(agent or "default")
+        return "refuse" if agent_spec is None else agent_spec.when_busy
 
     def resolve(
         self,

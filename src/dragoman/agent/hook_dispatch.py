@@ -7,22 +7,37 @@ blocking decision into CallDenied, so that the loop knows nothing of hook events
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from dragoman import events as e
 from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
+from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.result import error_details
 from dragoman.agent.stop_conditions import SoFar, StepTaken
-from dragoman.agent.turn import TurnSpec
 from dragoman.errors import CallDenied, ProviderError
+from dragoman.fold import Fold
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
+from dragoman.operations.context import Context
+
+
+class HookedTurn(Protocol):
+    """What the hooks of a turn are told of it: `TurnSpec`, or a runner's turn."""
+
+    @property
+    def hooks(self) -> TurnHooks | None: ...
+
+    @property
+    def fold(self) -> Fold: ...
+
+    @property
+    def context(self) -> Context: ...
 
 
 class HookDispatcher:
     """Calls the hooks of one turn, if it has any. Raises CallDenied with the reason of a hook that blocks."""
 
-    def __init__(self, turn: TurnSpec) -> None:
+    def __init__(self, turn: HookedTurn) -> None:
         self._hooks = turn.hooks
         self._turn = turn
         self._has_ended = False
@@ -64,10 +79,9 @@ class HookDispatcher:
         )
         await self._hooks.post_model(event)
 
-    async def model_failed(self, error: Exception, step: int) -> None:
+    async def model_failed(self, error: Exception, step: int, *, model: str) -> None:
         """Report a failed model call."""
         if self._hooks is not None:
-            model = self._turn.routes.first.model
             await self._hooks.post_model(
                 PostModel(model=model, error=str(error), **self._event_context(step))
             )

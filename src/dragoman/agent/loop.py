@@ -24,13 +24,14 @@ from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.model_stream import StreamNormaliser, shorten_request, tool_parts
 from dragoman.agent.outcome import (
     NOTICES,
+    STEERED,
     WAITING,
     RunOutcome,
     is_answered_by_provider,
     model_outcome,
     refusal_outcome,
 )
-from dragoman.agent.restoration import recorded_answers, steps_before_crash
+from dragoman.agent.restoration import recorded_answers, steps_before_crash, stored_cost, stored_usage
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tool_execution import ToolExecution
@@ -64,13 +65,18 @@ class Loop:
         self._step_cost: float | None = None
         self._previous_prompt: PromptSize | None = None
         self._started_at = turn.clock()
-        self._earlier_usage = _stored_usage(turn.fold.metadata)
+        self._earlier_usage = stored_usage(turn.fold.metadata)
         self._answers: dict[str, ApprovalAnswer] = {}
         self._unfinished: frozenset[str] = frozenset()
         if turn.restored is not None:
             self._unfinished = turn.restored.unfinished
             self._answers = recorded_answers(turn.restored.message, self._unfinished)
-        self._earlier_cost = _stored_cost(turn.fold.metadata)
+        self._earlier_cost = stored_cost(turn.fold.metadata)
+        self._last_event: e.Data | None = None
+
+    def end_after_step(self, event: e.Data) -> None:
+        """End before the next model request, if a step was taken; `event` says in the message why."""
+        self._last_event = event
 
     async def run(self) -> AsyncGenerator[Batch, None]:
         """Yield the events of the turn, `start` to `finish`. Cancelled, it ends at once: see `abort_events`.
@@ -218,6 +224,8 @@ class Loop:
         return RunOutcome("max-steps" if halt.exit == "steps_exhausted" else "other", halt)
 
     def _step_limit(self) -> RunOutcome | None:
+        if self._last_event is not None and self.steps_taken:
+            return STEERED
         max_steps = self.turn.agent.max_steps
         return (
             RunOutcome("max-steps", Halt("steps_exhausted", f"steps({max_steps})"))
@@ -440,6 +448,8 @@ class Loop:
         fold = self.turn.fold
         text = self._closing_text(outcome) if self.turn.adds_notices else None
         notices = closing.notice_step(text) if text else []
+        if outcome is STEERED and self._last_event is not None:
+            notices = [e.StartStep(), self._last_event, e.FinishStep()]
         if closing.is_empty_step(fold):  # the step did not take place
             self.step_count -= 1
             closed, notices = [], notices[1:] or [e.FinishStep()]
@@ -474,7 +484,7 @@ class Loop:
     async def _fail(self, error: ProviderError) -> Batch:
         log.warning("the model call failed: %s", error.message)
         self.error = error
-        await self.hooks.model_failed(error, self.step_count)
+        await self.hooks.model_failed(error, self.step_count, model=self.turn.routes.first.model)
         await self.hooks.run_end("error", self.so_far(), error=error.message, failure=error)
         release_frames(error)
         return closing.failure_events(
@@ -484,16 +494,6 @@ class Loop:
             transient=error.transient,
             metadata=self.message_metadata("error"),
         )
-
-
-def _stored_usage(metadata: Any) -> e.Usage | None:
-    usage = metadata.get("usage") if isinstance(metadata, dict) else None
-    return msgspec.convert(usage, e.Usage) if usage else None
-
-
-def _stored_cost(metadata: Any) -> float | None:
-    cost = metadata.get("cost") if isinstance(metadata, dict) else None
-    return cost if isinstance(cost, int | float) else None
 
 
 def _waiting_calls(calls: Sequence[ToolPart]) -> list[ToolPart]:

@@ -114,6 +114,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
 WAITING = RunOutcome(
     "tool-calls", Halt("unknown", "calls wait for their outputs, or for somebody's approval")
 )
+STEERED = RunOutcome("other", Halt("unknown", "a new message of the user is answered next"))
 LENGTH_REASON = (
     "the answer was cut: it reached its limit of tokens; `max_tokens` in the model's options sets it"
 )

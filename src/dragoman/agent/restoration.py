@@ -8,11 +8,13 @@ or just after: all of it is dropped, and the model is asked again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from dragoman import events as e
 from dragoman.agent.approvals import ApprovalAnswer, pending_questions, question_call_id, question_parts
 from dragoman.agent.context.truncation import split_steps
 from dragoman.agent.stop_conditions import StepTaken
@@ -220,3 +222,15 @@ def _reopened_call(part: ToolPart, call: LedgerEntry | None) -> ToolPart:
         is_approved = part.approval is not None and part.approval.approved
         state = "approval-responded" if is_approved else "input-available"
     return replace(part, state=state, input=shown, raw_input=UNSET, output=UNSET, preliminary=None)
+
+
+def stored_usage(metadata: Any) -> e.Usage | None:
+    """Return the usage in the metadata of a message; None without any."""
+    usage = metadata.get("usage") if isinstance(metadata, dict) else None
+    return msgspec.convert(usage, e.Usage) if usage else None
+
+
+def stored_cost(metadata: Any) -> float | None:
+    """Return the cost in the metadata of a message, in US dollars; None without any."""
+    cost = metadata.get("cost") if isinstance(metadata, dict) else None
+    return cost if isinstance(cost, int | float) else None

@@ -11,6 +11,7 @@ from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.stop_conditions import Condition
 from dragoman.agent.structured_output import Output
 from dragoman.model_request import Tool
+from dragoman.wire.ui.client_request import WhenBusy
 
 DEFAULT_MAX_STEPS = 10
 NO_POLICY = ContextPolicy()
@@ -23,7 +24,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     takes at most `timeout` seconds, `max_calls` calls and `max_usd` US dollars; None: no limit. `context`
     shortens conversations too long for the model; `context_sizes` returns the tokens that a model accepts,
     by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
-    `after_crash` says what becomes of its answers that a crash of the hub cut off.
+    `after_crash` says what becomes of its answers that a crash of the hub cut off, `when_busy` what becomes
+    of a message that arrives while it answers.
     """
 
     name: str = "default"
@@ -43,3 +45,4 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     output: Output[Any] | None = None
     description: str | None = None
     after_crash: Literal["resume", "close"] = "resume"
+    when_busy: WhenBusy = "refuse"

@@ -110,7 +110,7 @@ class Output(Generic[T]):
                     and not has_open_objects(self.schema)
                     else "tool"
                 )
-            case "openai":
+            case "openai" | "responses":
                 sure = not request.tools or _OPENAI_MODEL.match(request.model)
                 return "schema" if sure else "tool"
             case "ollama" | "local":
@@ -153,7 +153,7 @@ class Output(Generic[T]):
         return Message("reminder", "user", (TextPart(text),))
 
     def _response_format(self, family: str) -> dict[str, Any]:
-        strict_form = to_strict_schema(self.schema) if family == "openai" else None
+        strict_form = to_strict_schema(self.schema) if family in ("openai", "responses") else None
         json_schema = {"name": self.tool.name, "schema": strict_form or self.schema}
         return {
             "type": "json_schema",

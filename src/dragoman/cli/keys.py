@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # Rules of a key: options that set them, changes, and their description.
 
-SCOPES = ("gateway", "chat", "operations", "spoke", "admin")
+SCOPES = ("gateway", "chat", "operations", "spoke", "runner", "admin")
 CLEARABLE: Mapping[str, tuple[str, Any]] = {
     "name": ("name", None),
     "scope": ("scopes", frozenset()),
@@ -68,7 +68,9 @@ def scope_option(*names: str, help: str) -> Any:
 
 Scopes: TypeAlias = Annotated[
     list[str] | None,
-    scope_option(help="A scope of the key; may be repeated. Without it, all scopes but spoke and admin."),
+    scope_option(
+        help="A scope of the key; may be repeated. Without it, all scopes but spoke, runner and admin."
+    ),
 ]
 NewScopes: TypeAlias = Annotated[
     list[str] | None,

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from dragoman.redaction import redact_log
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 CONTROL_PATTERN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 NUMBERS = (int, float)
+OWN_IDS = {"run_id", "key_id"}  # made by the hub: they hold no secret, and hardly any comes twice
 MAX_CACHED_LENGTH = 100  # characters
 MAX_CACHED = 4096  # texts
 QUIET_LOGGERS = {"uvicorn.error": logging.WARNING, "asyncio": logging.WARNING}
@@ -54,19 +56,26 @@ class TextFormatter(logging.Formatter):
     """Formats a line of text: time, level, logger, request id, message and fields, with secrets redacted."""
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
-        super().__init__(datefmt="%H:%M:%S")
+        super().__init__()
         self._redact = LogRedactor(secrets)
+        self._second = -1
+        self._time = ""
 
     @override
     def format(self, record: logging.LogRecord) -> str:
         request_id = identity.request_id.get()
         where = record.name.removeprefix("dragoman.")
         place = where if request_id is None else f"{where} [{self._redact(request_id)}]"
-        parts = [
-            f"{self.formatTime(record, self.datefmt)} {record.levelname:<7} {place}: {self._message(record)}"
-        ]
+        parts = [f"{self._time_of(record)} {record.levelname:<7} {place}: {self._message(record)}"]
         parts += [f"{name}={value}" for name, value in record_fields(record, self._redact).items()]
         return escape_controls(" ".join(parts))
+
+    def _time_of(self, record: logging.LogRecord) -> str:
+        """Return the local time of a record, formatted once a second."""
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._time = second, time.strftime("%H:%M:%S", time.localtime(second))
+        return self._time
 
     def _message(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -143,7 +152,8 @@ def record_fields(record: logging.LogRecord, redact: LogRedactor) -> Mapping[str
     """Return the fields of a record, logged with `extra={"fields": {...}}`: strings and numbers."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     return {
-        name: value if isinstance(value, NUMBERS) else redact(str(value)) for name, value in fields.items()
+        name: value if isinstance(value, NUMBERS) or name in OWN_IDS else redact(str(value))
+        for name, value in fields.items()
     }
 
 

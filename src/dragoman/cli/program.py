@@ -24,15 +24,19 @@ from dragoman.cli import (
     mcp,
     ops,
     policy,
+    runner,
+    runs,
     secrets,
     serve,
     servers,
     sessions,
+    sharing,
     spoke,
     spokes,
     usage,
 )
 from dragoman.cli.chat import command
+from dragoman.cli.dev import command as dev_command
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.redaction import redact_log
@@ -58,16 +62,20 @@ cli = typer.Typer(
 )
 cli.command("serve", epilog=serve.EPILOG)(serve.serve)
 cli.command("chat", epilog=command.EPILOG)(command.chat)
+cli.command("run", epilog=runs.EPILOG)(runs.run)
 cli.command("check", epilog=check.EPILOG)(check.check)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)
 cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)
 cli.command("spoke", epilog=spoke.EPILOG)(spoke.spoke)
+cli.command("dev", epilog=dev_command.EPILOG)(dev_command.dev)
+cli.command("runner", epilog=runner.EPILOG)(runner.runner)
 
 GROUPS = {
     "keys": keys.keys,
     "secrets": secrets.secrets,
     "ops": ops.ops,
+    "runs": runs.runs,
     "calls": calls.calls,
     "approvals": approvals.approvals,
     "policy": policy.policy,
@@ -78,6 +86,7 @@ GROUPS = {
     "local": local.local,
     "database": database.database,
 }
+sessions.sessions.registered_commands.extend(sharing.sharing.registered_commands)
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 for app in (cli, *GROUPS.values()):

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
-from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import examples, format_age, make_console, print_json, print_note, print_table
+from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import (
+    examples,
+    format_age,
+    make_console,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from dragoman.errors import BadRequest, NotFound
 from dragoman.session_ids import client_session_id
 
@@ -28,6 +38,7 @@ Id = Annotated[str | None, typer.Argument(help="The session; the last changed on
     epilog=examples(
         ("dragoman sessions list", "those in .dragoman, of all owners"),
         ("dragoman sessions list --hub http://127.0.0.1:8000 --json", "yours, from a running hub"),
+        ("dragoman sessions list --label travel --archived", "archived ones with a label"),
     ),
 )
 def list_sessions(
@@ -35,16 +46,20 @@ def list_sessions(
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME", help="Only with this label.")] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Archived ones instead.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 50,
     json: AsJson = False,
 ) -> None:
     """List sessions, the last changed first."""
-    found = run_with_client(HubTarget(hub, key, data), lambda client: client.sessions(limit))
+    filters = {} if label is None else {"label": label}
+    filters |= {"archived": "true"} if archived else {}
+    found = run_with_client(HubTarget(hub, key, data), lambda client: client.sessions(limit, filters=filters))
     if json:
         print_json({"sessions": found})
         return
     if not found:
-        print_note("there is no session yet; `dragoman chat` begins one")
+        print_note("no session matches" if filters else "there is no session yet; `dragoman chat` begins one")
         return
     rows: list[tuple[str, ...]] = [
         (
@@ -96,10 +111,13 @@ def export(
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
-    format: Annotated[Literal["json", "markdown"], typer.Option()] = "json",
+    format: Annotated[Literal["json", "markdown", "jsonl", "html"], typer.Option()] = "json",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="A file instead of stdout.")] = None,
 ) -> None:
-    """Export a whole session."""
+    """Export a whole session; as jsonl, which can be imported, and as html from a running hub only."""
+    if format in ("jsonl", "html"):
+        asyncio.run(_export(HubTarget(hub, key, data), id, format=format, output=output))
+        return
     from dragoman.cli.chat.transcript import to_markdown  # late: messages and retelling take 0.1 s
 
     session, messages = _read(HubTarget(hub, key, data), id)
@@ -109,6 +127,31 @@ def export(
         return
     output.write_text(text, encoding="utf-8")
     print_note(f"{len(messages)} messages of {session['id']} are in {output}")
+
+
+@sessions.command(
+    "import",
+    epilog=examples(
+        ("dragoman sessions import trip.jsonl --id trip", "what `export --format jsonl` wrote"),
+        ("dragoman sessions import conversation.json", "an export of OpenCode or ChatGPT"),
+    ),
+)
+def import_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="The file.")],
+    *,
+    hub: Hub = DEFAULT_HUB,
+    key: Key = None,
+    id: Annotated[str | None, typer.Option(metavar="ID", help="The id of the new session.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Create a session from a file, in a running hub."""
+    content = file.read_bytes()
+    created = run_with_client(HubTarget(hub, key), lambda client: client.import_session(content, id=id))
+    if json:
+        print_json(created)
+        return
+    print_line(created["id"])
+    print_note(f"{created['messages']} messages were imported")
 
 
 @sessions.command(
@@ -146,6 +189,24 @@ def search(
         print_passage(passage, out=out)
 
 
+async def _export(target: HubTarget, id: str | None, *, format: str, output: Path | None) -> None:
+    """Write a session to a file or to stdout as it arrives."""
+    async with connect(target) as client:
+        session = await _find(client, id)
+        async with aclosing(client.export_session(session["id"], format)) as chunks:
+            first = await anext(chunks, b"")  # before the file is opened: a refusal leaves it as it is
+            await _write(output, chunks, first=first)
+    if output is not None:
+        print_note(f"{session['id']} is in {output}")
+
+
+async def _write(output: Path | None, chunks: AsyncIterator[bytes], *, first: bytes) -> None:
+    with nullcontext(sys.stdout.buffer) if output is None else output.open("wb") as out:
+        out.write(first)
+        async for chunk in chunks:
+            out.write(chunk)
+
+
 async def _search(target: HubTarget, words: str, *, session: str | None, limit: int) -> dict[str, Any]:
     """Search, and repeat the search until the index covers all messages."""
     if not words.strip():
@@ -164,15 +225,19 @@ def _read(target: HubTarget, id: str | None) -> tuple[dict[str, Any], list[Messa
     """Return a session and its messages; the last changed session without an id. NotFound."""
 
     async def read(client: HubClient) -> tuple[dict[str, Any], list[Message]]:
-        if id is not None:
-            session = await client.session(id)
-        elif newest := await client.sessions(limit=1):
-            session = newest[0]
-        else:
-            raise NotFound("There is no session yet.", hint="`dragoman chat` starts one")
+        session = await _find(client, id)
         return session, await client.messages(session["id"])
 
     return run_with_client(target, read)
+
+
+async def _find(client: HubClient, id: str | None) -> dict[str, Any]:
+    """Return a session; the last changed one without an id. NotFound."""
+    if id is not None:
+        return await client.session(id)
+    if newest := await client.sessions(limit=1):
+        return newest[0]
+    raise NotFound("There is no session yet.", hint="`dragoman chat` starts one")
 
 
 def session_to_json(session: dict[str, Any], messages: list[Message]) -> dict[str, Any]:

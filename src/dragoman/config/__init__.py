@@ -3,6 +3,7 @@
 from dragoman.config.environment import config_variables
 from dragoman.config.loader import DATABASE_VARIABLE, locate_error, parse_config, read_config, read_database
 from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
+from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.sections import (
     AgentConfig,
     AliasConfig,
@@ -18,7 +19,6 @@ from dragoman.config.sections import (
     PriceConfig,
     ProviderConfig,
     ProviderType,
-    RetentionConfig,
     StopConfig,
     TelemetryConfig,
 )

@@ -8,11 +8,17 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from dragoman.config.a2a_section import A2aConfig
+from dragoman.config.event_section import EventsConfig
+from dragoman.config.retention_section import RetentionConfig
+from dragoman.config.runner_section import RunnersConfig
+from dragoman.config.webhook_section import WebhooksConfig
 from dragoman.config.yaml_document import parse_duration
 from dragoman.errors import ProviderCategory
 from dragoman.limits import NO_LIMITS, Limits
 
-ProviderType = Literal["openai", "anthropic", "ollama", "scripted", "local", "claude-code"]
+ProviderType = Literal["openai", "responses", "anthropic", "ollama", "scripted", "local", "claude-code"]
+WhenBusy = Literal["refuse", "queue", "steer", "interrupt"]
 PermissionMode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 HookEvent = Literal[
     "user_prompt_submit", "pre_tool_use", "post_tool_use", "pre_model", "post_model", "run_end"
@@ -173,6 +179,7 @@ class AgentConfig(ConfigSection, frozen=True):
     stop_when: tuple[StopConfig, ...] = ()
     on_prepare_step: Name | None = None
     after_crash: Literal["resume", "close"] = "resume"
+    when_busy: WhenBusy | None = None
     output: dict[str, Any] | Name | None = None
 
 
@@ -239,6 +246,7 @@ class McpServerConfig(ConfigSection, frozen=True):
     rate: str | None = None
     max_tools: PositiveInt = 10_000
     notification_rate: str = "200/second"
+    message_limit: PositiveInt = 32_000_000
     stderr_limit: PositiveInt = 64_000
 
     def __repr__(self) -> str:
@@ -312,32 +320,15 @@ class LimitsConfig(ConfigSection, frozen=True):
     artifact: PositiveInt = 32_000_000
     repeats: PositiveInt = 3
     resumed: PositiveInt = 32
+    event: PositiveInt = 65_536
+    events: PositiveInt = 1_000_000
+    followers: PositiveInt = 2_000
+    stored_response: PositiveInt = 8_000_000
+    owner_responses: PositiveInt = 1_000_000_000
+    background_runs: PositiveInt = 64
+    queued: PositiveInt = 20
+    owner_queued: PositiveInt = 500
     keep_days: PositiveInt | None = None
-
-
-Period: TypeAlias = Seconds | Name | bool | None
-
-
-class RetentionConfig(ConfigSection, frozen=True):
-    """How long rows are kept: seconds, or like `90d`; `off` or None for ever.
-
-    `limits.keep_days` is an older way to set `approvals` and `artifacts`.
-    """
-
-    calls: Period = "90d"
-    approvals: Period = "30d"
-    artifacts: Period = "30d"
-    sessions: Period = None
-    usage: Period = None
-
-    def seconds(self, field: str) -> float | None:
-        """Return a field in seconds, None for ever. Raises InvalidScalar."""
-        value: str | float | bool | None = getattr(self, field)
-        if value is None or value is False or value == "off":  # YAML 1.1 reads `off` as false
-            return None
-        if isinstance(value, int | float) and value is not True:
-            return float(value)
-        return parse_duration(str(value))
 
 
 class HttpConfig(ConfigSection, frozen=True):
@@ -383,8 +374,6 @@ class MetricsConfig(ConfigSection, frozen=True):
 
 
 ModelNames: TypeAlias = Annotated[tuple[Name, ...], Meta(min_length=1)]
-
-
 Balance: TypeAlias = Literal["failover", "round_robin", "least_busy", "weighted", "latency"]
 
 
@@ -419,6 +408,7 @@ class Config(ConfigSection, frozen=True):
     pinned: list[str] = []
     max_steps: PositiveInt = 10
     disconnect_grace: NonNegativeSeconds | Literal["never"] = 15.0
+    when_busy: WhenBusy = "refuse"
     keep_alive: Seconds = 15.0
     files_root: str | None = None
     files: dict[str, str] = {}
@@ -429,16 +419,20 @@ class Config(ConfigSection, frozen=True):
     mcp_servers: dict[str, McpServerConfig] = {}
     mcp: McpConfig = McpConfig()
     web: WebConfig = WebConfig()
+    webhooks: WebhooksConfig = WebhooksConfig()
     search: SearchConfig = SearchConfig()
     spokes: SpokesConfig = SpokesConfig()
+    runners: RunnersConfig = RunnersConfig()
     database: str | None = None
     synchronous: Literal["normal", "full"] = "normal"
     master_key_env: Name = "DRAGOMAN_MASTER_KEY"
     master_key_file: Name | None = None
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
+    events: EventsConfig = EventsConfig()
     http: HttpConfig = HttpConfig()
     hosts: HostsConfig = HostsConfig()
+    a2a: A2aConfig = A2aConfig()
     cors: CorsConfig = CorsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     metrics: MetricsConfig = MetricsConfig()

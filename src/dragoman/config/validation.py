@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.config.cures import variable_cure
 from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
+from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.sections import (
     AliasConfig,
     Config,
@@ -20,7 +21,6 @@ from dragoman.config.sections import (
     LimitsConfig,
     McpServerConfig,
     ProviderConfig,
-    RetentionConfig,
     StopConfig,
 )
 from dragoman.config.yaml_document import InvalidScalar
@@ -281,6 +281,7 @@ _ENDPOINT = re.compile(r"/(chat/completions|completions|messages|responses|embed
 _HEADER_PATTERN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _REQUIRED = {
     "openai": ("base_url", "such as https://api.openai.com/v1"),
+    "responses": ("base_url", "such as https://api.openai.com/v1"),
     "scripted": ("script", "a YAML file"),
 }
 

@@ -71,6 +71,7 @@ class Exchange:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.send = send
         self.method: str = scope["method"]
+        self.scheme: str = scope.get("scheme", "http")
         path: str = scope["path"]
         self.path = unquote(path) if "%" in path else path
         params = scope.get("path_params")
@@ -88,6 +89,12 @@ class Exchange:
         self.receive: Receive = receive
         """Returns the next ASGI message of the client."""
         self._query: bytes = scope.get("query_string", b"")
+
+    @property
+    def synthetic_scope(self) -> Scope:
+        """An ASGI scope like that of this request, for an exchange that no connection belongs to."""
+        headers = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in self.headers.items()]
+        return {"type": "http", "method": self.method, "path": self.path, "headers": headers}
 
     @property
     def query(self) -> dict[str, str]:

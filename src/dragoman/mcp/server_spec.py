@@ -27,8 +27,8 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     the `secrets` are headers beside `headers`. `tools` are patterns of the names that are taken. `effects`
     says by name or pattern what a repetition does; it goes before what the server itself says, which the
     policy goes by only with `trust_effects`. `max_tools`
-    limits its tools, `notification_rate` what it sends unasked, `stderr_limit` the bytes of its error output
-    that are logged each minute.
+    limits its tools, `notification_rate` what it sends unasked, `message_limit` the bytes of a message of it,
+    `stderr_limit` those of its error output that are logged each minute.
     """
 
     name: str
@@ -52,6 +52,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     rate: str | None = None
     max_tools: int = 10_000
     notification_rate: str = "200/second"
+    message_limit: int = 32_000_000
     stderr_limit: int = 64_000
 
     def __post_init__(self) -> None:

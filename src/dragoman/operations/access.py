@@ -9,12 +9,27 @@ Whether a refusal is a 403 (`require_owner`) or a 404 that does not tell that th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
 
 from dragoman.errors import Forbidden
 from dragoman.identity import DEFAULT_SCOPES, Identity, Scope
 
 RUN_DATA_SCOPES: tuple[Scope, ...] = ("operations", "chat", "admin")
 """Any of these opens the lists of calls, approvals and artifacts."""
+
+
+SessionRole: TypeAlias = Literal["read", "write", "admin"]
+SESSION_ROLES: tuple[SessionRole, ...] = get_args(SessionRole)
+"""What a grant allows in a session of another owner, each with all before it.
+
+"read" shows the session; "write" is to send messages, stop runs and answer approvals; "admin" is to change
+its settings and its grants.
+"""
+
+
+def roles_with(needed: SessionRole) -> tuple[SessionRole, ...]:
+    """Return the roles that allow what `needed` allows."""
+    return SESSION_ROLES[SESSION_ROLES.index(needed) :]
 
 
 def require_scope(caller: Identity, *scopes: Scope) -> None:

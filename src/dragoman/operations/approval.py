@@ -320,11 +320,20 @@ def involves_owner(approval: ApprovalRequest, owner: str) -> bool:
 
 
 def apply_answer(
-    approval: ApprovalRequest, *, approved: bool, by: Identity, reason: str | None, now: float
+    approval: ApprovalRequest,
+    *,
+    approved: bool,
+    by: Identity,
+    reason: str | None,
+    now: float,
+    is_participant: bool = False,
 ) -> ApprovalRequest:
-    """Return the request with its answer. Raises Forbidden, Conflict."""
+    """Return the request with its answer. Raises Forbidden, Conflict.
+
+    Where the owner of the call may answer, so may an `is_participant` who may write in its session.
+    """
     current = approval.as_of(now)
-    if not may_answer(approval, by):
+    if not (may_answer(approval, by) or (is_participant and OWNER in approval.answerers)):
         raise Forbidden(f"You may not answer approval {approval.id!r}.")
     if current.status != "pending":
         raise Conflict(f"Approval {approval.id!r} is already {current.status}; it takes one answer.")

@@ -25,6 +25,7 @@ from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore, S
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
+from dragoman.operations.call_events import CallEvents
 from dragoman.operations.call_hooks import CallHooks
 from dragoman.operations.concurrency import CancellableCall, LargeValueWorker, LazyThreadPool
 from dragoman.operations.context import Context, ProgressCallback
@@ -84,13 +85,14 @@ class CallSettings(msgspec.Struct, frozen=True):
     """Settings of `Calls`.
 
     Sync functions share `threads` threads; `tracer` sees each call; a call that failed `max_failures` times
-    in a run does not run again unchanged.
+    in a run does not run again unchanged; `events` hears of each call.
     """
 
     threads: int = 16
     tracer: CallTracer | None = None
     max_failures: int = 3
     hooks: CallHooks | None = None
+    events: CallEvents | None = None
 
 
 DEFAULT_SETTINGS = CallSettings()
@@ -124,6 +126,7 @@ class Calls:
         self._clock = clock
         self._tracer = settings.tracer
         self._hooks = settings.hooks
+        self._events = settings.events
         self._failure_limiter = RepeatedFailureLimiter(settings.max_failures, clock=clock)
         self._worker = LargeValueWorker()
         self._threads = LazyThreadPool(settings.threads, "operation")
@@ -232,6 +235,11 @@ class Calls:
     ) -> ApprovalRequest:
         """Answer an approval request; see `ApprovalFlow.answer`."""
         return await self.approval_flow.answer(approval_id, approved=approved, by=by, reason=reason)
+
+    def publish(self, context: Context, name: str, *, data: Any) -> None:
+        """Publish a domain event for a call; see `Context.publish`."""
+        if self._events is not None:
+            self._events.publish(context, name, data=data)
 
     async def offload(self, function: Callable[[], T]) -> T:
         """Run a blocking function in a thread. Cancelling drops the result; the thread runs on."""
@@ -381,6 +389,8 @@ class Calls:
         except Exception:
             log.exception("Call %s of %s did not run", record.id, record.operation)
             return False
+        if self._events is not None:
+            self._events.call_started(record)
         return True
 
     async def _record_end(self, record: CallRecord, ending: ExecutionResult) -> None:
@@ -394,6 +404,8 @@ class Calls:
             attempts=ending.attempts,
             notes=ending.notes,
         )
+        if self._events is not None:
+            self._events.call_ended(record, completion)
         wait = record.parent_id is None  # children are recorded before their parent, which waits for the disk
         try:
             await self._ledger.record_end(record.id, completion, wait=wait)

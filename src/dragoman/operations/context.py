@@ -66,6 +66,8 @@ class OperationCaller(PolicyDecider, Protocol):
 
     async def offload(self, function: Callable[[], T]) -> T: ...
 
+    def publish(self, context: Context, name: str, *, data: Any) -> None: ...
+
 
 class CallNode:
     """A running call in the call tree. No child outlives it. It is stopped at `deadline`."""
@@ -191,6 +193,14 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.on_progress is not None:
             self.on_progress(to_jsonable(value))
+
+    def publish(self, name: str, data: Mapping[str, Any]) -> None:
+        """Publish a domain event, as `data-<name>`, to those who follow the session of this call.
+
+        It is stored. Outside of a session nobody hears of it. Raises BadRequest or InvalidInput when the
+        configuration does not know the name or its schema refuses the data, TooLarge.
+        """
+        self._caller().publish(self, name, data=data)
 
     def spend(self, usd: float) -> None:
         """Record what this call costs, in US dollars. Raises BudgetExhausted if the budget is exceeded."""

@@ -17,7 +17,7 @@ from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import describe_error, find_error
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
 
-Family: TypeAlias = Literal["openai", "anthropic", "ollama"]
+Family: TypeAlias = Literal["openai", "anthropic", "ollama", "responses"]
 
 
 class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):

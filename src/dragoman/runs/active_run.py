@@ -43,8 +43,11 @@ class ActiveRun(Protocol):
         """Follow the run: from now on, or with `replay` from a position, by default the message's start."""
         ...
 
-    def follow_from_start(self) -> Follower:
-        """Follow the run from its own start: without what earlier runs have added to the message."""
+    def follow_from_start(self, *, is_retold: bool = True) -> Follower:
+        """Follow the run from its own start: without what earlier runs have added to the message.
+
+        `is_retold`: see `FoldPosition`.
+        """
         ...
 
     async def stop_and_wait(self, reason: str) -> None:
@@ -69,6 +72,11 @@ class StartedRun(msgspec.Struct, frozen=True):
 
     run: ActiveRun
     replay: Literal["message", "run"] | FoldPosition | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.run.row.id
 
     def follow(self) -> Follower:
         """Follow the run."""

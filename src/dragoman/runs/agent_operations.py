@@ -54,9 +54,9 @@ class AgentOperations:
             resolved,
             run_plan,
             context=context,
-            toolbox=await runs.toolbox(resolved.agent.operations, (), context=context),
-            billing=runs.billing,
-            settings=runs.settings,
+            toolbox=await runs.factory.toolbox(resolved.agent.operations, (), context=context),
+            billing=runs.factory.billing,
+            settings=runs.factory.settings,
         )
         return replace(turn, adds_notices=False, nested_approvals=assignment.nested_approvals)
 

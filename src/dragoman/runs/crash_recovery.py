@@ -35,6 +35,7 @@ from dragoman.usage_record import UsageRecord
 log = logging.getLogger(__name__)
 MAX_CRASHES = 3
 RETRY_INTERVAL = 5.0  # seconds until a run is tried again that the database did not let go on
+RUNNER_AGENT = "runner"  # the agent in the rows of runs that a runner answers
 CLOSED = "the hub stopped during the run"
 TOO_MANY_CRASHES = f"the hub stopped {MAX_CRASHES} times while this answer was made, so it is not tried again"
 OWN_TOOLS = "the hub stopped during the run, and its model had run tools itself, which must not run twice"
@@ -49,10 +50,17 @@ class CutOffRun(msgspec.Struct, frozen=True, kw_only=True):
     calls: EarlierCalls
 
 
+RestoreRunner: TypeAlias = Callable[[rows.RunRecord, Message], Awaitable[CutOffRun | None]]
+"""Returns a run that a runner answers as it goes on, from its row and its stored message; None if it goes on
+at the runner's host.
+"""
+
+
 class RunStarter(Protocol):
     """Starts runs: see `RunRegistry`."""
 
-    agents: AgentRegistry
+    @property
+    def agents(self) -> AgentRegistry: ...
 
     async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun: ...
 
@@ -113,6 +121,8 @@ class CrashRecovery:
         self._waiting = {run.session_id: run for run in runs.rows}
         self._begun: dict[str, asyncio.Task[HubRun | None]] = {}
         self._alone = asyncio.Lock()
+        self.restore_runner: RestoreRunner | None = None
+        """How a run goes on that a runner answers; None where the hub takes no runners."""
 
     async def run(self) -> None:
         """Queue all runs that wait to go on."""
@@ -124,9 +134,10 @@ class CrashRecovery:
         await self._engine.enqueue(continuation_turn(run))
 
     def may_hand_over(self, run: rows.RunRecord) -> bool:
-        """Return whether another host may go on with a run when this one stops."""
+        """Return whether a run may go on when this host stops: at another one, or in the background later."""
         agent = self._starter.agents.agents.get(run.agent or "default")
-        return self._store.host_id is not None and (agent is None or agent.after_crash == "resume")
+        is_expected = self._store.host_id is not None or run.background
+        return is_expected and (agent is None or agent.after_crash == "resume")
 
     async def settle(self, *session_ids: str) -> None:
         """Wait until the runs of these sessions have gone on or are closed; each begins at once."""
@@ -140,6 +151,13 @@ class CrashRecovery:
             if await self._try_to_go_on(run_id):
                 return
             await asyncio.sleep(RETRY_INTERVAL)
+
+    async def go_on_here(self, run_id: str) -> None:
+        """Let a run go on that no living host has, without waiting for its end."""
+        run = await self._find(run_id)
+        if run is not None:
+            self._waiting.setdefault(run.session_id, run)
+            await self._begin(run.session_id)
 
     async def _try_to_go_on(self, run_id: str) -> bool:
         """Return whether nothing is left to do; False when the database did not let it go on."""
@@ -217,6 +235,9 @@ class CrashRecovery:
 
     async def _resume_or_close(self, stored: StoredRun) -> HubRun | None:
         run = stored.row
+        if self.restore_runner is not None and run.agent == RUNNER_AGENT:
+            cut_off = await self.restore_runner(run, stored.message)
+            return None if cut_off is None else await self._starter.go_on_after_crash(cut_off)
         roots = [call for call in stored.calls if call.record.parent_id is None]
         answer = restore_answer(stored.message, roots, settled=run.settled_parts or 0, run_id=run.id)
         has_progress = answer.settled > (run.settled_parts or 0)

@@ -5,6 +5,9 @@ workflow names a row and holds nothing of it: what is done is in the message and
 workflows in a thread of its own; here each hops to the event loop of its hub.
 
 A turn that a lost host had begun is queued again by `recover` alone: DBOS never looks for lost hosts itself.
+
+While DBOS cannot be started (its schema may not be created, say), turns are queued in memory: a run is
+claimed by one host whatever queue it was in, and what a lost host had in memory is found by its rows.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from sqlalchemy import create_engine
 from typing_extensions import override
 
 from dragoman.errors import Unavailable
-from dragoman.runs.engine import QueuedTurn, TurnHandler
+from dragoman.runs.engine import MemoryEngine, QueuedTurn, TurnHandler
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -92,6 +95,8 @@ class DbosEngine:
         self._loop = asyncio.get_running_loop()
         self._instance: DBOS | None = None
         self._pool: ConnectionPool | None = None
+        self._substitute = MemoryEngine(at_once=at_once)
+        self._has_tried = asyncio.Event()
         self._has_launched = asyncio.Event()
         self._is_wanted = asyncio.Event()
         self._chore: asyncio.Task[None] | None = None
@@ -102,6 +107,7 @@ class DbosEngine:
         """Begin to execute turns with this handler, as soon as DBOS has started in the background."""
         _engines.append(self)
         self._handler = handler
+        self._substitute.start(handler)
         self._chore = asyncio.create_task(self._keep())
 
     async def enqueue(self, turn: QueuedTurn) -> None:
@@ -109,6 +115,9 @@ class DbosEngine:
 
         Raises Unavailable when the queue cannot be reached.
         """
+        if await self._is_substituted():
+            await self._substitute.enqueue(turn)
+            return
         body = msgspec.json.encode(turn).decode()
 
         def call() -> None:
@@ -120,6 +129,9 @@ class DbosEngine:
 
     async def cancel(self, id: str) -> None:
         """Take back a turn that has not begun. Raises Unavailable."""
+        await self._substitute.cancel(id)
+        if await self._is_substituted():
+            return
 
         def call() -> None:
             if any(
@@ -131,12 +143,17 @@ class DbosEngine:
 
     async def list(self) -> Sequence[QueuedTurn]:
         """Return the turns of all hosts that wait or are executed, oldest first. Raises Unavailable."""
+        substituted = await self._substitute.list()
+        if await self._is_substituted():
+            return substituted
         found = await self._call(lambda: DBOS.list_queued_workflows(queue_name=QUEUE))
         bodies = [each.input["args"][0] for each in found if each.input is not None]
-        return [msgspec.json.decode(body, type=QueuedTurn) for body in bodies]
+        return [*substituted, *(msgspec.json.decode(body, type=QueuedTurn) for body in bodies)]
 
     async def recover(self, *, living: Collection[str]) -> None:
         """Queue again what hosts had begun that are not among the living ones. Raises Unavailable."""
+        if await self._is_substituted():
+            return
 
         def call() -> None:
             pending = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
@@ -149,6 +166,7 @@ class DbosEngine:
     async def drain(self, seconds: float) -> None:
         """Begin no more turns, and wait up to `seconds` until those that are executed have ended."""
         self._is_draining = True
+        await self._substitute.drain(seconds)
         if self._instance is None or not self._has_launched.is_set():
             return
         for event in self._instance.background_thread_stop_events:
@@ -163,6 +181,7 @@ class DbosEngine:
     async def close(self) -> None:
         """Stop; what has not ended waits for another host."""
         await self.drain(CLOSE_TIMEOUT)
+        await self._substitute.close()
         if self._launching is not None:
             await asyncio.wait([self._launching], timeout=CALL_TIMEOUT)
         if self._chore is not None:
@@ -194,14 +213,28 @@ class DbosEngine:
                 self._launching = asyncio.ensure_future(asyncio.to_thread(self._launch))
                 await asyncio.shield(self._launching)
                 self._has_launched.set()
+                self._has_tried.set()
             except Exception as error:  # noqa: BLE001 - told without a traceback, which may name the database
-                log.warning("the queue of the hosts cannot be used yet: %s", type(error).__name__)
+                if not self._has_tried.is_set():
+                    log.warning(
+                        "the queue of the hosts cannot be used, so this host queues in memory: %s"
+                        " (may the database user create the schema of the queue?)",
+                        type(error).__name__,
+                    )
                 await asyncio.to_thread(self._destroy)
+                self._has_tried.set()
                 await asyncio.sleep(RETRY_INTERVAL)
         while True:
             await asyncio.sleep(PURGE_INTERVAL)
             with suppress(Unavailable):
                 await self._call(self._purge)
+
+    async def _is_substituted(self) -> bool:
+        """Return, once it was tried, whether turns are queued in memory: DBOS could not be started."""
+        self._is_wanted.set()
+        with suppress(Unavailable):
+            await within(self._has_tried.wait(), CALL_TIMEOUT)
+        return self._has_tried.is_set() and not self._has_launched.is_set()
 
     def _launch(self) -> None:
         with psycopg.connect(**self._params) as connection:

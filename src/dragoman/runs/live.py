@@ -100,6 +100,16 @@ class LiveTail:
                 follower.batch = batch if follower.batch is None else [*follower.batch, *batch]
             follower.wake()
 
+    def announce(self, event: Event) -> None:
+        """Hand a transient event, which is not in the fold, to all followers that have begun."""
+        if self._pending:
+            self._pending.append((0, [event]))
+            return
+        for follower in self._followers:
+            if follower.position is None or follower.seen:
+                follower.batch = [*(follower.batch or ()), event]
+                follower.wake()
+
     def hold(self, batch: Batch, write: int) -> None:
         """Hold the folded batch, and those after it, until `release_held` is called for this write."""
         self.is_paused = True

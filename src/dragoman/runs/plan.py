@@ -23,7 +23,7 @@ from dragoman.messages import FINAL_STATES, Message, Part, ToolPart
 from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, validate_reason
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
-from dragoman.runs.repeats import missed_position
+from dragoman.runs.repeats import has_same_content, missed_position
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -37,12 +37,13 @@ from dragoman.wire.ui.client_request import (
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run starts with: `drop_from` and all after it is deleted, `user` is added, `assistant` grows.
+    """What a run starts with: `drop_from` and all after it stay behind in an earlier branch, `user` is added,
+    `assistant` grows.
 
     `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored`
     is False for a sub-agent: its messages are in no session and cannot be searched. `withdrawn` are approval
     requests and questions that the request passes over, `declined` the earlier messages that show them so.
-    `restored` is `assistant` as it goes on after a crash.
+    `restored` is `assistant` as it goes on after a crash. `is_queued`: the message has waited in the queue.
     """
 
     history: Sequence[Message]
@@ -54,6 +55,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     withdrawn: Sequence[str] = ()
     declined: Sequence[Message] = ()
     restored: RestoredAnswer | None = None
+    is_queued: bool = False
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:
@@ -70,8 +72,7 @@ def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> Ru
     if not withdrawn:
         return run_plan
     history = [declined.get(message.id, message) for message in run_plan.history]
-    remaining = [message for message in history if message.id in declined]
-    return replace(run_plan, history=history, withdrawn=withdrawn, declined=remaining)
+    return replace(run_plan, history=history, withdrawn=withdrawn, declined=list(declined.values()))
 
 
 def plan_after_crash(answer: RestoredAnswer, stored: Sequence[Message]) -> RunPlan:
@@ -97,6 +98,8 @@ def _withdraw_requests(stored: Sequence[Message], *, growing: str) -> tuple[list
 
 def _answer_message(message: Message, stored: Sequence[Message], *, new_id: str) -> RunPlan:
     at = _message_index(stored, message.id)
+    if at is not None and has_same_content(stored[at], message):
+        return _regenerate(message, stored, new_id=new_id)
     before = stored if at is None else stored[:at]
     return RunPlan(
         history=(*before, message),

@@ -28,14 +28,18 @@ from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.active_run import ActiveRun
-from dragoman.runs.plan import RunPlan, is_repeat
-from dragoman.runs.repeats import missed_position
+from dragoman.runs.crash_recovery import CutOffRun
+from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash
+from dragoman.runs.repeats import awaits_client_output, missed_position
 from dragoman.store import runs as rows
+from dragoman.store.connection import DatabaseJob
+from dragoman.store.queued_runs import QueuedRun
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
+TITLE_LENGTH = 60
 log = logging.getLogger(__name__)
 
 
@@ -47,12 +51,26 @@ def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ..
         model=row.model,
         agent=row.agent,
         tools=row.tools,
+        background=row.background,
+        webhook=row.webhook,
     )
 
 
 def new_session(request: ChatRequest, *, owner: str, now: float) -> Session:
     """Return the session that a request begins."""
-    return Session(id=request.session_id, owner=owner, created_at=now, updated_at=now)
+    action = request.action
+    message = None if isinstance(action, ContinueAnswer) else action.message
+    title = None if message is None else first_words(message.text)
+    return Session(id=request.session_id, owner=owner, title=title, created_at=now, updated_at=now)
+
+
+def first_words(text: str) -> str | None:
+    """Return a title made of the first words of a text; None when it has none."""
+    words = " ".join(text[: 10 * TITLE_LENGTH].split())
+    if len(words) <= TITLE_LENGTH:
+        return words or None
+    start, _, _ = words[: TITLE_LENGTH + 1].rpartition(" ")
+    return f"{start or words[:TITLE_LENGTH]}…"
 
 
 def new_row(
@@ -60,7 +78,7 @@ def new_row(
 ) -> rows.RunRecord:
     """Return the row of a new run, with all that it needs to go on after a crash."""
     return rows.RunRecord(
-        id=new_id("run"),
+        id=request.queued_id or new_id("run"),
         session_id=request.session_id,
         message_id=run_plan.assistant.id,
         owner=identity.owner,
@@ -70,10 +88,14 @@ def new_row(
         key_id=identity.key_id,
         tools=request.tools,
         settled_parts=len(with_inputs(run_plan).parts),
+        background=request.background,
+        webhook=request.webhook,
     )
 
 
-async def find_requester(store: Store, row: rows.RunRecord, *, key_id: str | None, owner: str) -> Identity:
+async def find_requester(
+    store: Store, row: rows.RunRecord | QueuedRun, *, key_id: str | None, owner: str
+) -> Identity:
     """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
     if key_id is None:
         return Identity(owner=owner)
@@ -110,6 +132,15 @@ def is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
     return any(request is not None and request.id == approval.id for request in waiting)
+
+
+def is_waiting(message: Message) -> bool:
+    """Return whether an answer waits for an approval, an answer to a question, or a client's tool."""
+    return (
+        bool(pending_questions(message.parts))
+        or awaits_client_output(message)
+        or any(call.state == "approval-requested" for call in message.tool_calls)
+    )
 
 
 def with_inputs(run_plan: RunPlan) -> Message:
@@ -153,3 +184,34 @@ async def withdraw_requests(
             await store.write(store.messages.write_parts_job(session_id, message.id, changed=parts))
     except DragomanError:
         log.exception("could not withdraw the approval requests that session %s passes over", session_id)
+
+
+def plan_run(
+    request: ChatRequest,
+    stored: Sequence[Message],
+    *,
+    agent: AgentSpec,
+    identity: Identity,
+    cut_off: CutOffRun | None,
+) -> tuple[RunPlan, rows.RunRecord]:
+    """Return the plan and the row of a run. Raises NotFound, Conflict."""
+    if cut_off is not None:
+        return plan_after_crash(cut_off.answer, stored), cut_off.row
+    run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
+    run_plan = replace(run_plan, is_queued=request.queued_id is not None)
+    return run_plan, new_row(request, run_plan, agent=agent, identity=identity, now=time.time())
+
+
+def claim_job(run_plan: RunPlan, row: rows.RunRecord, *, store: Store) -> DatabaseJob[None] | None:
+    """Return the job that takes a run's message out of the queue; None for one that has not waited."""
+    return store.queued_runs.claim_job(row.id) if run_plan.is_queued else None
+
+
+async def find_writable_session(store: Store, session_id: str, *, identity: Identity) -> Session:
+    """Return a session that the caller may still write to. Raises NotFound, Forbidden."""
+    session = await store.sessions.get_own(session_id, owner=identity.owner)
+    if session is None:
+        session = await store.sessions.get_shared(session_id, caller=identity, role="write")
+    if session is None:
+        raise NotFound("the session of this message is gone, or is no longer shared with its sender")
+    return session

@@ -7,81 +7,62 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Protocol
+from typing import Literal, overload
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from dragoman.accounts.payment import Billing
 from dragoman.active_work import ActiveWork
-from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
+from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.agent.approvals import stored_answer
-from dragoman.agent.loop import Loop
-from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import (
+    Conflict,
     DragomanError,
+    Forbidden,
+    NotFound,
     RunActive,
     StoreError,
     Unavailable,
 )
 from dragoman.identity import Identity
-from dragoman.ids import new_id
 from dragoman.messages import Message
-from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.context import Context
-from dragoman.providers.routing import require_model_access
-from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
+from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
-from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash, remaining_budget
 from dragoman.runs.preparation import (
     continuation,
-    continued_position,
-    deadline,
     find_requester,
+    find_writable_session,
     is_waiting_for,
-    new_row,
-    new_session,
-    store_answers,
-    with_inputs,
-    withdraw_requests,
 )
 from dragoman.runs.remote import RemoteRuns
+from dragoman.runs.repeated_requests import RepeatedRequests
 from dragoman.runs.repeats import (
     StoredAnswer,
     awaits_client_output,
     is_same_action,
-    missed_position,
-    repeated_message,
 )
-from dragoman.runs.run import HubRun, RunSettings
-from dragoman.runs.turns import make_turn
+from dragoman.runs.run import HubRun
+from dragoman.runs.run_factory import RunFactory
+from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue, queued_request
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
+from dragoman.store.queued_runs import QueuedRun
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.unfold import START_POSITION, FoldPosition
 from dragoman.wire.ui.client_request import (
     ChatAction,
     ChatRequest,
     ClientApprovalAnswer,
     ContinueAnswer,
+    NewMessage,
 )
 
 log = logging.getLogger(__name__)
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
-
-
-class ToolboxFactory(Protocol):
-    """Returns the tools of a run: the operations that its agent pins, and the front end's tools.
-
-    A protocol, because the layer of `HubServices.toolbox` is above this one.
-    """
-
-    async def __call__(
-        self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
-    ) -> Toolbox: ...
+QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved, and is queued
+QUEUE_INTERVAL = 0.05
 
 
 class RunRegistry:
@@ -90,22 +71,17 @@ class RunRegistry:
     def __init__(
         self,
         store: Store,
-        agents: AgentRegistry,
+        factory: RunFactory,
         *,
-        toolbox: ToolboxFactory,
-        billing: Billing,
-        settings: RunSettings,
         cut_off: CutOffRuns,
+        queue: QueueSettings,
     ) -> None:
-        self.agents = agents
-        """May be replaced: later runs use the new one."""
-        self.billing = billing
+        self.factory = factory
+        self._repeated = RepeatedRequests(store)
         self._store = store
         self.work = ActiveWork()
         """Where runs are registered, to end when their key does."""
         self._work_removers: dict[str, Callable[[], None]] = {}
-        self.toolbox = toolbox
-        self.settings = settings
         self._active: dict[str, HubRun] = {}
         self._undelivered: set[str] = set()
         self._starting: dict[str, ChatAction] = {}
@@ -114,8 +90,15 @@ class RunRegistry:
         self.subagent_answers = store.subagent_answers
         self.remote: RemoteRuns | None = None
         """The runs of other hosts; None when none shares the database."""
+        self.queue = RunQueue(store, self, settings=queue)
+        """What waits for the runs of sessions to end."""
         self.recovery = CrashRecovery(store, self, runs=cut_off)
         """The runs that a crash cut off, and that have not gone on yet."""
+
+    @property
+    def agents(self) -> AgentRegistry:
+        """The agents of the hub, as later runs have them."""
+        return self.factory.agents
 
     def get_active(self, session_id: str) -> HubRun | None:
         """Return the active run of the session."""
@@ -127,7 +110,23 @@ class RunRegistry:
         Raises HostUnreachable or Unavailable when the other host does not answer.
         """
         await self.recovery.settle(session_id)
-        return await self._find_run(session_id)
+        run = await self._find_run(session_id)
+        if run is None and self.remote is not None:
+            deadline = time.monotonic() + QUEUE_WAIT
+            while run is None and time.monotonic() < deadline and await self._is_queued(session_id):
+                await asyncio.sleep(QUEUE_INTERVAL)
+                run = await self._find_run(session_id)
+        return run
+
+    async def _is_queued(self, session_id: str) -> bool:
+        """Return whether the session's answer has got an approval just now, and waits for its turn."""
+        row = await self._store.runs.get_last(session_id)
+        message = None if row is None else await self._store.messages.get(session_id, row.message_id)
+        if row is None or message is None:
+            return False
+        since = time.time() - QUEUE_WAIT
+        approvals = await self._store.approvals.list_for_run(session_id, row.id)
+        return any((each.answered_at or 0.0) > since and is_waiting_for(message, each) for each in approvals)
 
     async def _find_run(self, session_id: str) -> ActiveRun | None:
         run = self._active.get(session_id)
@@ -182,30 +181,142 @@ class RunRegistry:
         """Raise BadRequest when the session's agent or model is unknown."""
         self.agents.resolve(agent=session.agent, model=session.model, select=False)
 
-    async def start_run(self, request: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer:
+    @overload
+    async def start_run(self, request: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer: ...
+
+    @overload
+    async def start_run(
+        self, request: ChatRequest, identity: Identity, *, waits: Literal[False]
+    ) -> StartedRun | StoredAnswer | QueuedRun: ...
+
+    async def start_run(
+        self, request: ChatRequest, identity: Identity, *, waits: bool = True
+    ) -> StartedRun | StoredAnswer | QueuedRun:
         """Start the run of a request. When this returns, it is stored together with the user message.
 
-        A request that was made before starts nothing: the result is its run, or its stored answer.
-        Raises RunActive when the session is busy (unless the request queues), Forbidden, NotFound, Conflict,
-        BadRequest, Unavailable.
+        A request that was made before starts nothing: the result is its run, or its stored answer. One that
+        has to wait for its session is queued; with `waits` this returns when its run has begun.
+        Raises RunActive when the session is busy and `when_busy` refuses, LimitReached when too much waits,
+        Forbidden, NotFound, Conflict, BadRequest, Unavailable.
         """
-        session_id = hub_session_id(request.session_id, owner=identity.owner)
-        lock = self._session_locks.get(session_id)
+        session_id, owner = await self._resolve_session(request, identity)
+        identity = await self._requester(request.action, session_id, caller=identity)
         await self.recovery.settle(session_id, client_session_id(session_id))
-        is_repeat = is_same_action(self._starting.get(session_id), request.action)
-        if request.when_busy == "refuse" and lock is not None and lock.locked() and not is_repeat:
-            self._raise_busy(session_id)
+        self._check_starting(request, session_id)
+        queued: QueuedRun | None = None
+        active: ActiveRun | None = None
         async with self._locked(session_id, request.action):
-            while True:
-                session = await self._store.sessions.get_own(session_id, owner=identity.owner)
-                request = replace(request, session_id=session.id if session is not None else session_id)
+            while queued is None:
+                session = await self._store.sessions.get_own(session_id, owner=owner)
+                request = self._with_defaults(request, session, session_id=session_id)
                 active = None if session is None else await self._find_run(session.id)
-                repeated = None if session is None else await self._find_repeated(request, active)
+                repeated = None if session is None else await self._repeated.find(request, active)
                 if repeated is not None:
                     return repeated
-                await self._wait_until_free(request, active)
+                queued = await self._queue_if_busy(request, session, active=active, identity=identity)
+                if queued is not None:
+                    break
+                self._check_open()
                 with suppress(*self._retried):
-                    return StartedRun(await self._prepare_run(request, session, identity=identity))
+                    begun = await self.factory.start_anywhere(
+                        request, session, identity=identity, on_end=self._remove_run
+                    )
+                    return self._register(begun, identity) if isinstance(begun, HubRun) else begun
+        await self._tell_of_queued(queued, active)
+        return await self.queue.wait_begun(queued) if waits else queued
+
+    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> HubRun:
+        """Begin the run of a message that has waited.
+
+        Raises RunActive when the session is busy, Conflict when it does not wait any more, and what a start
+        raises.
+        """
+        request = queued_request(queued)
+        async with self._locked(queued.session_id, request.action):
+            self._check_open()
+            if queued.session_id in self._active:
+                raise RunActive(queued.session_id, self._active[queued.session_id].row.id)
+            session = await find_writable_session(self._store, queued.session_id, identity=identity)
+            run = await self.factory.start(request, session, identity=identity, on_end=self._remove_run)
+            self._register(run, identity)
+            return run
+
+    def _check_starting(self, request: ChatRequest, session_id: str) -> None:
+        """Raise RunActive while another request starts a run of the session, if this one may not wait."""
+        lock = self._session_locks.get(session_id)
+        is_repeat = is_same_action(self._starting.get(session_id), request.action)
+        when_busy = request.when_busy or self.agents.when_busy(request.agent)
+        if when_busy == "refuse" and lock is not None and lock.locked() and not is_repeat:
+            self._raise_busy(session_id)
+
+    def _with_defaults(
+        self, request: ChatRequest, session: Session | None, *, session_id: str
+    ) -> ChatRequest:
+        """Return the request with the hub's id of its session, and what its agent does when it is busy."""
+        if session is not None:
+            session_id = session.id
+        agent = request.agent or (None if session is None else session.agent)
+        when_busy = request.when_busy or self.agents.when_busy(agent)
+        return replace(request, session_id=session_id, when_busy=when_busy)
+
+    async def _queue_if_busy(
+        self, request: ChatRequest, session: Session | None, *, active: ActiveRun | None, identity: Identity
+    ) -> QueuedRun | None:
+        """Queue the request's message if it has to wait; else wait, if need be, until the session is free.
+
+        Raises RunActive, LimitReached, Conflict.
+        """
+        action, queue = request.action, self.queue
+        if not isinstance(action, NewMessage):
+            await self._wait_until_free(request, active)
+            return None
+        waiting = await queue.find(request.session_id, action.message.id)
+        may_queue = request.when_busy != "refuse"
+        if active is None:
+            is_behind = may_queue and await queue.has_waiting(request.session_id)
+            has_to_wait = is_behind or (request.background and queue.is_full)
+        else:
+            has_to_wait = may_queue and not active.is_unattended and not active.is_abandoned
+        if waiting is not None or has_to_wait:
+            return await queue.add(request, action.message, session=session, identity=identity)
+        await self._wait_until_free(request, active)
+        return None
+
+    async def _tell_of_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
+        """Tell the active run, wherever it is, of what waits behind it."""
+        if isinstance(active, HubRun):
+            self.queue.nudge(active, queued)
+        elif active is not None and self.remote is not None:
+            await self.remote.nudge(active.row, queued)
+        self.queue.dispatch_soon(queued.session_id)  # the run may just have ended
+
+    def count_background(self) -> int:
+        """Return the number of active runs in the background."""
+        return sum(run.row.background for run in self._active.values())
+
+    async def _resolve_session(self, request: ChatRequest, identity: Identity) -> tuple[str, str]:
+        """Return the hub's id of the session of a request, and its owner. Raises Forbidden."""
+        shared = await self._store.sessions.get_shared(request.session_id, caller=identity, role="write")
+        if shared is not None:
+            return shared.id, shared.owner
+        return hub_session_id(request.session_id, owner=identity.owner), identity.owner
+
+    async def _requester(self, action: ChatAction, session_id: str, *, caller: Identity) -> Identity:
+        """Return for whom a run goes on: an answer that several people see, for the one who asked for it.
+
+        The answers to approvals are those of the caller. Raises Forbidden, Unauthorized.
+        """
+        if not isinstance(action, ContinueAnswer):
+            return caller
+        row = await self._store.runs.get_last(session_id, message_id=action.message_id)
+        if row is None or row.owner == caller.owner:
+            return caller
+        for answer in action.answers:
+            with suppress(Conflict, NotFound):  # it was answered before
+                await self._store.approvals.answer(
+                    answer.approval_id, approved=answer.approved, by=caller, reason=answer.reason
+                )
+        return await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
 
     @asynccontextmanager
     async def _locked(self, session_id: str, action: ChatAction) -> AsyncIterator[None]:
@@ -217,61 +328,16 @@ class RunRegistry:
             finally:
                 del self._starting[session_id]
 
+    @asynccontextmanager
+    async def locked(self, session_id: str) -> AsyncIterator[None]:
+        """Let no run of the session begin on this host; on others the store notices what has changed."""
+        async with self._session_locks.setdefault(session_id, asyncio.Lock()):
+            yield
+
     @property
     def _retried(self) -> Sequence[type[RunActive]]:
         """The error of a start that is tried again: another host was faster and has the session's run."""
         return () if self.remote is None else (RunActive,)
-
-    async def _find_repeated(
-        self, request: ChatRequest, active: ActiveRun | None
-    ) -> StartedRun | StoredAnswer | None:
-        """Return the run or the answer of a request that was made before. Raises Conflict, NotFound."""
-        session_id, action = request.session_id, request.action
-        stored = await self._store.messages.list(session_id)
-        # It ended meanwhile: its last parts are not in these.
-        if isinstance(active, HubRun) and self._active.get(session_id) is not active:
-            active, stored = None, await self._store.messages.list(session_id)
-        if isinstance(action, ContinueAnswer):
-            if active is not None:
-                return self._find_running_continuation(action, stored, active=active)
-            return await self._find_stored_continuation(action, stored, session_id=session_id)
-        answer = repeated_message(action, stored)
-        if answer is None:
-            return None
-        if active is not None and active.row.message_id == answer.id:
-            return StartedRun(active, replay="message")
-        return await self._stored_answer(session_id, answer)
-
-    def _find_running_continuation(
-        self, action: ContinueAnswer, stored: Sequence[Message], *, active: ActiveRun
-    ) -> StartedRun | None:
-        if active.action_hash == hash_action(action):
-            return StartedRun(active, replay="run")
-        position = continued_position(action, active)
-        if position is not None:
-            return StartedRun(active, replay=position)
-        earlier = [message for message in stored if message.id != active.row.message_id]
-        plan = make_plan(action, [*earlier, active.message()], new_id="")
-        if not plan.input_events:  # an old tab must not stop the run
-            self._raise_busy(active.row.session_id, active)
-        return None
-
-    async def _find_stored_continuation(
-        self, action: ContinueAnswer, stored: Sequence[Message], *, session_id: str
-    ) -> StoredAnswer | None:
-        if not stored or stored[-1].id != action.message_id or not is_repeat(action, stored[-1]):
-            return None
-        position = missed_position(action, stored[-1])
-        if position is None:
-            return None
-        return await self._stored_answer(session_id, stored[-1], position=position)
-
-    async def _stored_answer(
-        self, session_id: str, message: Message, *, position: FoldPosition = START_POSITION
-    ) -> StoredAnswer | None:
-        """Return the answer of the message's last run."""
-        run = await self._store.runs.get_last(session_id, message_id=message.id)
-        return None if run is None else StoredAnswer(run.id, message, position, run.error)
 
     async def resume(self, approval: ApprovalRequest) -> bool:
         """Resume the answer that waits for this approval; return False when none waits, or it cannot resume.
@@ -302,6 +368,8 @@ class RunRegistry:
         row = await self._store.runs.get(approval.run_id or "")
         if row is None or approval.tool_call_id is None or approval.status in ("pending", "used"):
             return None
+        if self.factory.runners is not None and await self.factory.runners.take_answer(approval):
+            return None
         if await self.is_running(row.session_id):
             raise RunActive(row.session_id, row.id)
         message = await self._store.messages.get(row.session_id, row.message_id)
@@ -317,8 +385,16 @@ class RunRegistry:
         # A request that has the lock may wait for this run. Of hosts the database lets one begin a run.
         lock = self._session_locks.setdefault(row.session_id, asyncio.Lock())
         async with lock if self.remote is None else nullcontext():
-            session = await self._store.sessions.get_own(row.session_id, owner=row.owner)
-            return await self._prepare_run(continuation(row), session, identity=identity, cut_off=cut_off)
+            session = await self._store.sessions.get_accessible(row.session_id, caller=identity, role="write")
+            if session is None:
+                raise Forbidden(f"The session {row.session_id!r} is no longer shared with {row.owner!r}.")
+            self._check_open()
+            run = await self.factory.start(
+                continuation(row), session, identity=identity, on_end=self._remove_run, cut_off=cut_off
+            )
+            self._register(run, identity)
+        await self.queue.remind(run)
+        return run
 
     async def stop_run(self, session_id: str, reason: str) -> ActiveRun | None:
         """Stop the session's run and wait until it is closed. Returns None when there is none."""
@@ -353,10 +429,13 @@ class RunRegistry:
     async def close(self) -> None:
         """Stop all runs and accept no more. Where hosts share the database, another one goes on with them."""
         self._closed = True
+        await self.queue.close()
         if self.remote is not None:
             self.remote.close()
         active = list(self._active.values())
         for run in active:
+            if self.factory.runners is not None and await self.factory.runners.leave(run):
+                continue
             if self.recovery.may_hand_over(run.row):
                 run.release()
             else:
@@ -389,112 +468,30 @@ class RunRegistry:
             await run.stop_and_wait("replaced by a new message")
         elif request.when_busy == "refuse":
             self._raise_busy(request.session_id, run)
+        elif request.when_busy == "interrupt":
+            await run.stop_and_wait(INTERRUPTED)
         else:
             await run.wait_ended()
-
-    async def _prepare_run(
-        self,
-        request: ChatRequest,
-        existing: Session | None,
-        *,
-        identity: Identity,
-        cut_off: CutOffRun | None = None,
-    ) -> HubRun:
-        """Start a run, or let one go on that a crash `cut_off`."""
-        self._check_open()
-        now, action = time.time(), request.action
-        session = existing or new_session(request, owner=identity.owner, now=now)
-        resolved = self._resolve_agent(request, session, identity=identity)
-        agent = resolved.agent
-        stored = await self._store.messages.list(session.id) if existing else ()
-        if cut_off is None:
-            run_plan = make_plan(action, stored, new_id=new_id("msg"))
-            row = new_row(request, run_plan, agent=agent, identity=identity, now=now)
-        else:
-            run_plan, row = plan_after_crash(cut_off.answer, stored), cut_off.row
-        context = Context(
-            identity=identity,
-            run_id=row.id,
-            session_id=row.session_id,
-            agent=agent.name,
-            deadline=deadline(agent, row),
-            budget=await remaining_budget(
-                agent, run_plan.assistant, session_id=row.session_id, store=self._store, is_new=not stored
-            ),
-            for_model=True,
-            key_scope=row.message_id,
-            earlier_calls=None if cut_off is None else cut_off.calls,
-        )
-        tools = (*agent.client_tools, *request.tools)
-        toolbox = await self.toolbox(agent.operations, tools, context=context)
-        run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
-        turn = make_turn(
-            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
-        )
-        run = HubRun(
-            row,
-            Loop(turn),
-            action=action if cut_off is None else None,
-            store=self._store,
-            settings=self.settings,
-            on_end=self._remove_run,
-        )
-        self._register(run, identity)
-        return run
 
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("the hub is shutting down", hint="retry the request")
 
-    async def _store_begin(
-        self,
-        row: rows.RunRecord,
-        run_plan: RunPlan,
-        *,
-        session: Session,
-        toolbox: Toolbox,
-        identity: Identity,
-    ) -> None:
-        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
-        if run_plan.restored is not None:
-            await self._store.runs.resume(row, run_plan.assistant)
-            return
-        await self._store.runs.create(
-            row,
-            assistant=with_inputs(run_plan),
-            user=run_plan.user,
-            session=session,
-            drop_from=run_plan.drop_from,
-        )
-        if run_plan.withdrawn:
-            await withdraw_requests(
-                run_plan, session.id, toolbox=toolbox, identity=identity, store=self._store
-            )
-
-    def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
-        """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
-        resolved = self.agents.resolve(
-            agent=request.agent or session.agent,
-            model=request.model or session.model,
-            max_steps=session.max_steps,
-        )
-        require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
-        return resolved
-
-    def _register(self, run: HubRun, identity: Identity) -> None:
+    def _register(self, run: HubRun, identity: Identity) -> StartedRun:
         session_id = run.row.session_id
         self._active[session_id] = run
         if self.remote is not None:
             self.remote.move_here(run)
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
         self._undelivered.discard(session_id)
+        return StartedRun(run)
 
     def _remove_run(self, run: HubRun) -> None:
         key = run.row.session_id
         self._active.pop(key, None)
         self._work_removers.pop(key)()
         self._store.subagent_answers.purge()
+        self.queue.run_ended(run)
         if not run.tail.follower_count:
             self._undelivered.add(key)
             asyncio.get_running_loop().call_later(REPLAY_SECONDS, self._undelivered.discard, key)

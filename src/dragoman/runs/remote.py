@@ -36,6 +36,7 @@ from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.run_feed import FeedEnd, FeedItem, RunFeedParser, RunState, current_state, decode_state
 from dragoman.runs.transition import ContinuedEvents, covers, position_in, transition_events
+from dragoman.store.queued_runs import QueuedRun
 from dragoman.store.runs import RunRecord
 from dragoman.store.spill_file import AnswerSpill
 from dragoman.store.store import Store
@@ -122,9 +123,10 @@ class RemoteRun:
         """See `ActiveRun`. Without `replay` it is followed from where the copy is."""
         return self.tail.follow(replay=replay, position=position)
 
-    def follow_from_start(self) -> Follower:
+    def follow_from_start(self, *, is_retold: bool = True) -> Follower:
         """See `ActiveRun`."""
-        follower = self.tail.follow(replay=True, position=self._start_position)
+        position = self._start_position._replace(is_retold=is_retold)
+        follower = self.tail.follow(replay=True, position=position)
         if not self.tail.has_started:
             self._from_start.append(follower)
         return follower
@@ -219,7 +221,7 @@ class RemoteRun:
 
     def _begin_with(self, state: RunState) -> None:
         """Begin with the run's message, or go on from it at the run's next host."""
-        message, is_same_host = state.message, state.epoch == self._epoch
+        message, is_same_host = state.message, state.is_replayed or state.epoch == self._epoch
         self._epoch, self._deadline = state.epoch, None
         if self.tail.has_started and is_same_host:  # only the connection was lost
             self._replayed = Fold(message)
@@ -229,7 +231,8 @@ class RemoteRun:
             self.fold = self.tail.fold = Fold(message)
             self._start_position = current_position(self.fold)
             for follower in self._from_start:
-                follower.position = self._start_position
+                is_retold = follower.position is None or follower.position.is_retold
+                follower.position = self._start_position._replace(is_retold=is_retold)
             return
         self.tail.withdraw(transition_events(self.fold, message))
         self._continued = ContinuedEvents(self.fold, message)
@@ -290,9 +293,11 @@ class RemoteRun:
         message = await self._hosts.store.messages.get(self.row.session_id, self.row.message_id)
         if row is None or message is None:
             raise NotFound("the session of this answer was deleted")
-        if not self.tail.has_started:
-            self._begin_with(RunState(message=Message(id=message.id, role="assistant", parts=())))
+        if not self.tail.has_started:  # the followers' positions are in the whole message
+            self.fold = self.tail.fold = Fold(message)
             self.fold.add([e.Start(message.id)])
+            self.tail.withdraw(StoredAnswer(row.id, message, error=row.error).ending())
+            return
         self.tail.withdraw(transition_events(self.fold, message))
         answer = StoredAnswer(row.id, message, current_position(self.fold), row.error)
         ending = answer.ending()
@@ -352,7 +357,7 @@ async def feed_from_host(row: RunRecord, client: HostClient) -> AsyncGenerator[F
 async def feed_from_here(run: HubRun) -> AsyncGenerator[FeedItem, None]:
     """Yield the same of a run of this host."""
     yield current_state(run, message=run.first_message)
-    with run.follow_from_start() as follower:
+    with run.follow_from_start(is_retold=False) as follower:
         while (batch := await follower.next()) is not None:
             if batch:
                 yield batch
@@ -424,6 +429,11 @@ class RemoteRuns:
             return bool(await self._hosts.client.post(host, f"/calls/{quote(id, safe='')}/abort"))
         except HostGone:
             return False
+
+    async def nudge(self, run: RunRecord, queued: QueuedRun) -> None:
+        """Tell the host of a run of a message that waits behind it. If it does not hear, a sweep finds it."""
+        with suppress(Unavailable, NotFound):
+            await self._hosts.client.post(host_of(run), f"/runs/{run.id}/queued", body={"id": queued.id})
 
     def move_here(self, run: HubRun) -> None:
         """Let the copy of a run that goes on here follow it here."""

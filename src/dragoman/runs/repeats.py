@@ -23,7 +23,8 @@ from dragoman.wire.ui.client_request import ChatAction, ContinueAnswer, EditMess
 class StoredAnswer(msgspec.Struct, frozen=True):
     """The stored answer to a repeated request. `position` is what the client has of its message already.
 
-    `error` is the text of the error that the run ended with.
+    `error` is the text of the error that the run ended with. `run_id` is empty where the session has no run
+    of the answer: in a fork, or an imported session.
     """
 
     run_id: str

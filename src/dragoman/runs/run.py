@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from dragoman import events as e
 from dragoman.agent import outcome as closing
+from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.hooks.points import TurnHooks
-from dragoman.agent.loop import Batch, Loop
-from dragoman.errors import DragomanError, HostFenced, TooLarge
-from dragoman.fold import merge_metadata
+from dragoman.agent.loop import Batch
+from dragoman.agent.restoration import RestoredAnswer
+from dragoman.agent.stop_conditions import SoFar
+from dragoman.errors import CallDenied, DragomanError, HostFenced, RunnerGone, TooLarge
+from dragoman.fold import Fold, merge_metadata
 from dragoman.messages import Message
+from dragoman.operations.context import Context
 from dragoman.runs.active_run import hash_action
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
@@ -28,6 +33,7 @@ from dragoman.unfold import START_POSITION, FoldPosition, current_position
 from dragoman.wire.ui.client_request import ChatAction
 
 log = logging.getLogger(__name__)
+WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
 CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
 TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
 COMPLETIONS = frozenset(
@@ -64,6 +70,54 @@ class RunSettings(msgspec.Struct, frozen=True):
     reader_timeout: float = 60.0
     tracing: Tracing = NO_TRACING
     hooks: TurnHooks | None = None
+    webhook: str | None = None
+    """Where the ends of background runs are posted to that name no webhook."""
+    write_usage: Callable[[], Awaitable[None]] | None = None
+    """Writes the usage of model calls that have ended: the next host of a run would estimate it else."""
+
+
+class AnswerSource(Protocol):
+    """What answers in a run: the agent loop, or the turn of a runner."""
+
+    @property
+    def turn(self) -> AnswerTurn: ...
+
+    @property
+    def hooks(self) -> HookDispatcher: ...
+
+    @property
+    def usage(self) -> e.Usage | None: ...
+
+    @property
+    def cost(self) -> float | None: ...
+
+    @property
+    def step_count(self) -> int: ...
+
+    def run(self) -> AsyncGenerator[Batch, None]: ...
+
+    def message_metadata(self, reason: Any, /) -> dict[str, Any]: ...
+
+    def so_far(self) -> SoFar: ...
+
+    def end_after_step(self, event: e.Data, /) -> None: ...
+
+
+class AnswerTurn(Protocol):
+    """What a source answers: see `TurnSpec`."""
+
+    @property
+    def fold(self) -> Fold: ...
+
+    @property
+    def context(self) -> Context: ...
+
+    @property
+    def restored(self) -> RestoredAnswer | None: ...
+
+
+OnStop: TypeAlias = Callable[[str], Awaitable[None]]
+"""Stops, for a reason, what answers elsewhere; returns when it has stopped or was waited for long enough."""
 
 
 class HubRun:
@@ -74,7 +128,7 @@ class HubRun:
     def __init__(
         self,
         row: rows.RunRecord,
-        loop: Loop,
+        loop: AnswerSource,
         *,
         store: Store,
         settings: RunSettings,
@@ -84,8 +138,8 @@ class HubRun:
         """`action` is what the run was started for."""
         self.row = row
         self.action = action
-        self.is_unattended = loop.turn.restored is not None
-        """True while nobody has followed it since a crash."""
+        self.is_unattended = loop.turn.restored is not None and not row.background
+        """True while nobody has followed it since a crash, and somebody should."""
         self.fold = loop.turn.fold
         self._start_position = current_position(self.fold)
         self.first_message = self.fold.message()
@@ -97,6 +151,10 @@ class HubRun:
         self._store = store
         self._settings = settings
         self._on_end = on_end
+        self.is_replayed = False
+        """Whether it is made again from its beginning at its next host."""
+        self.on_stop: OnStop | None = None
+        """Called before a run that was stopped, or has failed, is closed."""
         self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
         self._spill = AnswerSpill(store.folder)
         self._stop_reason: str | None = None
@@ -105,7 +163,8 @@ class HubRun:
         self.released: rows.RunRecord | None = None
         """The row of a run that was given up, once nobody has it."""
         self._error_text: str | None = None
-        self._is_elsewhere = False
+        self.is_elsewhere = False
+        """Whether it was left unwritten, for another host or process to go on with."""
         self._timer: asyncio.TimerHandle | None = None
         self._task = asyncio.create_task(self._drive(), name=row.id)
         if loop.turn.context.deadline is not None:
@@ -128,6 +187,15 @@ class HubRun:
             self._released_at = time.time()
             self.stop("the host of the run is shutting down")
 
+    def end_after_step(self, event: e.Data) -> None:
+        """End the run before its next model request; `event` says in the message why."""
+        self._loop.end_after_step(event)
+
+    def announce(self, event: e.Data) -> None:
+        """Show a transient event to those who follow the run."""
+        if self.fold.phase in ("open", "step") and self._stop_reason is None:
+            self.tail.announce(event)
+
     def stop_with_error(self, error: DragomanError) -> None:
         """Stop the run now; its message ends with this error."""
         if self._stop_reason is None:
@@ -139,7 +207,7 @@ class HubRun:
 
         The connections of its followers are closed, so that they go on with the run where it is.
         """
-        self._is_elsewhere = True
+        self.is_elsewhere = True
         self._journal.close()
         self.tail.disconnect()
         self.stop("another host has the run")
@@ -155,9 +223,9 @@ class HubRun:
         """Follow the run: from now on, or with `replay` from a position, by default the message's start."""
         return self.tail.follow(replay=replay, position=position)
 
-    def follow_from_start(self) -> Follower:
+    def follow_from_start(self, *, is_retold: bool = True) -> Follower:
         """Follow the run from its own start: without what earlier runs have added to the message."""
-        return self.tail.follow(replay=True, position=self._start_position)
+        return self.tail.follow(replay=True, position=self._start_position._replace(is_retold=is_retold))
 
     @property
     def action_hash(self) -> str | None:
@@ -195,7 +263,7 @@ class HubRun:
             try:
                 await self._consume_loop()
             except asyncio.CancelledError:
-                if self._is_elsewhere:
+                if self.is_elsewhere:
                     self._end()
                 elif self._released_at is not None:
                     await asyncio.shield(asyncio.ensure_future(self._hand_over(self._released_at)))
@@ -203,7 +271,7 @@ class HubRun:
                     await self._fail(self._stop_error, code=self._stop_error.code)
                 else:
                     await self._abort(self._stop_reason or "the hub stopped the run")
-            except TooLarge as error:
+            except (TooLarge, CallDenied, RunnerGone) as error:
                 log.warning("run %s was stopped: %s", row.id, error.message)
                 self._stop_error = error
                 await self._fail(error, code=error.code)
@@ -218,7 +286,7 @@ class HubRun:
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
                 if isinstance(batch[-1], e.Finish):
-                    await self._finish(batch)
+                    await self._finish(await self._withdraw_dropped(batch))
                     continue
                 if len(batch) == 1 and type(batch[0]) in TEXT_DELTAS:
                     tail.add(batch)
@@ -243,6 +311,16 @@ class HubRun:
         if write is not None and first < len(batch):
             self.tail.hold(batch[first:], write)
 
+    async def _withdraw_dropped(self, last_batch: Batch) -> Batch:
+        """Fold and release what drops parts, once all that came before it is released; return the rest."""
+        if not any(type(event) is e.ResetStep for event in last_batch):
+            return last_batch
+        while self.tail.is_holding:  # noqa: ASYNC110 # rare, and as short as a write
+            await asyncio.sleep(WITHDRAW_INTERVAL)
+        self.tail.withdraw(last_batch[:-1])
+        self._journal.schedule()
+        return last_batch[-1:]
+
     async def _make_room(self) -> None:
         """Wait while the database, or every reader, is too far behind. Raises TooLarge."""
         settings = self._settings
@@ -259,6 +337,8 @@ class HubRun:
         """Write all there is, and give the run up. Without the database it is found once its host is gone."""
         cut_off_calls = self._store.calls.cut_off_job(self.row.id, released_at)
         try:
+            if self._settings.write_usage is not None:
+                await self._settings.write_usage()
             self.released = await self._journal.release(cut_off_calls)
         except (DragomanError, OSError) as error:
             log.warning("run %s could not be handed over: %s", self.row.id, error)
@@ -268,14 +348,21 @@ class HubRun:
             self.done.set()
             self.tail.disconnect()
 
+    async def _stop_source(self, reason: str) -> None:
+        """Stop what answers elsewhere; shielded, since a run may be stopped again meanwhile."""
+        if self.on_stop is not None:
+            await asyncio.shield(asyncio.ensure_future(self.on_stop(reason)))
+
     async def _abort(self, reason: str) -> None:
+        await self._stop_source(reason)
         metadata = self._loop.message_metadata("aborted")
         await self._finish(closing.abort_events(self.fold, reason=reason, metadata=metadata))
         await self._loop.hooks.run_end("aborted", self._loop.so_far(), error=reason)
 
     async def _fail(self, error: Exception, *, code: str = "internal") -> None:
         text = error.message if isinstance(error, DragomanError) else "an internal error of the hub"
-        metadata = self._loop.message_metadata("error")
+        await self._stop_source(text)
+        metadata = self._loop.message_metadata("interrupted" if isinstance(error, RunnerGone) else "error")
         reason = "the model's answer failed" if self._stop_error is None else text
         await self._finish(
             closing.failure_events(self.fold, text=text, code=code, metadata=metadata, reason=reason)
@@ -333,7 +420,7 @@ class HubRun:
 
     def _last_follower_left(self) -> None:
         self.no_followers.set()
-        grace = self._settings.disconnect_grace
+        grace = None if self.row.background else self._settings.disconnect_grace
         if not self.done.is_set() and grace is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(grace, self.stop, "no client is following the run")
@@ -342,13 +429,16 @@ class HubRun:
         last = last_batch[-1]
         reason = last.finish_reason if isinstance(last, e.Finish) else None
         errors = [event.error_text for event in last_batch if isinstance(event, e.ErrorEvent)]
+        metadata = last.message_metadata if isinstance(last, e.Finish) else None
+        is_interrupted = isinstance(metadata, dict) and metadata.get("finishReason") == "interrupted"
         return rows.RunEnding(
-            status=_STATUS.get(reason or "", "finished"),
+            status="interrupted" if is_interrupted else _STATUS.get(reason or "", "finished"),
             finished_at=time.time(),
             finish_reason=reason,
             error=errors[0] if errors else None,
             steps=self._loop.step_count,
             usage=self._loop.usage,
+            cost=self._loop.cost,
         )
 
 

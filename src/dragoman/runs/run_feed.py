@@ -23,13 +23,17 @@ MAX_LINE = 256 * 1024 * 1024  # bytes; the longest has a whole message, or a too
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """A run under way. `message` is the one that it began with; without a feed behind it, as it is now."""
+    """A run under way. `message` is the one that it began with; without a feed behind it, as it is now.
+
+    `is_replayed`: at its next host it is made again from its beginning, and not gone on with.
+    """
 
     message: Message
     epoch: int = 1
     action_hash: str | None = None
     is_abandoned: bool = False
     is_unattended: bool = False
+    is_replayed: bool = False
 
     def encode(self) -> bytes:
         """Return the state as JSON."""
@@ -52,6 +56,7 @@ def current_state(run: HubRun, *, message: Message) -> RunState:
         action_hash=run.action_hash,
         is_abandoned=run.is_abandoned,
         is_unattended=run.is_unattended,
+        is_replayed=run.is_replayed,
     )
 
 

@@ -7,15 +7,18 @@ from functools import partial
 
 import msgspec
 
-from dragoman.errors import TooLarge
+from dragoman.errors import BadRequest, TooLarge
 from dragoman.event_pieces import split_events
 from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
 from dragoman.large_json import weigh
 from dragoman.offload import offload
+from dragoman.operations.access import SessionRole
 from dragoman.part_builders import MAX_DELTA
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
+from dragoman.server.shared_access import SharedAccess
 from dragoman.server.streaming import response_dialect, stream_run
+from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
@@ -32,20 +35,24 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: int
     part: int
     keep_alive: float
+    signs_webhooks: bool = False
 
 
 class ChatHandlers:
     """Handlers of `/api/chat` and `/api/sessions/{id}/chat`."""
 
-    def __init__(self, runs: RunRegistry, store: Store, *, settings: ChatSettings) -> None:
+    def __init__(
+        self, runs: RunRegistry, store: Store, *, access: SharedAccess, settings: ChatSettings
+    ) -> None:
         self._runs = runs
         self._store = store
+        self._access = access
         self._settings = settings
 
     async def post(self, exchange: Exchange) -> None:
-        """Start a run and stream it."""
+        """Start a run and stream it; one in the background is answered by its id."""
         dialect = response_dialect(exchange)
-        raw = await self._read_request(exchange)
+        raw = await read_chat_body(exchange, self._settings)
         parse = partial(
             parse_chat_request,
             raw,
@@ -54,29 +61,24 @@ class ChatHandlers:
             max_values=exchange.body_limits.max_values,
         )
         request = await offload(weigh(raw), parse)
+        if request.webhook is not None and not self._settings.signs_webhooks:
+            hint = "the hub's operator sets webhooks.secret_env in dragoman.yaml"
+            raise BadRequest("this hub posts to no webhooks", field="webhook", hint=hint)
+        if request.background:
+            accepted = await self._runs.start_run(request, exchange.identity, waits=False)
+            body = {"runId": accepted.run_id, "sessionId": request.session_id}
+            await exchange.respond(202, body, headers={"location": f"/api/runs/{accepted.run_id}"})
+            return
         started = await self._runs.start_run(request, exchange.identity)
         if isinstance(started, StoredAnswer):
-            await self._send_stored(exchange, started, dialect=dialect, session_id=request.session_id)
+            await send_stored_answer(exchange, started, dialect=dialect, session_id=request.session_id)
             return
         headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": started.run.row.id}
         follower = started.follow()
-        await stream_run(
-            exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
-        )
-
-    async def _read_request(self, exchange: Exchange) -> bytes:
-        """Return the body; of a long one, without the oldest messages: the session has its history."""
-        limit, most = self._settings.body, self._settings.history
-        declared = exchange.headers.get("content-length", "")
-        if declared.isdigit():
-            size = int(declared[:MAX_LENGTH_DIGITS])
-            if size <= limit:
-                return await exchange.read_body(limit, max_values=MAX_HISTORY_VALUES)
-            if size > most:
-                text = f"the request body has {declared:.30} bytes; {most} are allowed"
-                raise TooLarge(text, hint="`limits.history` sets the limit")
-        skimmer = HistorySkimmer(limit)
-        return await exchange.read_skimmed(most, skimmer, max_values=MAX_HISTORY_VALUES)
+        with self._access.track_id(request.session_id, exchange):
+            await stream_run(
+                exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
+            )
 
     async def resume(self, exchange: Exchange) -> None:
         """Stream the active run from the first part of its message, or the answer of one that has just ended.
@@ -85,7 +87,7 @@ class ChatHandlers:
         """
         dialect = response_dialect(exchange)
         session_id = exchange.path_params["id"]
-        session = await self._find_own(exchange)
+        session = await self._find_session(exchange, role="read")
         if session is None:
             await exchange.respond(204)
             return
@@ -95,37 +97,69 @@ class ChatHandlers:
             if ended is None:
                 await exchange.respond(204)
                 return
-            await self._send_stored(exchange, ended, dialect=dialect, session_id=session_id)
+            await send_stored_answer(exchange, ended, dialect=dialect, session_id=session_id)
             return
         headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
         follower = run.follow(replay=True)
-        await stream_run(
-            exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
-        )
-
-    async def _send_stored(
-        self, exchange: Exchange, answer: StoredAnswer, *, dialect: StreamEncoder, session_id: str
-    ) -> None:
-        headers = {"x-dragoman-session": session_id, "x-dragoman-run": answer.run_id}
-        await exchange.start_response(200, {**dialect.headers, **headers})
-        frames = b""
-        for batch in split_events(answer.events(), MAX_DELTA):
-            if frames:
-                await exchange.send_chunk(frames)
-                await asyncio.sleep(0)
-            frames = dialect.encode(batch)
-        await exchange.send({"type": "http.response.body", "body": frames + dialect.end()})
+        with self._access.track_id(session.id, exchange):
+            await stream_run(
+                exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
+            )
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop the active run; the response is sent after the run is closed and stored."""
-        session = await self._find_own(exchange)
+        session = await self._find_session(exchange, role="write")
         if session is None:
             raise session_not_found(exchange.path_params["id"])
         run = await self._runs.stop_run(session.id, "stopped by the user")
+        if run is not None:
+            caller = exchange.identity
+            data = {"runId": run.row.id}
+            event = NewEvent(
+                name="run.stopped",
+                owner=session.owner,
+                session_id=session.id,
+                data=msgspec.json.encode(data).decode(),
+                actor=caller.owner,
+                key_id=caller.key_id,
+            )
+            _ = self._store.events.submit(event)
         body = {"stopped": run is not None, "runId": run.row.id if run else None}
         await exchange.respond(200, body)
 
-    async def _find_own(self, exchange: Exchange) -> Session | None:
-        """Return the caller's session, or None."""
+    async def _find_session(self, exchange: Exchange, *, role: SessionRole) -> Session | None:
+        """Return the caller's session, or one that is shared with it, or None. Raises Forbidden."""
         id = exchange.path_params["id"]
-        return await self._store.sessions.get_own(id, owner=exchange.identity.owner)
+        return await self._store.sessions.get_accessible(id, caller=exchange.identity, role=role)
+
+
+async def read_chat_body(exchange: Exchange, settings: ChatSettings) -> bytes:
+    """Return the body; of a long one, without the oldest messages: the session has its history."""
+    limit, most = settings.body, settings.history
+    declared = exchange.headers.get("content-length", "")
+    if declared.isdigit():
+        size = int(declared[:MAX_LENGTH_DIGITS])
+        if size <= limit:
+            return await exchange.read_body(limit, max_values=MAX_HISTORY_VALUES)
+        if size > most:
+            text = f"the request body has {declared:.30} bytes; {most} are allowed"
+            raise TooLarge(text, hint="`limits.history` sets the limit")
+    skimmer = HistorySkimmer(limit)
+    return await exchange.read_skimmed(most, skimmer, max_values=MAX_HISTORY_VALUES)
+
+
+async def send_stored_answer(
+    exchange: Exchange, answer: StoredAnswer, *, dialect: StreamEncoder, session_id: str
+) -> None:
+    """Send the stored answer to a repeated request as a stream."""
+    headers = {"x-dragoman-session": session_id}
+    if answer.run_id:
+        headers["x-dragoman-run"] = answer.run_id
+    await exchange.start_response(200, {**dialect.headers, **headers})
+    frames = b""
+    for batch in split_events(answer.events(), MAX_DELTA):
+        if frames:
+            await exchange.send_chunk(frames)
+            await asyncio.sleep(0)
+        frames = dialect.encode(batch)
+    await exchange.send({"type": "http.response.body", "body": frames + dialect.end()})

@@ -7,6 +7,7 @@ bytes come in, because nothing above sees a request whose head is not complete.
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -20,6 +21,7 @@ from dragoman.server.connection_limits import NEVER, ConnectionTable
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
 LINGER_SECONDS = 1.0  # for a refused client to read why
 LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
+COMPRESSED_PATHS = (b"/v1/responses",)  # WebSockets with permessage-deflate; it costs each one memory
 FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
 
@@ -99,6 +101,9 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     """
 
     def __init__(self, *, http: LimitedHttpProtocol, **options: Any) -> None:
+        if http.url.partition(b"?")[0] in COMPRESSED_PATHS:
+            options["config"] = config = copy(options["config"])
+            vars(config)["ws_per_message_deflate"] = True
         super().__init__(**options)
         self._http = http
         self.conn.max_message_size = min(FIRST_MESSAGE, self.config.ws_max_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.identity import Identity
-from dragoman.operations.access import visible_owner
+from dragoman.operations.access import SessionRole, require_owner, visible_owner
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store.sessions import Session, SessionRepository, session_not_found
 
@@ -13,18 +13,43 @@ from dragoman.store.sessions import Session, SessionRepository, session_not_foun
 async def find_session(
     sessions: SessionRepository, id: str, *, caller: Identity, owner: str | None = None
 ) -> Session:
-    """Return the session that `id` names: the caller's own, by its client's id or the hub's.
+    """Return the session that `id` names: the caller's own, by its client's id or the hub's, or a shared one.
 
     For an admin also one of another owner: of `owner`, or by the hub's id, or by a client's id that only one
     owner uses. NotFound, the same for another owner's session as for none. BadRequest when an admin's `id` is
     that of several owners.
     """
     is_admin = visible_owner(caller) is None
-    session = await sessions.get_own(id, owner=owner if is_admin and owner else caller.owner)
+    if is_admin and owner and owner != caller.owner:
+        session = await sessions.get_own(id, owner=owner)
+    else:
+        session = await sessions.get_accessible(id, caller=caller)
     if session is None and is_admin and not owner:
         session = await sessions.get_of_any_owner(id)
     if session is None:
         raise session_not_found(id)
+    return session
+
+
+async def find_own_session(sessions: SessionRepository, id: str, *, caller: Identity) -> Session:
+    """Return the caller's session that `id` names. NotFound; Forbidden for an admin and another owner's."""
+    session = await find_session(sessions, id, caller=caller)
+    require_owner(caller.owner, session.owner, resource=f"session {id!r}")
+    return session
+
+
+async def find_session_for(
+    sessions: SessionRepository, id: str, *, caller: Identity, role: SessionRole
+) -> Session:
+    """Return the caller's session, or one that is shared with it in this role, to be used or changed.
+
+    NotFound; Forbidden when the caller has a lesser role, or may only read it as admin.
+    """
+    session = await sessions.get_accessible(id, caller=caller, role=role)
+    if session is None:
+        readable = await find_session(sessions, id, caller=caller)
+        require_owner(caller.owner, readable.owner, resource=f"session {id!r}")
+        return readable
     return session
 
 

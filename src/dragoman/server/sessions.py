@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,21 +12,26 @@ from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import encode_messages, messages_size
+from dragoman.messages import Message, encode_messages, messages_size
 from dragoman.offload import offload
 from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.run_queue import queue_to_json
 from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import find_session
+from dragoman.server.session_lookup import find_session, find_session_for
 from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, session_id_for
-from dragoman.store.sessions import Session
+from dragoman.store.branches import Siblings
+from dragoman.store.sessions import Session, SessionFilters
 from dragoman.store.store import Store
 
 MAX_BODY = 65_536
 MAX_PAGE = 200
 MAX_RESULTS = 100
 MAX_QUERY_LENGTH = 1_000
+MAX_LABELS = 20
+MAX_LABEL_LENGTH = 64
+ARCHIVED: Mapping[str, bool | None] = {"true": True, "false": False, "all": None}
 
 
 class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -37,6 +42,9 @@ class SessionBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     model: str | None = None
     agent: str | None = None
     max_steps: int | None = None
+    runner: bool = False
+    labels: list[str] | None = None
+    archived: bool | None = None
 
 
 class SessionHandlers:
@@ -56,7 +64,10 @@ class SessionHandlers:
         query = exchange.query
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
         sessions = await self._store.sessions.list(
-            _requested_owner(exchange), limit=limit, before=await self._cursor(exchange)
+            _requested_owner(exchange),
+            limit=limit,
+            before=await self._cursor(exchange),
+            filters=_parse_filters(query),
         )
         caller = exchange.identity
         body = {"sessions": [await self._to_json(session, caller) for session in sessions]}
@@ -75,9 +86,12 @@ class SessionHandlers:
             agent=body.agent,
             model=body.model,
             max_steps=body.max_steps,
+            runner=1 if body.runner else None,
+            labels=unique_labels(body.labels),
+            archived_at=now if body.archived else None,
         )
         self._require_runs().check_model(session)
-        await self._store.sessions.create(session)
+        await self._store.sessions.create(session, by=exchange.identity)
         await exchange.respond(201, await self._to_json(session, exchange.identity))
 
     async def get(self, exchange: Exchange) -> None:
@@ -86,29 +100,42 @@ class SessionHandlers:
         await exchange.respond(200, await self._to_json(session, exchange.identity))
 
     async def update(self, exchange: Exchange) -> None:
-        """Set title, model, agent or maxSteps; null restores the hub's default."""
-        session = await self._find_own(exchange)
+        """Set title, model, agent, maxSteps, labels or archived; null restores the hub's default."""
+        session = await find_session_for(
+            self._store.sessions, exchange.path_params["id"], caller=exchange.identity, role="admin"
+        )
         payload = await exchange.read_json(MAX_BODY)
         body = _parse_body(payload)
         if body.id is not None:
             raise BadRequest("The id of a session cannot be changed.", field="id")
+        if "runner" in payload:
+            raise BadRequest("Who answers in a session cannot be changed.", field="runner")
         names = {"title": "title", "model": "model", "agent": "agent", "maxSteps": "max_steps"}
-        fields = {field: getattr(body, field) for name, field in names.items() if name in payload}
+        fields: dict[str, Any] = {
+            field: getattr(body, field) for name, field in names.items() if name in payload
+        }
+        if "labels" in payload:
+            fields["labels"] = unique_labels(body.labels)
+        if "archived" in payload:
+            fields["archived_at"] = (session.archived_at or time.time()) if body.archived else None
         self._require_runs().check_model(msgspec.structs.replace(session, **fields))
-        await self._store.sessions.update(session.id, **fields)
+        await self._store.sessions.update(session.id, by=exchange.identity, **fields)
         await self.get(exchange)
 
     async def delete(self, exchange: Exchange) -> None:
         """Delete the session with all its messages; stop its active run first."""
         session = await self._find_own(exchange)
-        await self._require_runs().stop_run(session.id, "the session was deleted")
-        await self._store.sessions.delete(session.id)
+        runs = self._require_runs()
+        await runs.queue.withdraw_all(session.id)
+        await runs.stop_run(session.id, "the session was deleted")
+        await self._store.sessions.delete(session.id, by=exchange.identity)
         await exchange.respond(204)
 
     async def messages(self, exchange: Exchange) -> None:
         """Return the session's messages as `UIMessage`s, including the part of one that is being written.
 
-        A session that is not there, or is another owner's, has none.
+        Those that wait for the active run to end are in `queued`, in order. A session that is not there, or
+        is another owner's, has none.
         """
         try:
             session = await self._find_readable(exchange)
@@ -119,10 +146,30 @@ class SessionHandlers:
         stored = list(await self._store.messages.list(session.id))
         if current is not None and stored and stored[-1].id == current.id:
             stored[-1] = current
+        siblings = await self._store.branches.siblings(session.id)
+        if siblings:
+            stored = [with_siblings(message, siblings.get(message.id)) for message in stored]
         encoded = await offload(messages_size(stored), lambda: encode_messages(stored))
-        await exchange.respond(
-            200, b'{"messages":%b}' % encoded, headers={"content-type": "application/json"}
-        )
+        waiting = await self._store.queued_runs.list(session.id)
+        queued = b',"queued":%b' % msgspec.json.encode(queue_to_json(waiting)) if waiting else b""
+        body = b'{"messages":%b%b}' % (encoded, queued)
+        await exchange.respond(200, body, headers={"content-type": "application/json"})
+
+    async def queue(self, exchange: Exchange) -> None:
+        """Return the messages that wait for the active run to end, in order."""
+        session = await self._find_readable(exchange)
+        waiting = await self._store.queued_runs.list(session.id)
+        await exchange.respond(200, {"queued": queue_to_json(waiting)})
+
+    async def withdraw(self, exchange: Exchange) -> None:
+        """Withdraw a message that waits, by the id of its run or its own. NotFound when it does not wait."""
+        session = await self._find_own(exchange)
+        name = exchange.path_params["queued"]
+        waiting = await self._store.queued_runs.list(session.id)
+        found = next((each for each in waiting if name in (each.id, each.message_id)), None)
+        if found is None or not await self._require_runs().queue.withdraw(found):
+            raise NotFound(f"no message {name!r} waits in the session", hint="it may have begun")
+        await exchange.respond(204)
 
     async def search(self, exchange: Exchange) -> None:
         """Search messages for the words of `?q`; `?session`, `?owner` and `?limit` narrow it.
@@ -186,10 +233,43 @@ class SessionHandlers:
             "model": session.model,
             "agent": session.agent,
             "maxSteps": session.max_steps,
+            "runner": bool(session.runner),
+            "labels": list(session.labels),
+            "archived": session.archived_at is not None,
             "createdAt": session.created_at,
             "updatedAt": session.updated_at,
             "running": await self._is_running(session.id),
         }
+
+
+def with_siblings(message: Message, siblings: Siblings | None) -> Message:
+    """Return a message with its versions in its metadata."""
+    if siblings is None or not isinstance(message.metadata, Mapping | None):
+        return message
+    return msgspec.structs.replace(message, metadata={**(message.metadata or {}), "siblings": siblings})
+
+
+def unique_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Return labels without repetitions. Raises BadRequest for an empty, long or unprintable one."""
+    found = tuple(dict.fromkeys(labels or ()))
+    for label in found:
+        if not 1 <= len(label) <= MAX_LABEL_LENGTH or not label.isprintable():
+            text = f"a label must have 1 to {MAX_LABEL_LENGTH} printable characters, got {label!r:.80}"
+            raise BadRequest(text, field="labels")
+    if len(found) > MAX_LABELS:
+        raise BadRequest(f"a session may have {MAX_LABELS} labels, got {len(found)}", field="labels")
+    return found
+
+
+def _parse_filters(query: Mapping[str, str]) -> SessionFilters:
+    """Return the filters of a list: `?archived`, `?label` and `?title`. Raises BadRequest."""
+    archived = query.get("archived", "false")
+    if archived not in ARCHIVED:
+        raise BadRequest(f"archived must be true, false or all, got {archived!r:.40}", field="archived")
+    title = query.get("title", "")
+    if len(title) > MAX_QUERY_LENGTH:
+        raise BadRequest(f"title must have up to {MAX_QUERY_LENGTH} characters", field="title")
+    return SessionFilters(archived=ARCHIVED[archived], label=query.get("label"), title=title)
 
 
 def _requested_owner(exchange: Exchange) -> str | None:

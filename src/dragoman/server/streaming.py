@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from dragoman.errors import BadRequest, KeyEnded
@@ -63,11 +63,13 @@ async def stream_run(
     dialect: StreamEncoder,
     keep_alive: float,
     headers: Mapping[str, str] | None = None,
+    closing: Callable[[], Awaitable[bytes]] | None = None,
 ) -> None:
     """Send the follower's batches until the run ends, the client disconnects, or its key ends.
 
     A run ends with its own key, so the stream first waits a moment for the last frames of the run. The stream
-    of a run that goes on, because it is another key's, ends with an error frame.
+    of a run that goes on, because it is another key's, ends with an error frame. `closing` returns what a
+    stream that was not cut off ends with.
     """
     ended: list[KeyEnded] = []
 
@@ -88,6 +90,8 @@ async def stream_run(
         if ended and follower.is_detached:
             error = ended[0]
             last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
+        elif closing is not None:
+            last += await closing()
         await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
 
@@ -118,7 +122,7 @@ async def _send_batches(
     """Send all batches but the frames of the last one. Return those, with what closes the stream."""
     send, now = exchange.send, asyncio.get_running_loop().time
     while (batch := await follower.next()) is not None:
-        frames = dialect.encode(batch) if batch else b""
+        frames = dialect.encode(batch)
         if follower.has_finished:
             return frames + dialect.end()
         if frames:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 from sqlalchemy import ColumnElement, Update, bindparam, insert, literal_column, or_, update
 
 from dragoman.errors import Conflict, NotFound
@@ -30,6 +31,8 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
+from dragoman.store.hub_events import NewEvent
+from dragoman.store.sessions import SessionRepository
 from dragoman.store.tables import IS_RUNNING, approvals, calls
 
 REQUEST_COLUMNS = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
@@ -84,12 +87,24 @@ class ApprovalStatements:
         }
 
 
+class Transition(Protocol):
+    """Returns the request as it is afterwards. `is_participant`: who answers may write in its session."""
+
+    def __call__(
+        self, approval: ApprovalRequest, now: float, /, *, is_participant: bool
+    ) -> ApprovalRequest: ...
+
+
 class ApprovalRepository:
     """The approval requests of all owners. One that was not answered or used in time reads as expired."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, database: Database, *, clock: Callable[[], float], sessions: SessionRepository
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._sessions = sessions
+        self._events = sessions.events
 
     @cached_property
     def _sql(self) -> ApprovalStatements:
@@ -114,9 +129,12 @@ class ApprovalRepository:
             connection.execute(self._sql.insert, params)
             if approval.call_id is not None:
                 connection.execute_batched(self._sql.suspend_call, {"call_id": approval.call_id})
+            self._events.insert(connection, approval_event("approval.requested", approval))
             return approval
 
-        return await self._database.write(job)
+        created = await self._database.write(job)
+        self._events.on_stored()
+        return created
 
     async def get(self, id: str) -> ApprovalRequest:
         """Return the approval as of now. Raises NotFound."""
@@ -167,9 +185,13 @@ class ApprovalRepository:
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
         """Answer a request. Raises NotFound, Forbidden, or Conflict when it is answered or expired."""
-        return await self._transition(
-            id, lambda found, now: apply_answer(found, approved=approved, by=by, reason=reason, now=now)
-        )
+
+        def transition(found: ApprovalRequest, now: float, *, is_participant: bool) -> ApprovalRequest:
+            return apply_answer(
+                found, approved=approved, by=by, reason=reason, now=now, is_participant=is_participant
+            )
+
+        return await self._transition(id, transition, by=by)
 
     async def use(
         self, id: str, *, owner: str, operation: str, input_hash: str, tool_call_id: str | None = None
@@ -179,17 +201,25 @@ class ApprovalRepository:
         Raises NotFound, Forbidden for another owner, Conflict for another call or an unapproved request.
         """
         use = ApprovalUse(owner, operation, input_hash, tool_call_id)
-        return await self._transition(id, lambda found, now: apply_use(found, use, now=now))
+        return await self._transition(id, lambda found, now, **_: apply_use(found, use, now=now))
 
     async def _transition(
-        self, id: str, transition: Callable[[ApprovalRequest, float], ApprovalRequest]
+        self,
+        id: str,
+        transition: Transition,
+        *,
+        by: Identity | None = None,
     ) -> ApprovalRequest:
-        """Read, check and write in one transaction. Raises Conflict if the status changed in between."""
+        """Read, check and write in one transaction. Raises Conflict if the status changed in between.
+
+        `by` is who answers; `transition` is told whether they take part in the session of the request.
+        """
 
         def job(connection: DatabaseConnection) -> ApprovalRequest:
             now = self._clock()
             found = self._load(connection, id, now=now)
-            changed = transition(found, now)
+            is_participant = by is not None and self._may_write(connection, found, by=by)
+            changed = transition(found, now, is_participant=is_participant)
             fields = {name: getattr(changed, name) for name in ANSWER_COLUMNS}
             params = {**fields, "id": id, "before": found.status, "now": now}
             if found.status in ("denied", "expired"):
@@ -197,9 +227,23 @@ class ApprovalRepository:
             sql = self._sql.update_live if "before" in params else self._sql.update_state
             if not connection.execute(sql, params):
                 raise Conflict(f"approval {id!r} was answered or used by another request at the same time")
+            if by is not None:
+                self._events.insert(connection, approval_event("approval.answered", changed, by=by))
             return changed
 
-        return await self._database.write(job)
+        changed = await self._database.write(job)
+        self._events.on_stored()
+        return changed
+
+    def _may_write(self, connection: DatabaseConnection, approval: ApprovalRequest, *, by: Identity) -> bool:
+        """In a job: return whether somebody may send messages to the session of a request."""
+        id, sessions = approval.session_id, self._sessions
+        if id is None or not by.may("chat"):
+            return False
+        session = sessions.find(connection, id)
+        if session is None:
+            return False
+        return session.owner == by.owner or sessions.grants.allows(connection, id, caller=by, role="write")
 
     def _load(self, connection: DatabaseConnection, id: str, *, now: float) -> ApprovalRequest:
         row = connection.fetch_one(self._sql.get, {"id": id})
@@ -218,6 +262,30 @@ def has_status(status: ApprovalStatus) -> ColumnElement[bool]:
             return stored | (IS_OPEN & ~IS_LIVE)
         case "denied" | "used":
             return stored
+
+
+def approval_event(name: str, approval: ApprovalRequest, *, by: Identity | None = None) -> NewEvent:
+    """Return the event of a request, or of its answer. What it is about is read by its id."""
+    question = approval.question
+    body = {
+        "approvalId": approval.id,
+        "status": approval.status,
+        "operation": approval.operation,
+        "runId": approval.run_id,
+        "callId": approval.call_id,
+        "toolCallId": approval.tool_call_id,
+        "question": question is not None,
+        "answeredBy": approval.answered_by,
+        "expiresAt": approval.expires_at,
+    }
+    return NewEvent(
+        name=name,
+        owner=approval.owner,
+        session_id=approval.session_id,
+        data=msgspec.json.encode(body).decode(),
+        actor=None if by is None else by.owner,
+        key_id=None if by is None else by.key_id,
+    )
 
 
 def suspend_call() -> Update:

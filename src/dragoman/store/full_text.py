@@ -22,6 +22,7 @@ from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from dragoman.store.message_paths import active_path, in_path
 from dragoman.store.postgres.words import QueryWord, find_hits, split_words
 from dragoman.store.tables import messages, passages, sessions
 
@@ -97,20 +98,25 @@ RESULT_COLUMNS = (
     passages.c.message_id,
     messages.c.role,
     messages.c.created_at,
+    sessions.c.kind,
+    messages.c.position,
 )
 
 
 class FullTextSearch(ClauseElement):
     """The query for passages by words, best first. Its last column is a snippet, on Postgres the id.
 
-    Parameters: `match`, `owner`, `session_id` or None, `until`, `question`, `limit` and, on Postgres, the
-    words without a scope to rank by: `exact`, and `similar`, with longer words.
+    Parameters: `match`, `owner`, `limit`; for the active branch of one session `session_id` and the bounds of
+    `in_session`; on Postgres the words without a scope to rank by: `exact`, and `similar`, with longer words.
     """
 
     inherit_cache: bool | None = False
 
+    def __init__(self, *, of_session: bool) -> None:
+        self.of_session = of_session
 
-def compile_sqlite_search(_: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
+
+def compile_sqlite_search(search: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
     """Compile for SQLite: FTS5 ranks by bm25, with weight 0 for the scope column."""
     index = table("passage_index", column("rowid"), column("rank"))
     snippet = f"snippet(passage_index, 1, char(2), char(3), '{ELLIPSIS}', {SNIPPET_WORDS})"
@@ -121,10 +127,11 @@ def compile_sqlite_search(_: FullTextSearch, compiler: SQLCompiler, **options: A
         literal_column("passage_index").op("MATCH")(bindparam("match")),
         index.c.rank.op("MATCH")(literal_column("'bm25(0.0, 1.0)'")),
     )
-    return compiler.process(restrict_to_owner(found).order_by(index.c.rank), **options)
+    found = restrict_search(found, of_session=search.of_session).order_by(index.c.rank)
+    return compiler.process(found, **options)
 
 
-def compile_postgres_search(_: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
+def compile_postgres_search(search: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
     """Compile for Postgres: ranked by how often the words occur, for the length of the text."""
     index = table("passage_index", column("id"), column("words"))
     match, *terms = (cast(bindparam(name), TSQUERY) for name in ("match", "exact", "similar"))
@@ -133,9 +140,8 @@ def compile_postgres_search(_: FullTextSearch, compiler: SQLCompiler, **options:
         index.join(passages, passages.c.id == index.c.id)
     )
     found = found.where(index.c.words.op("@@")(match))
-    return compiler.process(
-        restrict_to_owner(found).order_by((exact + similar).desc(), passages.c.id), **options
-    )
+    found = restrict_search(found, of_session=search.of_session)
+    return compiler.process(found.order_by((exact + similar).desc(), passages.c.id), **options)
 
 
 compiles(FullTextSearch, "sqlite")(compile_sqlite_search)
@@ -181,13 +187,15 @@ compiles(UpsertPassage, "sqlite")(compile_sqlite_upsert)
 compiles(UpsertPassage, "postgresql")(compile_postgres_upsert)
 
 
-def select_by_text() -> Select[Any]:
+def select_by_text(*, of_session: bool) -> Select[Any]:
     """Return the query for a substring in the newest passages; `among` is how many it scans.
 
     `pattern` is a LIKE pattern.
     """
-    newest = restrict_to_owner(
-        select(*RESULT_COLUMNS, passages.c.text, passages.c.id).select_from(passages), limit="among"
+    newest = restrict_search(
+        select(*RESULT_COLUMNS, passages.c.text, passages.c.id).select_from(passages),
+        of_session=of_session,
+        limit="among",
     )
     scanned = newest.order_by(passages.c.id.desc()).subquery()
     columns = [scanned.c[column.name] for column in (*RESULT_COLUMNS, passages.c.text)]
@@ -195,21 +203,25 @@ def select_by_text() -> Select[Any]:
     return found.order_by(scanned.c.id.desc()).limit(bindparam("limit")).offset(literal_column("0"))
 
 
-def restrict_to_owner(query: Select[Any], *, limit: str = "limit") -> Select[Any]:
-    """Restrict a query to the owner's passages, and to the messages to be searched."""
+def restrict_search(query: Select[Any], *, of_session: bool, limit: str = "limit") -> Select[Any]:
+    """Restrict a query for passages to the owner's, or to those of the active branch of a session.
+
+    Of a session it finds the messages up to the position `until` of the segment `until_depth`, without the
+    one at the position `question`.
+    """
     of_message = (messages.c.session_id == passages.c.session_id) & (messages.c.id == passages.c.message_id)
-    return (
-        query.join(messages, of_message)
-        .join(sessions, sessions.c.id == passages.c.session_id)
-        .where(
-            sessions.c.owner == bindparam("owner"),
-            passages.c.session_id == func.coalesce(bindparam("session_id"), passages.c.session_id),
-            messages.c.position <= bindparam("until"),
-            messages.c.position != bindparam("question"),
+    found = query.join(messages, of_message).join(sessions, sessions.c.id == passages.c.session_id)
+    found = found.where(sessions.c.owner == bindparam("owner"))
+    if of_session:
+        path = active_path()
+        is_before = (path.c.depth > bindparam("until_depth")) | (messages.c.position <= bindparam("until"))
+        is_question = (path.c.depth == bindparam("question_depth")) & (
+            messages.c.position == bindparam("question")
         )
-        .limit(bindparam(limit))
-        .offset(literal_column("0"))
-    )
+        found = found.join(path, in_path(path)).where(
+            path.c.depth >= bindparam("until_depth"), is_before, ~is_question
+        )
+    return found.limit(bindparam(limit)).offset(literal_column("0"))
 
 
 def query_words(query: str) -> list[str]:
@@ -220,13 +232,12 @@ def query_words(query: str) -> list[str]:
     ][:MAX_QUERY_WORDS]
 
 
-def fts5_query(words: Sequence[str], *, owner: str, session_id: str | None, match_all: bool) -> str:
-    """Return the FTS5 query for the words.
+def fts5_query(words: Sequence[str], *, scope: str, match_all: bool) -> str:
+    """Return the FTS5 query for the words, among the passages with a term of `search_scope`.
 
     Words are quoted, so that none is read as an operator. A word matches itself and, with a lower rank,
     longer words that begin with it.
     """
-    scope = owner_token(owner) if session_id is None else session_token(session_id)
     terms = [
         _fts5_term('"' + word.replace('"', '""') + '"', exact=len(word) < MIN_PREFIX_LENGTH) for word in words
     ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Protocol
 
 import msgspec
 from sqlalchemy import bindparam, delete, update
 
-from dragoman.errors import DragomanError, StoreError
+from dragoman.errors import ConfigError, DragomanError, StoreError
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.encryption import EncryptedValue, FolderKey
+from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
 from dragoman.store.tables import definitions, mcp_servers
 
 log = logging.getLogger(__name__)
@@ -46,12 +48,25 @@ class McpServerStatements:
 
 
 class McpServerRepository:
-    """All servers added at run time. Their configurations are encrypted with the key of the data folder."""
+    """All servers added at run time. Their configurations are encrypted.
 
-    def __init__(self, database: Database, *, clock: Callable[[], float], key: FolderKey) -> None:
+    The key is that of the data folder; where hosts share a database, each with a folder of its own, it is the
+    master key if there is one.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        folder_key: FolderKey,
+        master_key: MasterKey | None = None,
+    ) -> None:
+        """`master_key` is that of hosts that share the database."""
         self._database = database
         self._clock = clock
-        self._key = key
+        self._folder_key = folder_key
+        self._master_key = master_key
 
     @cached_property
     def _sql(self) -> McpServerStatements:
@@ -83,6 +98,12 @@ class McpServerRepository:
                 found.append(msgspec.structs.replace(record, body=body))
         return found
 
+    async def read_versions(self) -> Mapping[str, str]:
+        """Return a hash of each stored configuration by name, which changes whenever it is stored again."""
+        rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, {}))
+        records = (to_struct(McpServerRecord, row) for row in rows)
+        return {each.name: hashlib.sha256(each.body.encode()).hexdigest() for each in records}
+
     async def _encrypt_stored(self, record: McpServerRecord) -> None:
         """Encrypt a configuration, unless it was replaced in the meantime."""
         params = {"of": record.name, "plain": record.body}
@@ -90,18 +111,22 @@ class McpServerRepository:
         await self._database.write(lambda connection: connection.execute(self._sql.encrypt, params))
 
     def _encrypt(self, name: str, body: str) -> str:
-        encrypted = self._key.read_or_create().encrypt(secret_name(name), body)
-        return ENCRYPTED_PREFIX + msgspec.json.encode(encrypted).decode()
+        key = self._master_key or self._folder_key.read_or_create()
+        return encrypted_body(name, body, key=key)
 
     def _decrypt(self, record: McpServerRecord) -> str:
-        text = record.body.removeprefix(ENCRYPTED_PREFIX)
-        try:
-            encrypted = msgspec.json.decode(text, type=EncryptedValue)
-        except msgspec.DecodeError:
-            raise StoreError("its stored configuration is damaged") from None
-        key = self._key.read()
-        if key.fingerprint != encrypted.key_id:
-            raise StoreError("it was encrypted with the key of another data folder; add it again")
+        encrypted = parse_encrypted(record.body)
+        master = self._master_key
+        if master is not None and master.fingerprint == encrypted.key_id:
+            return master.decrypt(secret_name(record.name), encrypted)
+        key = None
+        with suppress(ConfigError):
+            key = self._folder_key.read()
+        if key is None or key.fingerprint != encrypted.key_id:
+            raise StoreError(
+                "it was encrypted with the key of another data folder (hub.key), or another master key;"
+                " add it again: hosts with folders of their own need the same DRAGOMAN_MASTER_KEY"
+            )
         return key.decrypt(secret_name(record.name), encrypted)
 
     async def delete(self, name: str) -> bool:
@@ -109,6 +134,33 @@ class McpServerRepository:
         return await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": name}) > 0
         )
+
+
+def reencrypt_servers(
+    connection: DatabaseConnection, sql: McpServerStatements, *, old: MasterKey, new: MasterKey
+) -> None:
+    """Encrypt with a new master key, within a transaction, the configurations that the old one encrypts."""
+    for record in (to_struct(McpServerRecord, row) for row in connection.fetch_all(sql.list, {})):
+        if not record.body.startswith(ENCRYPTED_PREFIX):
+            continue
+        encrypted = parse_encrypted(record.body)
+        if encrypted.key_id == old.fingerprint:
+            plain = old.decrypt(secret_name(record.name), encrypted)
+            body = encrypted_body(record.name, plain, key=new)
+            connection.execute(sql.encrypt, {"of": record.name, "plain": record.body, "body": body})
+
+
+def encrypted_body(name: str, body: str, *, key: MasterKey) -> str:
+    encrypted = key.encrypt(secret_name(name), body)
+    return ENCRYPTED_PREFIX + msgspec.json.encode(encrypted).decode()
+
+
+def parse_encrypted(body: str) -> EncryptedValue:
+    """Parse a stored configuration. Raises StoreError."""
+    try:
+        return msgspec.json.decode(body.removeprefix(ENCRYPTED_PREFIX), type=EncryptedValue)
+    except msgspec.DecodeError:
+        raise StoreError("its stored configuration is damaged") from None
 
 
 def secret_name(server: str) -> str:

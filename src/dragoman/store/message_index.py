@@ -48,6 +48,8 @@ PARTS_PER_READ = 32
 
 RUN_IS_RUNNING: ColumnElement[bool] = runs.c.status == literal_column("'running'")
 ZERO: ColumnElement[int] = literal_column("0")
+IS_WHOLE = sessions.c.kind.is_distinct_from(literal_column("'importing'"))
+NEVER: ColumnElement[int] = literal_column("-1")  # a fork, or an imported session, has messages without runs
 
 
 def select_stale_sessions() -> Select[Any]:
@@ -56,7 +58,9 @@ def select_stale_sessions() -> Select[Any]:
     marked = sessions.outerjoin(indexed_sessions, indexed_sessions.c.session_id == sessions.c.id)
     found = select(sessions.c.id).select_from(marked)
     found = found.where(
-        sessions.c.owner == bindparam("owner"), begun != func.coalesce(indexed_sessions.c.runs, ZERO)
+        sessions.c.owner == bindparam("owner"),
+        begun != func.coalesce(indexed_sessions.c.runs, NEVER),
+        IS_WHOLE,
     )
     return found.order_by(sessions.c.updated_at.desc(), sessions.c.id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from sqlalchemy import bindparam, func, literal_column, select
 from dragoman.errors import NotFound
 from dragoman.messages import DataPart, Message, Part, decode_part
 from dragoman.operations.message_search import (
+    IndexingProgress,
     MatchKind,
     MessageSearchResult,
     MessageText,
@@ -37,9 +38,17 @@ from dragoman.store.full_text import (
     session_token,
 )
 from dragoman.store.message_index import MessageIndex
+from dragoman.store.message_paths import (
+    MAX_POSITION,
+    MessagePaths,
+    MessagePathStatements,
+    active_path,
+    contains,
+    in_path,
+)
 from dragoman.store.part_tails import PartKey, PartTailStatements, read_tails, with_tail
 from dragoman.store.postgres.words import QueryWord, scoped_query, text_query
-from dragoman.store.tables import messages, parts, passages, sessions
+from dragoman.store.tables import branches, messages, parts, passages, sessions
 
 CONTEXT_PART = "data-context"
 INDEXING_SECONDS = 5.0  # for which a search indexes new messages first
@@ -48,16 +57,21 @@ ROWS_PER_MESSAGE = 5  # rows that are read for each message wanted: a message ma
 MAX_SCANNED_PASSAGES = 20_000  # of a search for a text without words
 MAX_QUERY_LENGTH = 1_000
 WORD_MATCHES: tuple[MatchKind, ...] = ("all", "some")
-MAX_POSITION = 2**31 - 1  # greater than the position of any message
+MAX_FORKS = 20  # forks of a deleted session that are looked at for one message
 MAX_PIECE_LENGTH = 160  # characters of a hit, and of the text on each side of it
 HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_END}]*){HIT_END}")
 WHITESPACE = re.compile(r"\s+")
 
 
 class SearchBounds(NamedTuple):
-    """The last position that is searched, and the position of the question being answered, which is not."""
+    """The last position that is searched, and the position of the question being answered, which is not.
 
+    The depths are those of their segments in the path: 0 for the last one.
+    """
+
+    until_depth: int = -1
     until: int = MAX_POSITION
+    question_depth: int = -1
     question: int = -1
 
 
@@ -65,33 +79,51 @@ class HistoryStatements:
     """The SQL of `MessageSearchRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
-        here = messages.c.session_id == bindparam("session_id")
+        path = active_path()
+        mine = path.join(messages, in_path(path))
         joined = (parts.c.session_id == messages.c.session_id) & (parts.c.message_id == messages.c.id)
-        cuts = select(parts.c.body).select_from(messages.join(parts, joined))
+        newest = path.c.depth, messages.c.position.desc()
+        cuts = select(parts.c.body).select_from(mine.join(parts, joined))
         cuts = cuts.where(
-            here,
             messages.c.role == literal_column("'assistant'"),
             parts.c.body.like(literal_column(f"""'{{"type":"{CONTEXT_PART}"%'""")),
         )
-        last_question = select(func.max(messages.c.position)).where(
-            here, messages.c.role == literal_column("'user'")
-        )
-        this = here, messages.c.id == bindparam("id")
-        mine = sessions.c.id == messages.c.session_id, sessions.c.owner == bindparam("owner")
+        place = select(path.c.depth, messages.c.position).select_from(mine)
+        last_question = place.where(messages.c.role == literal_column("'user'")).order_by(*newest)
+        last_question = last_question.limit(literal_column("1")).offset(literal_column("0"))
+        this = messages.c.session_id == bindparam("session_id"), messages.c.id == bindparam("id")
+        of_owner = sessions.c.id == messages.c.session_id, sessions.c.owner == bindparam("owner")
         bodies = select(parts.c.position, parts.c.body).where(
             parts.c.session_id == bindparam("session_id"), parts.c.message_id == bindparam("id")
         )
-        self.list_truncations = compiler.compile(
-            cuts.order_by(messages.c.position.desc(), parts.c.position.desc())
+        forks = (
+            select(sessions.c.id, sessions.c.title)
+            .select_from(branches.join(sessions, sessions.c.id == branches.c.session_id))
+            .where(
+                branches.c.parent_session_id == bindparam("id"),
+                branches.c.parent_position >= bindparam("position"),
+                sessions.c.kind.is_(None),
+            )
         )
+        self.list_truncations = compiler.compile(cuts.order_by(*newest, parts.c.position.desc()))
         self.last_question = compiler.compile(last_question)
-        self.message_position = compiler.compile(select(messages.c.position).where(*this))
-        self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *mine))
+        self.message_position = compiler.compile(
+            place.where(func.coalesce(messages.c.client_id, messages.c.id) == bindparam("id"))
+        )
+        self.head = compiler.compile(select(messages.c.role, messages.c.created_at).where(*this, *of_owner))
         self.bodies = compiler.compile(bodies.order_by(parts.c.position))
         self.has_vectors = compiler.name == "postgresql"
-        self.search_words = compiler.compile(FullTextSearch())
+        self.search_words = {
+            of_session: compiler.compile(FullTextSearch(of_session=of_session))
+            for of_session in (False, True)
+        }
+        self.search_text = {
+            of_session: compiler.compile(select_by_text(of_session=of_session))
+            for of_session in (False, True)
+        }
         self.passage_text = compiler.compile(select(passages.c.text).where(passages.c.id == bindparam("id")))
-        self.search_text = compiler.compile(select_by_text())
+        self.title = compiler.compile(select(sessions.c.title).where(sessions.c.id == bindparam("id")))
+        self.list_forks = compiler.compile(forks.order_by(sessions.c.updated_at.desc(), sessions.c.id))
 
 
 class MessageSearchRepository:
@@ -106,6 +138,10 @@ class MessageSearchRepository:
     @cached_property
     def _sql(self) -> HistoryStatements:
         return self._database.statements(HistoryStatements)
+
+    @cached_property
+    def _paths_sql(self) -> MessagePathStatements:
+        return self._database.statements(MessagePathStatements)
 
     @cached_property
     def _tails_sql(self) -> PartTailStatements:
@@ -130,26 +166,46 @@ class MessageSearchRepository:
         model's context or, if none was, those before the question being answered.
         """
         seconds = self.model_indexing_seconds if truncated_only else self.indexing_seconds
-        indexing = await self._index.catch_up(owner, session_id=session_id, seconds=seconds)
+        indexing = await self._catch_up(owner, session_id=session_id, seconds=seconds)
         query = query[:MAX_QUERY_LENGTH]
-        scope = {"owner": owner, "session_id": session_id, "limit": limit * ROWS_PER_MESSAGE}
+        params: dict[str, Any] = {"owner": owner, "limit": limit * ROWS_PER_MESSAGE}
 
         def look(connection: DatabaseConnection) -> MessageSearchResult:
-            bounds = (
-                self._search_bounds(connection, session_id)
-                if truncated_only and session_id
-                else SearchBounds()
-            )
-            params = {**scope, **bounds._asdict()}
-            return self._search(connection, query, params=params, limit=limit)
+            if session_id is None:
+                return self._search(connection, query, params=params, scope=owner_token(owner))
+            bounds = self._search_bounds(connection, session_id) if truncated_only else SearchBounds()
+            here = {**params, "session_id": session_id, **bounds._asdict()}
+            path = MessagePaths(connection, self._paths_sql).read(session_id)
+            is_shared = any(segment.session_id != session_id for segment in path)
+            scope = owner_token(owner) if is_shared else session_token(session_id)
+            return self._search(connection, query, params=here, scope=scope)
 
         return replace(await self._database.read(look), indexing=indexing)
 
+    async def _catch_up(
+        self, owner: str, *, session_id: str | None, seconds: float
+    ) -> IndexingProgress | None:
+        """Index what is new in the owner's sessions, or in one and those that it shares messages with."""
+        if session_id is None:
+            return await self._index.catch_up(owner, session_id=None, seconds=seconds)
+        path = await self._database.read(
+            lambda connection: MessagePaths(connection, self._paths_sql).read(session_id)
+        )
+        for id in dict.fromkeys(segment.session_id for segment in reversed(path)):
+            progress = await self._index.catch_up(owner, session_id=id, seconds=seconds)
+            if progress is not None:
+                return progress
+        return None
+
     async def read(self, session_id: str, message_id: str, *, owner: str) -> MessageText:
         """Return a message of one of the owner's sessions as text. Raises NotFound, also for another's."""
-        this = {"session_id": session_id, "id": message_id, "owner": owner}
 
         def query(connection: DatabaseConnection) -> tuple[Row | None, Sequence[Row], Mapping[PartKey, str]]:
+            path = MessagePaths(connection, self._paths_sql).read(session_id)
+            place = MessagePaths(connection, self._paths_sql).find(path, message_id)
+            if place is None:
+                return None, (), {}
+            this = {"session_id": place.session_id, "id": place.id, "owner": owner}
             head, bodies = (
                 connection.fetch_one(self._sql.head, this),
                 connection.fetch_all(self._sql.bodies, this),
@@ -160,66 +216,98 @@ class MessageSearchRepository:
         if head is None:
             raise NotFound(f"there is no message {message_id!r} in this session")
         role, created_at = head
-        parts = tuple(
-            with_tail(decode_part(body), tails.get((message_id, position))) for position, body in bodies
-        )
+        tails_at = {position: tail for (_, position), tail in tails.items()}
+        parts = tuple(with_tail(decode_part(body), tails_at.get(position)) for position, body in bodies)
         return MessageText(role, created_at, message_text(Message(message_id, role, parts)))
 
     def _search(
-        self, connection: DatabaseConnection, query: str, *, params: dict[str, Any], limit: int
+        self, connection: DatabaseConnection, query: str, *, params: dict[str, Any], scope: str
     ) -> MessageSearchResult:
         words = query_words(query)
         match_kinds: Sequence[MatchKind] = WORD_MATCHES[: len(words)]
         for matched in match_kinds:
-            if passages := self._search_words(connection, words, params=params, match_all=matched == "all"):
-                return MessageSearchResult(matched, passages)
+            match_all = matched == "all"
+            if found := self._search_words(
+                connection, words, params=params, scope=scope, match_all=match_all
+            ):
+                return MessageSearchResult(matched, found)
         pattern = like_pattern(query)
         if pattern == "%%":
             return MessageSearchResult("text")
-        rows = connection.fetch_all(
-            self._sql.search_text, {**params, "pattern": pattern, "among": MAX_SCANNED_PASSAGES}
-        )
+        sql = self._sql.search_text["session_id" in params]
+        rows = connection.fetch_all(sql, {**params, "pattern": pattern, "among": MAX_SCANNED_PASSAGES})
+        marked = [(*row[:-1], mark_match(row[-1], query.strip())) for row in rows]
         return MessageSearchResult(
-            "text", first_passages([(*row[:-1], mark_match(row[-1], query.strip())) for row in rows], limit)
+            "text", first_passages(self._shown(connection, marked, params=params), params)
         )
 
     def _search_words(
-        self, connection: DatabaseConnection, words: Sequence[str], *, params: dict[str, Any], match_all: bool
+        self,
+        connection: DatabaseConnection,
+        words: Sequence[str],
+        *,
+        params: dict[str, Any],
+        scope: str,
+        match_all: bool,
     ) -> tuple[Passage, ...]:
         """Return the passages with all of these words, or some of them, best first."""
-        limit = params["limit"] // ROWS_PER_MESSAGE
-        owner, session_id = params["owner"], params["session_id"]
+        sql = self._sql.search_words["session_id" in params]
         if not self._sql.has_vectors:
-            match = fts5_query(words, owner=owner, session_id=session_id, match_all=match_all)
-            rows = connection.fetch_all(self._sql.search_words, {**params, "match": match})
-            return first_passages(rows, limit)
+            match = fts5_query(words, scope=scope, match_all=match_all)
+            rows = connection.fetch_all(sql, {**params, "match": match})
+            return first_passages(self._shown(connection, rows, params=params), params)
         terms = query_terms(words)
         if not terms:
             return ()
-        scope = owner_token(owner) if session_id is None else session_token(session_id)
         match = scoped_query(text_query(terms, match_all=match_all), scope=scope)
         exact = text_query([QueryWord(term.words, is_prefix=False) for term in terms], match_all=False)
         ranking = {"exact": exact, "similar": text_query(terms, match_all=False)}
-        rows = connection.fetch_all(self._sql.search_words, {**params, "match": match, **ranking})
+        rows = connection.fetch_all(sql, {**params, "match": match, **ranking})
 
         def marked_text(id: int) -> str:
             text = connection.fetch_one(self._sql.passage_text, {"id": id})
             return mark_words(text[0] if text else "", terms)
 
-        return first_passages(rows, limit, snippet_of=marked_text)
+        return first_passages(self._shown(connection, rows, params=params), params, snippet_of=marked_text)
+
+    def _shown(
+        self, connection: DatabaseConnection, rows: Sequence[Row], *, params: Mapping[str, Any]
+    ) -> Iterator[Row]:
+        """Yield rows with the session that has the message for clients: the one searched, or a fork."""
+        searched = params.get("session_id")
+        title = None
+        if searched is not None and rows:
+            found = connection.fetch_one(self._sql.title, {"id": searched})
+            title = found[0] if found else None
+        for row in rows:
+            session: Row | None = row[:2]
+            if searched is not None:
+                session = searched, title
+            elif row[5] is not None:
+                session = self._find_fork(connection, row[0], position=row[6])
+            if session is not None:
+                yield (*session, *row[2:5], row[-1])
+
+    def _find_fork(self, connection: DatabaseConnection, id: str, *, position: int) -> Row | None:
+        """Return the id and the title of a session whose active branch has a message of a deleted one."""
+        forks = connection.fetch_all(self._sql.list_forks, {"id": id, "position": position})
+        for fork in forks[:MAX_FORKS]:
+            if contains(MessagePaths(connection, self._paths_sql).read(fork[0]), id, position=position):
+                return fork
+        return None
 
     def _search_bounds(self, connection: DatabaseConnection, session_id: str) -> SearchBounds:
         """Return the bounds of `truncated_only`, from the last truncation that still exists."""
         this = {"session_id": session_id}
         row = connection.fetch_one(self._sql.last_question, this)
-        question = row[0] if row is not None and row[0] is not None else MAX_POSITION
+        depth, question = row or (-1, MAX_POSITION)
         for (body,) in connection.fetch_all(self._sql.list_truncations, this):
-            position = connection.fetch_one(
+            place = connection.fetch_one(
                 self._sql.message_position, {**this, "id": truncation_end(decode_part(body))}
             )
-            if position is not None:
-                return SearchBounds(until=position[0], question=question)
-        return SearchBounds(until=question - 1)
+            if place is not None:
+                return SearchBounds(place[0], place[1], depth, question)
+        return SearchBounds(until_depth=depth, until=question - 1)
 
 
 def truncation_end(part: Part) -> str:
@@ -229,13 +317,14 @@ def truncation_end(part: Part) -> str:
 
 
 def first_passages(
-    rows: Sequence[Row], limit: int, *, snippet_of: Callable[[Any], str] = str
+    rows: Iterable[Row], params: Mapping[str, Any], *, snippet_of: Callable[[Any], str] = str
 ) -> tuple[Passage, ...]:
-    """Return the first passage of each message, in the order of the rows.
+    """Return the first passage of each message, in the order of the rows, as many as the search wants.
 
     `snippet_of` returns the marked snippet for the last column of a row.
     """
     best: dict[tuple[str, str], Row] = {}
+    limit = params["limit"] // ROWS_PER_MESSAGE
     for row in rows:
         best.setdefault((row[0], row[2]), row)
     return tuple(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy.sql.selectable import CTE
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import Message, Part, decode_part, encode_part
@@ -15,9 +17,20 @@ from dragoman.offload import offload
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
+from dragoman.store.message_paths import (
+    MessagePath,
+    MessagePaths,
+    MessagePathStatements,
+    active_path,
+    contains,
+    in_path,
+    path_before,
+    shared_path,
+)
 from dragoman.store.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
-from dragoman.store.tables import messages, parts
+from dragoman.store.tables import branches, messages, part_tails, parts
 
+PAGE = 32  # messages that are read at once for an export
 ROW_SIZE = 100  # bytes that reading a row takes as much time as
 
 
@@ -27,7 +40,6 @@ class MessageStatements:
     def __init__(self, compiler: Compiler) -> None:
         here = messages.c.session_id == bindparam("session_id")
         this = here, messages.c.id == bindparam("id")
-        from_here = here, messages.c.position >= bindparam("position")
         parts_here = parts.c.session_id == bindparam("session_id")
         parts_of = parts_here, parts.c.message_id == bindparam("id")
         of_user, of_assistant = (
@@ -35,24 +47,57 @@ class MessageStatements:
             for name in ("user", "assistant")
         )
         last = select(func.max(messages.c.position)).where(here).scalar_subquery()
-        heads = select(messages.c.id, messages.c.role, messages.c.metadata).order_by(messages.c.position)
-        bodies = select(parts.c.message_id, parts.c.position, parts.c.body)
+        branch = select(func.max(branches.c.start)).where(branches.c.session_id == bindparam("session_id"))
+        head = select(
+            messages.c.id, messages.c.role, messages.c.metadata, messages.c.session_id, messages.c.client_id
+        )
+        bodies = select(parts.c.message_id, parts.c.position, parts.c.body, parts.c.session_id)
         bodies = bodies.order_by(parts.c.message_id, parts.c.position)
         part = compiler.insert(parts)
         part = part.on_conflict_do_update(index_elements=parts.primary_key, set_={"body": part.excluded.body})
         described = update(messages).where(*this).values(metadata=bindparam("metadata"))
-        self.heads = compiler.compile(heads.where(here))
-        self.head = compiler.compile(heads.where(*this))
+        self.active = PathQueries(active_path(), compiler)
+        self.shared = PathQueries(shared_path(), compiler)
+        self.head = compiler.compile(head.where(*this))
         self.bodies = compiler.compile(bodies.where(parts_here))
         self.message_bodies = compiler.compile(bodies.where(*parts_of))
-        self.position = compiler.compile(select(messages.c.position).where(*this))
-        self.positions = compiler.compile(select(of_user, of_assistant, last))
+        self.positions = compiler.compile(select(of_user, of_assistant, last, branch.scalar_subquery()))
         self.insert_head = compiler.compile(insert(messages))
         self.update_metadata = compiler.compile(described)
-        self.delete_from = compiler.compile(delete(messages).where(*from_here))
         self.upsert_part = compiler.compile(part)
         self.delete_parts_from = compiler.compile(
             delete(parts).where(*parts_of, parts.c.position >= bindparam("count"))
+        )
+
+
+class PathQueries:
+    """The SQL that reads the messages of a path: their rows, parts and tails, joined with it."""
+
+    def __init__(self, path: CTE, compiler: Compiler) -> None:
+        here = in_path(path)
+        order = path.c.depth.desc(), messages.c.position
+        parts_here = (parts.c.session_id == messages.c.session_id) & (parts.c.message_id == messages.c.id)
+        tails_here = (part_tails.c.session_id == messages.c.session_id) & (
+            part_tails.c.message_id == messages.c.id
+        )
+        heads = select(
+            messages.c.id,
+            messages.c.role,
+            messages.c.metadata,
+            messages.c.session_id,
+            messages.c.client_id,
+            path.c.depth + path.c.start,
+            messages.c.position,
+            messages.c.created_at,
+        ).select_from(path.join(messages, here))
+        bodies = select(parts.c.message_id, parts.c.position, parts.c.body, parts.c.session_id)
+        bodies = bodies.select_from(path.join(messages, here).join(parts, parts_here))
+        tails = select(part_tails.c.message_id, part_tails.c.position, part_tails.c.text)
+        tails = tails.select_from(path.join(messages, here).join(part_tails, tails_here))
+        self.heads = compiler.compile(heads.order_by(*order))
+        self.bodies = compiler.compile(bodies.order_by(*order, parts.c.position))
+        self.tails = compiler.compile(
+            tails.order_by(part_tails.c.message_id, part_tails.c.position, part_tails.c.start)
         )
 
 
@@ -82,19 +127,59 @@ class MessageRepository:
         return self._database.statements(MessageStatements)
 
     @cached_property
+    def _paths_sql(self) -> MessagePathStatements:
+        return self._database.statements(MessagePathStatements)
+
+    @cached_property
     def _tails_sql(self) -> PartTailStatements:
         return self._database.statements(PartTailStatements)
 
     async def list(self, session_id: str) -> Sequence[Message]:
-        """Return the session's messages in order; none when the session does not exist."""
-        queries = MessageQueries(self._sql.heads, self._sql.bodies, self._tails_sql.of_session)
-        return await self._read({"session_id": session_id}, queries)
+        """Return the messages of the session's active branch in order; none when it does not exist."""
+        params = {"session_id": session_id}
+
+        def query(connection: DatabaseConnection) -> MessageRows:
+            heads = connection.fetch_all(self._sql.active.heads, params)
+            is_whole = all(head[3] == session_id and not head[5] for head in heads)
+            bodies, tails = (
+                (self._sql.bodies, self._tails_sql.of_session)
+                if is_whole
+                else (self._sql.active.bodies, self._sql.active.tails)
+            )
+            return heads, connection.fetch_all(bodies, params), read_tails(connection, tails, params=params)
+
+        return await self._read(query)
 
     async def get(self, session_id: str, id: str) -> Message | None:
         """Return the message, or None."""
-        queries = MessageQueries(self._sql.head, self._sql.message_bodies, self._tails_sql.of_message)
-        found = await self._read({"session_id": session_id, "id": id}, queries)
+        params = {"session_id": session_id, "id": id}
+
+        def query(connection: DatabaseConnection) -> MessageRows:
+            heads, bodies = (
+                connection.fetch_all(sql, params) for sql in (self._sql.head, self._sql.message_bodies)
+            )
+            return heads, bodies, read_tails(connection, self._tails_sql.of_message, params=params)
+
+        found = await self._read(query)
         return found[0] if found else None
+
+    async def pages(
+        self, *, session_id: str | None = None, share_id: str | None = None
+    ) -> AsyncIterator[Sequence[Message]]:
+        """Yield the messages of a session's active branch, or those of a shared link, some at a time."""
+        queries = self._sql.active if share_id is None else self._sql.shared
+        params = {"session_id": session_id} if share_id is None else {"share_id": share_id}
+        heads = await self._database.read(lambda connection: connection.fetch_all(queries.heads, params))
+        for at in range(0, len(heads), PAGE):
+            found = await asyncio.gather(*(self.get(head[3], head[0]) for head in heads[at : at + PAGE]))
+            yield [message for message in found if message is not None]
+
+    async def import_messages(self, session_id: str, messages: Sequence[Message], *, start: int) -> None:
+        """Insert messages from a position on into a session that is being imported."""
+        by_id = {message.id: message for message in messages}
+        await self._database.submit(
+            lambda connection: self.insert(connection, session_id, inserted=by_id, start=start), is_long=True
+        )
 
     def write_parts_job(
         self,
@@ -155,60 +240,90 @@ class MessageRepository:
             metadata=None if message.metadata is None else msgspec.json.encode(message.metadata),
         )
 
-    def delete_from(self, connection: DatabaseConnection, session_id: str, *, start: int | str) -> None:
-        """In a job: delete the message at a position or with an id, and all after it. Raises NotFound."""
-        found: int | None = start if isinstance(start, int) else None
-        if isinstance(start, str):
-            row = connection.fetch_one(self._sql.position, {"session_id": session_id, "id": start})
-            found = row[0] if row else None
-        if found is None:
-            raise NotFound(f"there is no message {start!r} in session {client_session_id(session_id)!r}")
-        connection.execute(self._sql.delete_from, {"session_id": session_id, "position": found})
-
     def append_turn(
-        self, connection: DatabaseConnection, session_id: str, *, user: Message | None, assistant: Message
+        self,
+        connection: DatabaseConnection,
+        session_id: str,
+        *,
+        user: Message | None,
+        assistant: Message,
+        drop_from: int | str | None = None,
     ) -> None:
         """In a job: append a user's message, if any, and the assistant's with their parts.
 
-        If the assistant's is already the last one, its parts are replaced when it has any. The session is
-        locked. Raises Conflict when an id is taken.
+        If the assistant's is already the last one, its parts are replaced when it has any. With `drop_from`,
+        the position or id of a message, that one and all after it stay behind in an earlier branch. The
+        session is locked. Raises NotFound (`drop_from`), Conflict when an id is taken.
         """
         ids = {"user": None if user is None else user.id, "assistant": assistant.id}
         row = connection.fetch_one(self._sql.positions, {"session_id": session_id, **ids})
-        user_position, position, last = row or (None, None, None)
-        end = 0 if last is None else last + 1
-        inserted = [] if user is None else [user]
+        user_position, position, last, branch = row or (None, None, None, None)
+        end = tip = -1 if last is None else last
+        user_id = None if user is None else user.id
+        if drop_from is not None or branch is not None:
+            paths = MessagePaths(connection, self._paths_sql)
+            path = paths.read(session_id)
+            if drop_from is not None:
+                path = self._begin_branch(connection, session_id, path=path, start=drop_from)
+            tip = path_end(path, session_id, last=end)
+            is_here = user_position is None or contains(path, session_id, position=user_position)
+            if user is not None and not is_here:
+                user_id, user_position = paths.version_id(session_id, user.id), None
         if user is not None and user_position is not None:
             raise Conflict(f"session {client_session_id(session_id)!r} already has a message {user.id!r}")
+        inserted = {} if user is None or user_id is None else {user_id: user}
         if position is None:
-            inserted.append(assistant)
-        elif position == end - 1 and user is None:
+            inserted[assistant.id] = assistant
+        elif position == tip and user is None:
             self._replace(connection, session_id, message=assistant)
         else:
             raise Conflict(
                 f"message {assistant.id!r} is not the last of session {client_session_id(session_id)!r}"
             )
-        self._insert(connection, session_id, inserted=inserted, start=end)
+        self.insert(connection, session_id, inserted=inserted, start=end + 1)
 
-    def _insert(
-        self, connection: DatabaseConnection, session_id: str, *, inserted: Sequence[Message], start: int
+    def _begin_branch(
+        self, connection: DatabaseConnection, session_id: str, *, path: MessagePath, start: int | str
+    ) -> MessagePath:
+        """Begin a branch before the message with this position or id; return the path that is left."""
+        id = start
+        if isinstance(start, int):
+            row = connection.fetch_one(
+                self._paths_sql.at_position, {"session_id": session_id, "position": start}
+            )
+            id = "" if row is None else row[1]
+        place = MessagePaths(connection, self._paths_sql).find(path, str(id))
+        if place is None:
+            raise NotFound(f"there is no message {start!r} in session {client_session_id(session_id)!r}")
+        before = path_before(path, place)
+        MessagePaths(connection, self._paths_sql).put_branch(session_id, parent=before)
+        return before
+
+    def insert(
+        self,
+        connection: DatabaseConnection,
+        session_id: str,
+        *,
+        inserted: Mapping[str, Message],
+        start: int,
     ) -> None:
-        """Insert messages from a position on."""
+        """In a job: insert messages from a position on, by the ids of their rows."""
         heads = [
             {
                 "session_id": session_id,
-                "id": message.id,
+                "id": id,
                 "position": position,
                 "role": message.role,
                 "metadata": encode_json(message.metadata),
                 "created_at": self._clock(),
+                "client_id": None if id == message.id else message.id,
             }
-            for position, message in enumerate(inserted, start)
+            for position, (id, message) in enumerate(inserted.items(), start)
         ]
         connection.execute_many(self._sql.insert_head, heads)
-        for message in inserted:
+        for id, message in inserted.items():
             changes = PartChanges(changed=encode_parts(message.parts), tailed=())
-            self.write_changes_job(session_id, message.id, changes=changes)(connection)
+            self.write_changes_job(session_id, id, changes=changes)(connection)
 
     def _replace(self, connection: DatabaseConnection, session_id: str, *, message: Message) -> None:
         """Replace the stored parts and metadata by those that the message has."""
@@ -220,32 +335,35 @@ class MessageRepository:
                 self._sql.update_metadata, this | {"metadata": encode_json(message.metadata)}
             )
 
-    async def _read(self, params: dict[str, Any], queries: MessageQueries) -> Sequence[Message]:
-        def query(
-            connection: DatabaseConnection,
-        ) -> tuple[Sequence[Row], Sequence[Row], Mapping[PartKey, str]]:
-            heads, bodies = (connection.fetch_all(sql, params) for sql in queries[:2])
-            return heads, bodies, read_tails(connection, queries.tails, params=params)
-
+    async def _read(self, query: DatabaseJob[MessageRows]) -> Sequence[Message]:
         head_rows, body_rows, tails = await self._database.read(query)
 
         def build() -> Sequence[Message]:
-            parts: dict[str, list[Part]] = {}
-            for message_id, position, body in body_rows:
+            parts: dict[tuple[str, str], list[Part]] = {}
+            for message_id, position, body, session_id in body_rows:
                 part = with_tail(decode_part(body), tails.get((message_id, position)))
-                parts.setdefault(message_id, []).append(part)
-            return [to_message(head, parts.get(head[0], ())) for head in head_rows]
+                parts.setdefault((session_id, message_id), []).append(part)
+            return [to_message(head, parts.get((head[3], head[0]), ())) for head in head_rows]
 
         size = sum(len(row[2]) + ROW_SIZE for row in body_rows) + sum(map(len, tails.values()))
         return await offload(size, build)
 
 
-class MessageQueries(NamedTuple):
-    """The SQL that reads messages: their rows, their parts, and the tails of these."""
+MessageRows: TypeAlias = tuple[Sequence[Row], Sequence[Row], Mapping[PartKey, str]]
+"""The rows of messages, of their parts, and the tails of these."""
 
-    heads: str
-    bodies: str
-    tails: str
+
+def path_end(path: MessagePath, session_id: str, *, last: int) -> int:
+    """Return the position of the last message of a path, if it is the session's; else -1.
+
+    `last` is the position of the message that was added last.
+    """
+    if not path:
+        return -1
+    end = path[-1]
+    if end.start > last and len(path) > 1 and end.session_id == session_id:  # a branch without messages yet
+        end = path[-2]
+    return min(end.until, last) if end.session_id == session_id and end.start <= last else -1
 
 
 def encode_parts(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
@@ -254,5 +372,5 @@ def encode_parts(parts: Sequence[Part]) -> list[tuple[int, bytes]]:
 
 
 def to_message(head: Row, parts: Sequence[Part]) -> Message:
-    message_id, role, metadata = head
-    return Message(id=message_id, role=role, parts=tuple(parts), metadata=decode_json(metadata))
+    message_id, role, metadata, _, client_id, *_ = head
+    return Message(id=client_id or message_id, role=role, parts=tuple(parts), metadata=decode_json(metadata))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
@@ -21,15 +21,20 @@ from sqlalchemy import (
     exists,
     func,
     literal_column,
+    null,
     or_,
     select,
+    true,
     tuple_,
     update,
 )
 
+from dragoman.store.ancestors import AncestorStatements, SharedMessages
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables import approvals, artifacts, calls, messages, runs, sessions, usage
+from dragoman.store.hub_events import HubEventRepository
+from dragoman.store.response_tables import responses
+from dragoman.store.tables import approvals, artifacts, calls, hub_events, messages, runs, sessions, usage
 
 RetentionPeriods: TypeAlias = Mapping[str, float | None]
 """How long the rows of a table are kept, in seconds; None for ever."""
@@ -39,6 +44,10 @@ MAX_BATCH_SECONDS = 0.004  # of one transaction, so that other writers do not wa
 PAUSE_SECONDS = 0.005  # between two transactions
 ROWS_PER_DELETE = 20  # rows of a session that are looked up at once
 PURGE_LOCK = "retention"
+EVENTS = "events"
+LAST_EVENT: ColumnElement[int] = literal_column(
+    "(SELECT max(id) FROM hub_events)"
+)  # its id is not given again
 DELETED_OWNER = ""  # the owner of a session that is being deleted: nobody's
 
 
@@ -68,6 +77,9 @@ def retention_rules() -> Mapping[str, RetentionRule]:
     ended_before = func.coalesce(calls.c.ended_at, calls.c.started_at) < CUTOFF
     waiting_call = exists().where(calls.c.id == approvals.c.call_id, open_call)
     session = exists().where(sessions.c.id == artifacts.c.session_id, sessions.c.updated_at >= CUTOFF)
+    later = responses.alias("later")  # a chain of responses is deleted as a whole
+    has_successor = exists().where(later.c.root_id == responses.c.root_id, later.c.created_at >= CUTOFF)
+    in_progress = status_in(responses, "queued", "in_progress") & (responses.c.updated_at >= CUTOFF)
     of_run = exists().where(runs.c.id == usage.c.run_id, IS_ACTIVE)
     return {
         "calls": RetentionRule(
@@ -85,8 +97,14 @@ def retention_rules() -> Mapping[str, RetentionRule]:
         "artifacts": RetentionRule(
             artifacts, artifacts.c.created_at, ~session & ~is_busy(artifacts.c.session_id)
         ),
-        "sessions": RetentionRule(sessions, sessions.c.updated_at, ~is_busy(sessions.c.id)),
+        "responses": RetentionRule(responses, responses.c.created_at, ~has_successor & ~in_progress),
+        "sessions": RetentionRule(
+            sessions,
+            sessions.c.updated_at,
+            ~is_busy(sessions.c.id) & sessions.c.kind.is_distinct_from(ANCESTOR),
+        ),
         "usage": RetentionRule(usage, usage.c.started_at, ~of_run),
+        EVENTS: RetentionRule(hub_events, hub_events.c.created_at, true()),
     }
 
 
@@ -108,7 +126,16 @@ def is_busy(session_id: Column[Any]) -> ColumnElement[bool]:
     return active | waiting
 
 
-RELATED = (messages, runs, calls, approvals, artifacts)  # of a session; the rest goes with its messages
+ANCESTOR: ColumnElement[str] = literal_column("'ancestor'")
+IMPORT_SECONDS = 86_400.0  # after which an import that has not ended is deleted
+RELATED = (
+    messages,
+    runs,
+    calls,
+    approvals,
+    artifacts,
+    hub_events,
+)  # of a session; the rest goes with its messages
 
 
 class RuleSQL:
@@ -140,6 +167,13 @@ class RetentionStatements:
         limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
         zero: ColumnElement[int] = literal_column("0")
         self.hide = compiler.compile(hidden.values(owner=literal_column(f"'{DELETED_OWNER}'")))
+        nobody: ColumnElement[str] = literal_column(f"'{DELETED_OWNER}'")
+        is_importing = sessions.c.kind == literal_column("'importing'")
+        is_stale = is_importing, sessions.c.updated_at < CUTOFF
+        self.find_import = compiler.compile(select(sessions.c.id).where(*is_stale))
+        self.hide_imports = compiler.compile(
+            update(sessions).where(*is_stale).values(owner=nobody, kind=null())
+        )
         self.list_hidden = compiler.compile(select(sessions.c.id).where(nobodys))
         self.delete_session = compiler.compile(delete(sessions).where(this, nobodys))
         self.related = [
@@ -147,6 +181,7 @@ class RetentionStatements:
                 compiler.compile(
                     select(table.c.id)
                     .where(table.c.session_id == bindparam("session_id"))
+                    .where(*([table.c.id < LAST_EVENT] if table is hub_events else []))
                     .limit(limit)
                     .offset(zero)
                 ),
@@ -163,13 +198,18 @@ class RetentionStatements:
 class Retention:
     """Counts and deletes expired rows."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float], events: HubEventRepository) -> None:
         self._database = database
         self._clock = clock
+        self._events = events
 
     @cached_property
     def _sql(self) -> RetentionStatements:
         return self._database.statements(RetentionStatements)
+
+    @cached_property
+    def _ancestors_sql(self) -> AncestorStatements:
+        return self._database.statements(AncestorStatements)
 
     async def count(self, periods: RetentionPeriods) -> Mapping[str, int]:
         """Return how many rows of each table would be deleted, without what is deleted with its session."""
@@ -192,9 +232,13 @@ class Retention:
         async with self._database.try_lock(PURGE_LOCK) as is_alone:
             if not is_alone:
                 return counts
+            await self._hide_imports()
             await self._delete_hidden_sessions()  # that an earlier process did not finish
             for name, params in self._expired(periods):
-                counts[name] = await self._purge_table(name, params)
+                if name == EVENTS:  # their ids are in the order of time
+                    counts[name] = await self._events.purge(cutoff=params["cutoff"])
+                else:
+                    counts[name] = await self._purge_table(name, params)
         return counts
 
     def _expired(self, periods: RetentionPeriods) -> Iterator[tuple[str, Mapping[str, float]]]:
@@ -237,15 +281,28 @@ class Retention:
                 await self._delete_hidden_sessions()
         return deleted
 
+    async def _hide_imports(self) -> None:
+        """Hide sessions whose import has not ended: their process has."""
+        stale = {"cutoff": self._clock() - IMPORT_SECONDS}
+        if await self._database.read(lambda connection: connection.fetch_one(self._sql.find_import, stale)):
+            await self._submit(lambda connection: connection.execute(self._sql.hide_imports, stale))
+
     async def _delete_hidden_sessions(self) -> None:
         """Delete the sessions that belong to nobody, with all that is theirs, in small transactions.
 
-        Usage records stay.
+        Usage records stay, and messages that forks share.
         """
-        hidden = await self._database.read(lambda connection: connection.fetch_all(self._sql.list_hidden, {}))
-        for (id,) in hidden:
-            while not await self._submit(self._delete_session_job(id)):
-                pass
+        while hidden := await self._database.read(
+            lambda connection: connection.fetch_all(self._sql.list_hidden, {})
+        ):
+            for (id,) in hidden:
+                await self._submit(partial(self._keep_shared, session_id=id))
+                while not await self._submit(self._delete_session_job(id)):
+                    pass
+            await self._submit(lambda connection: connection.execute(self._ancestors_sql.hide_unused, {}))
+
+    def _keep_shared(self, connection: DatabaseConnection, session_id: str) -> None:
+        SharedMessages(connection, self._ancestors_sql).keep(session_id)
 
     def _delete_session_job(self, id: str) -> DatabaseJob[bool]:
         """Return a job that deletes a part of a session, and returns whether that was all of it."""

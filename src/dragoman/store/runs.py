@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import bindparam, func, literal_column, update
+from sqlalchemy import Select, bindparam, func, literal_column, or_, tuple_, update
 
 from dragoman.errors import Conflict, HostFenced, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
@@ -28,12 +28,15 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
+from dragoman.store.hub_events import NewEvent
 from dragoman.store.messages import MessageRepository
-from dragoman.store.sessions import Session, SessionRepository
+from dragoman.store.sessions import Session, SessionRepository, session_event
 from dragoman.store.tables import IS_RUNNING, runs, sessions
+from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
 FinalStatus: TypeAlias = Literal["finished", "failed", "stopped", "interrupted"]
 RunStatus: TypeAlias = Literal["running", FinalStatus]
+FILTERS = frozenset({"owner", "session_id", "status"})
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
     many parts of its message were complete when it began, or last went on after a crash. `host` is the host
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
+    One in the `background` goes on without followers; its end is posted to the URL `webhook`.
     """
 
     id: str
@@ -65,6 +69,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     settled_parts: int | None = 0
     host: str | None = None
     epoch: int | None = 1
+    background: bool = False
+    webhook: str | None = None
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +83,16 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     usage: Usage | None = None
     cost: float | None = None
+
+
+class EndedRun(NamedTuple):
+    """What the event of a run's end tells of its row."""
+
+    session_id: str
+    message_id: str
+    owner: str
+    key_id: str | None
+    webhook: str | None
 
 
 class RunStatements:
@@ -101,12 +117,14 @@ class RunStatements:
         self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
         self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
         finished = update(runs).where(this, IS_RUNNING)
-        self.finish = compiler.compile(finished.values(ended))
+        returned = [runs.c[name] for name in EndedRun._fields]
+        self.finish = compiler.compile(finished.values(ended).returning(*returned))
         of_host = found.where(IS_RUNNING, runs.c.host == bindparam("host"))
         self.list_of_host = compiler.compile(of_host.order_by(runs.c.started_at, runs.c.id))
         epoch = func.coalesce(runs.c.epoch, literal_column("1"))
         moved = update(runs).where(this, IS_RUNNING, epoch == bindparam("at_epoch"))
-        self.finish_epoch = compiler.compile(finished.where(epoch == bindparam("at_epoch")).values(ended))
+        of_epoch = finished.where(epoch == bindparam("at_epoch"))
+        self.finish_epoch = compiler.compile(of_epoch.values(ended).returning(*returned))
         self.lock_epoch = compiler.compile(moved.values(epoch=epoch))
         next_host = {"host": bindparam("host"), "epoch": epoch + literal_column("1")}
         self.move = compiler.compile(moved.values(next_host))
@@ -128,9 +146,12 @@ class RunRepository:
     ) -> None:
         """`host_id` is the host that executes the runs created here, if several share the database."""
         self._database = database
+        self._events = sessions.events
         self._host_id = host_id
+        self._webhooks = WebhookDeliveryRepository(database)
         self._sessions = sessions
         self._messages = messages
+        self._page_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> RunStatements:
@@ -144,26 +165,36 @@ class RunRepository:
         user: Message | None = None,
         session: Session | None = None,
         drop_from: int | str | None = None,
+        extra_job: DatabaseJob[None] | None = None,
     ) -> None:
-        """Insert a run and its messages in one transaction.
+        """Insert a run and its messages in one transaction, in which `extra_job` is run as well.
 
         `session` is created if it does not exist; without it, the session must exist. `drop_from` is the
-        position or id of a message that is deleted with all after it. `user` is appended, then `assistant`;
-        if the assistant message is already the last one, its parts are replaced when it has any.
+        position or id of a message: an earlier branch keeps it with all after it. `user` is appended, then
+        `assistant`; if the assistant message is already the last one, its parts are replaced when it has any.
         Where hosts share the database, `session` must be as it is stored: RunActive says that another host
         was faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session),
         Conflict (a message id is taken, or the assistant message is not the last).
         """
 
+        started = run_started(run, user=user)
+
         def job(connection: DatabaseConnection) -> None:
-            self._insert_run(connection, run, session=session)
-            if drop_from is not None:
-                self._messages.delete_from(connection, run.session_id, start=drop_from)
-            self._messages.append_turn(connection, run.session_id, user=user, assistant=assistant)
+            is_new = self._insert_run(connection, run, session=session)
+            if extra_job is not None:
+                extra_job(connection)
+            self._messages.append_turn(
+                connection, run.session_id, user=user, assistant=assistant, drop_from=drop_from
+            )
             touched = {"id": run.session_id, "updated_at": run.started_at}
-            connection.execute_batched(self._sql.touch_session, touched)  # last: queries send what waits
+            # Last: queries send what waits.
+            if is_new and session is not None:
+                self._events.insert(connection, session_event("session.created", session, by=None))
+            self._events.insert(connection, started)
+            connection.execute_batched(self._sql.touch_session, touched)
 
         await self._database.write(job)
+        self._events.on_stored()
 
     async def resume(self, run: RunRecord, message: Message) -> None:
         """Write that a run goes on after a crash, and its message as it goes on, in one transaction.
@@ -200,18 +231,26 @@ class RunRepository:
 
         def job(connection: DatabaseConnection) -> bool:
             statement = self._sql.finish if epoch is None else self._sql.finish_epoch
-            has_ended = connection.execute(statement, params) > 0
-            if has_ended and extra_job is not None:
+            row = connection.fetch_one(statement, params)
+            if row is None:
+                return False
+            if extra_job is not None:
                 extra_job(connection)
-            return has_ended
+            ended = EndedRun(*row)
+            self._events.insert(connection, run_ended(id, ended, ending=ending))
+            if ended.webhook is not None:
+                self._webhooks.insert(connection, webhook_delivery(id, ended, ending=ending))
+            return True
 
         try:
-            return await self._database.write(job)
+            has_ended = await self._database.write(job)
         except HostFenced:
             raise
         except (StoreError, Unavailable):
             self._database.defer(job)
             raise
+        self._events.on_stored()
+        return has_ended
 
     async def write_running(self, id: str, job: DatabaseJob[None], *, epoch: int | None = None) -> bool:
         """Run a job for the message of a run, unless it has ended or left this `epoch`. False if it has."""
@@ -223,6 +262,18 @@ class RunRepository:
             if epoch is not None and not connection.execute(
                 self._sql.lock_epoch, {"id": id, "at_epoch": epoch}
             ):
+                return False
+            job(connection)
+            return True
+
+        return await self._database.write(write)
+
+    async def write_unless_running(self, session_id: str, job: DatabaseJob[None]) -> bool:
+        """Run a job for a session, unless it has an active run. False if it has."""
+
+        def write(connection: DatabaseConnection) -> bool:
+            self._sessions.lock(connection, session_id)
+            if connection.fetch_one(self._sql.active, {"session_id": session_id}):
                 return False
             job(connection)
             return True
@@ -252,6 +303,21 @@ class RunRepository:
         """Return the session's runs, oldest first."""
         return await self._read(self._sql.list, {"session_id": session_id})
 
+    async def list_page(
+        self, filters: Mapping[str, str], *, before: RunRecord | None = None, limit: int = 50
+    ) -> Sequence[RunRecord]:
+        """Return the runs that match `FILTERS`, newest first; `before` is the last one of the previous page.
+
+        `old_session_id` is an alternative to `session_id`.
+        """
+        params: dict[str, Any] = {**filters, "limit": limit}
+        if before is not None:
+            params |= {"before_at": before.started_at, "before_id": before.id}
+        names = frozenset(params)
+        if names not in self._page_sql:
+            self._page_sql[names] = self._database.compile(select_page(names))
+        return await self._read(self._page_sql[names], params)
+
     async def list_running(self, *, host: str | None = None) -> Sequence[RunRecord]:
         """Return the runs marked as running, oldest first: all, or those of a host."""
         if host is None:
@@ -277,13 +343,15 @@ class RunRepository:
 
         return replace(run, host=to, epoch=epoch + 1) if await self._database.write(job) else None
 
-    def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> None:
-        """Insert the run's row, and its session if necessary."""
+    def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> bool:
+        """Insert the run's row, and its session if necessary; return whether the session is new."""
+        is_new = False
         stored = self._sessions.lock(connection, run.session_id)
         if stored is None:
             if session is None:
                 raise NotFound(f"there is no session {run.session_id!r}")
-            if not self._sessions.insert(connection, session):  # another host has, a moment ago
+            is_new = self._sessions.insert(connection, session)
+            if not is_new:  # another host has, a moment ago
                 stored = self._sessions.lock(connection, run.session_id)
         if stored is not None and session is not None:
             require_owner(session.owner, stored.owner, resource=f"session {run.session_id!r}")
@@ -294,6 +362,7 @@ class RunRepository:
         if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
+        return is_new
 
     async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
@@ -303,6 +372,69 @@ class RunRepository:
 TOUCH_SESSION = (
     update(sessions).where(sessions.c.id == bindparam("id")).values(updated_at=bindparam("updated_at"))
 )
+
+
+def select_page(names: frozenset[str]) -> Select[Any]:
+    """Return the query for a page of runs with these parameters."""
+    place = (runs.c.started_at, runs.c.id)
+    found = select_fields(RunRecord, runs)
+    for name in names & FILTERS:
+        matches = runs.c[name] == bindparam(name)
+        if name == "session_id" and "old_session_id" in names:
+            matches = or_(matches, runs.c.session_id == bindparam("old_session_id"))
+        found = found.where(matches)
+    if "before_at" in names:
+        found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))
+    newest = found.order_by(*(column.desc() for column in place))
+    return newest.limit(bindparam("limit")).offset(literal_column("0"))
+
+
+def run_started(run: RunRecord, *, user: Message | None) -> NewEvent:
+    """Return the event of a run that begins, and of the user's message that it answers."""
+    body = {
+        "runId": run.id,
+        "messageId": run.message_id,
+        "userMessageId": None if user is None else user.id,
+        "agent": run.agent,
+        "model": run.model,
+    }
+    return NewEvent(
+        name="run.started",
+        owner=run.owner,
+        session_id=run.session_id,
+        data=msgspec.json.encode(body).decode(),
+        actor=run.owner,
+        key_id=run.key_id,
+    )
+
+
+def webhook_delivery(id: str, run: EndedRun, *, ending: RunEnding) -> WebhookDelivery:
+    """Return the delivery that tells a webhook of a run's end."""
+    return WebhookDelivery(
+        id=f"msg_{id}",
+        run_id=id,
+        session_id=run.session_id,
+        owner=run.owner,
+        url=run.webhook or "",
+        next_at=ending.finished_at,
+        created_at=ending.finished_at,
+    )
+
+
+def run_ended(id: str, run: EndedRun, *, ending: RunEnding) -> NewEvent:
+    """Return the event of the end of a run."""
+    body = {
+        "runId": id,
+        "messageId": run.message_id,
+        "status": ending.status,
+        "finishReason": ending.finish_reason,
+        "error": ending.error,
+        "steps": ending.steps,
+    }
+    data = msgspec.json.encode(body).decode()
+    return NewEvent(
+        name="run.ended", owner=run.owner, session_id=run.session_id, data=data, key_id=run.key_id
+    )
 
 
 def run_params(run: RunRecord | RunEnding) -> dict[str, Any]:
@@ -315,4 +447,5 @@ def run_params(run: RunRecord | RunEnding) -> dict[str, Any]:
 def to_run(row: Row) -> RunRecord:
     fields = to_fields(RunRecord, row)
     tools = decode_json(fields["tools"], tuple[Tool, ...]) or ()
-    return RunRecord(**fields | {"usage": decode_json(fields["usage"], Usage), "tools": tools})
+    decoded = {"usage": decode_json(fields["usage"], Usage), "tools": tools}
+    return RunRecord(**fields | decoded | {"background": bool(fields["background"])})

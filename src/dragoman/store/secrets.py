@@ -14,6 +14,7 @@ from dragoman.errors import BadRequest, ConfigError, NotFound
 from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
+from dragoman.store.mcp_servers import McpServerStatements, reencrypt_servers
 from dragoman.store.tables import secrets
 
 SECRETS_LOCK = "secrets"
@@ -97,7 +98,10 @@ class SecretRepository:
         return await self._database.write(lambda connection: connection.execute(self._sql.delete, params) > 0)
 
     async def rotate(self, new_key: MasterKey) -> int:
-        """Encrypt all secrets with a new master key; return how many. All or none change."""
+        """Encrypt all secrets with a new master key; return how many. All or none change.
+
+        So are the configurations of MCP servers that hosts have encrypted with the old one.
+        """
         old = self._require_key()
 
         def resealed(row: Row) -> dict[str, object]:
@@ -107,12 +111,14 @@ class SecretRepository:
                 **to_params(new_key.encrypt(name, old.decrypt(name, EncryptedValue(*sealed)))),
             }
 
+        servers = self._database.statements(McpServerStatements)
+
         def job(connection: DatabaseConnection) -> int:
-            connection.lock(
-                SECRETS_LOCK
-            )  # a secret that is set meanwhile is not overwritten by its old value
+            # so that a secret that is set meanwhile is not overwritten by its old value
+            connection.lock(SECRETS_LOCK)
             rows = [resealed(row) for row in connection.fetch_all(self._sql.select_all, {})]
             connection.execute_many(self._sql.update_encrypted, rows)
+            reencrypt_servers(connection, servers, old=old, new=new_key)
             return len(rows)
 
         count = await self._database.write(job)

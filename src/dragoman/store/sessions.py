@@ -2,27 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, delete, literal_column, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    null,
+    select,
+    tuple_,
+    update,
+)
 
-from dragoman.errors import BadRequest, Conflict, NotFound, RunActive
-from dragoman.session_ids import client_session_id, hub_session_id
-from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
+from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, RunActive
+from dragoman.identity import Identity
+from dragoman.operations.access import SessionRole
+from dragoman.session_ids import client_session_id, hub_session_id, owner_prefix
+from dragoman.store.ancestors import AncestorStatements, SharedMessages
+from dragoman.store.connection import (
+    Compiler,
+    DatabaseConnection,
+    Row,
+    decode_json,
+    encode_json,
+    select_fields,
+    to_fields,
+    to_params,
+)
 from dragoman.store.database import Database
+from dragoman.store.grants import GrantRepository
+from dragoman.store.hub_events import HubEventRepository, NewEvent
 from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions
 
+SessionKind: TypeAlias = Literal["ancestor", "importing"]
 MAX_NAMED = 10  # sessions in an error
-UPDATABLE = frozenset({"title", "agent", "model", "max_steps"})
+UPDATABLE = frozenset({"title", "agent", "model", "max_steps", "labels", "archived_at"})
+JSON_NAMES = {"max_steps": "maxSteps", "archived_at": "archivedAt"}
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation with an owner. None in agent, model or max_steps means the hub's configured default.
 
-    `id` is the hub's id of it, see `session_ids.py`.
+    `id` is the hub's id of it, see `session_ids.py`. A session with a `kind` is none that clients see: it is
+    being imported, or has the messages of a deleted one that its forks share.
+    `runner` is 1 if a runner answers in it;
+    `runner_host` is the host that the runner is connected to, if several share the database.
     """
 
     id: str
@@ -33,6 +63,47 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     max_steps: int | None = None
     created_at: float
     updated_at: float
+    kind: SessionKind | None = None
+    labels: tuple[str, ...] = ()
+    archived_at: float | None = None
+    runner: int | None = None
+    runner_host: str | None = None
+
+
+class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions are listed: archived ones or not (None: both), with a label, with words in the title."""
+
+    archived: bool | None = None
+    label: str | None = None
+    title: str = ""
+
+    def params(self) -> dict[str, Any]:
+        """Return these as parameters."""
+        label = None if self.label is None else msgspec.json.encode(self.label).decode()
+        return {
+            "archived_from": 1 if self.archived else 0,
+            "archived_to": 0 if self.archived is False else 1,
+            "label": "%" if label is None else like_pattern(label),
+            "title": like_pattern(self.title),
+        }
+
+
+def like_pattern(text: str) -> str:
+    """Return the LIKE pattern (escape `!`) of texts that contain another one."""
+    for sign in "!%_":
+        text = text.replace(sign, f"!{sign}")
+    return f"%{text}%"
+
+
+def session_params(session: Session) -> dict[str, Any]:
+    """Return a session's fields as parameters."""
+    return {**to_params(session), "labels": encode_json(session.labels or None)}
+
+
+def to_session(row: Row) -> Session:
+    """Return the session in a row."""
+    fields = to_fields(Session, row)
+    return Session(**fields | {"labels": decode_json(fields["labels"], tuple[str, ...]) or ()})
 
 
 def session_not_found(id: str) -> NotFound:
@@ -50,18 +121,31 @@ def ambiguous_session(id: str, found: Sequence[Session]) -> BadRequest:
     )
 
 
+def listed_conditions() -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions of `SessionFilters`."""
+    is_archived = case((sessions.c.archived_at.is_(None), literal_column("0")), else_=literal_column("1"))
+    empty: ColumnElement[str] = literal_column("''")
+    yield is_archived.between(bindparam("archived_from"), bindparam("archived_to"))
+    yield func.coalesce(sessions.c.labels, empty).like(bindparam("label"), escape="!")
+    yield func.coalesce(sessions.c.title, empty).ilike(bindparam("title"), escape="!")
+
+
 class SessionStatements:
     """The SQL of `SessionRepository`; see `Database.statements`."""
 
     def __init__(self, compiler: Compiler) -> None:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
-        every = select_fields(Session, sessions).order_by(*(column.desc() for column in latest))
+        visible = sessions.c.kind.is_(None)
+        every = (
+            select_fields(Session, sessions).where(visible).order_by(*(column.desc() for column in latest))
+        )
         every = every.limit(bindparam("limit")).offset(literal_column("0"))
+        every = every.where(*listed_conditions())
         page = every.where(sessions.c.owner == bindparam("owner"))
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
         changes: dict[str, Any] = {name: bindparam(name) for name in (*UPDATABLE, "updated_at")}
-        active = select(runs.c.id).where(runs.c.session_id == bindparam("id"), IS_RUNNING)
+        active = select(runs.c.id, runs.c.message_id).where(runs.c.session_id == bindparam("id"), IS_RUNNING)
         unless_there = compiler.insert(sessions).on_conflict_do_nothing(index_elements=["id"])
         found = select_fields(Session, sessions).where(this)
         self.insert = compiler.compile(unless_there)
@@ -72,8 +156,21 @@ class SessionStatements:
         self.next_page = compiler.compile(page.where(earlier))
         self.page_of_all = compiler.compile(every)
         self.next_page_of_all = compiler.compile(every.where(earlier))
-        self.owners = compiler.compile(select(sessions.c.owner).distinct().order_by(sessions.c.owner))
+        self.owners = compiler.compile(
+            select(sessions.c.owner).where(visible).distinct().order_by(sessions.c.owner)
+        )
         self.update = compiler.compile(update(sessions).where(this).values(changes))
+        self.touch = compiler.compile(update(sessions).where(this).values(updated_at=bindparam("updated_at")))
+        self.set_runner_host = compiler.compile(
+            update(sessions).where(this).values(runner_host=bindparam("runner_host"))
+        )
+        self.clear_runner_host = compiler.compile(
+            update(sessions)
+            .where(this, sessions.c.runner_host == bindparam("runner_host"))
+            .values(runner_host=null())
+        )
+        whole = update(sessions).where(this).values(kind=null(), updated_at=bindparam("updated_at"))
+        self.end_import = compiler.compile(whole)
         self.delete = compiler.compile(delete(sessions).where(this))
         self.delete_related = [
             compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
@@ -85,15 +182,21 @@ class SessionStatements:
 class SessionRepository:
     """The sessions of all owners. Access checks are the caller's (`operations/access.py`)."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float], events: HubEventRepository) -> None:
         self._database = database
         self._clock = clock
+        self.events = events
+        self.grants = GrantRepository(database, clock=clock, events=events)
 
     @cached_property
     def _sql(self) -> SessionStatements:
         return self._database.statements(SessionStatements)
 
-    async def create(self, session: Session) -> None:
+    @cached_property
+    def _ancestors_sql(self) -> AncestorStatements:
+        return self._database.statements(AncestorStatements)
+
+    async def create(self, session: Session, *, by: Identity | None = None) -> None:
         """Insert a session. Raises Conflict when its id is taken."""
 
         def job(connection: DatabaseConnection) -> None:
@@ -101,8 +204,10 @@ class SessionRepository:
                 connection, session
             ):
                 raise Conflict(f"session {client_session_id(session.id)!r} already exists")
+            self.events.insert(connection, session_event("session.created", session, by=by))
 
         await self._database.write(job)
+        self.events.on_stored()
 
     async def get(self, id: str) -> Session | None:
         """Return the session with this id of the hub's, or None."""
@@ -112,6 +217,42 @@ class SessionRepository:
         """Return the owner's session that its client or the hub calls `id`, or None."""
         return await self._database.read(lambda connection: self.find_own(connection, id, owner=owner))
 
+    async def get_accessible(
+        self, id: str, *, caller: Identity, role: SessionRole = "read"
+    ) -> Session | None:
+        """Return the caller's session of this id, or one that is shared with it; else None.
+
+        A shared session is named by the hub's id. Raises Forbidden when the caller's role does not suffice.
+        """
+        return await self._database.read(
+            lambda connection: (
+                self.find_own(connection, id, owner=caller.owner)
+                or self.find_shared(connection, id, caller=caller, role=role)
+            )
+        )
+
+    async def get_shared(self, id: str, *, caller: Identity, role: SessionRole = "read") -> Session | None:
+        """Return the session of another owner that is shared with the caller, or None. Raises Forbidden."""
+        if not is_of_others(id, caller.owner):
+            return None
+        return await self._database.read(
+            lambda connection: self.find_shared(connection, id, caller=caller, role=role)
+        )
+
+    def find_shared(
+        self, connection: DatabaseConnection, id: str, *, caller: Identity, role: SessionRole
+    ) -> Session | None:
+        """In a job: see `get_shared`."""
+        session = self.find(connection, id) if is_of_others(id, caller.owner) else None
+        if session is None or not self.grants.allows(connection, id, caller=caller, role="read"):
+            return None
+        if not self.grants.allows(connection, id, caller=caller, role=role):
+            raise Forbidden(
+                f"session {id!r} is shared with you, and this needs the role {role!r}",
+                hint=f"its owner, {session.owner!r}, can grant it",
+            )
+        return session
+
     async def get_of_any_owner(self, id: str) -> Session | None:
         """Return the session that the hub calls `id`, or the only one that a client calls so; or None.
 
@@ -120,7 +261,7 @@ class SessionRepository:
 
         def query(connection: DatabaseConnection) -> Session | None:
             session = self.find(connection, id)
-            if session is not None:
+            if session is not None and session.kind is None:
                 return session
             ids = [hub_session_id(id, owner=owner) for (owner,) in connection.fetch_all(self._sql.owners, {})]
             found = [session for each in ids if (session := self.find(connection, each))]
@@ -131,7 +272,12 @@ class SessionRepository:
         return await self._database.read(query)
 
     async def list(
-        self, owner: str | None, *, limit: int = 50, before: str | None = None
+        self,
+        owner: str | None,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        filters: SessionFilters | None = None,
     ) -> Sequence[Session]:
         """Return the owner's sessions, or all sessions for None, the last changed first.
 
@@ -142,15 +288,16 @@ class SessionRepository:
             (sql.page_of_all, sql.next_page_of_all) if owner is None else (sql.page, sql.next_page)
         )
         params: dict[str, Any] = {"limit": limit, **({} if owner is None else {"owner": owner})}
+        params |= (filters or SessionFilters()).params()
 
         def query(connection: DatabaseConnection) -> Sequence[Session]:
             if before is None:
-                return [to_struct(Session, row) for row in connection.fetch_all(first, params)]
+                return [to_session(row) for row in connection.fetch_all(first, params)]
             last = self.find(connection, before)
             if last is None:
                 raise NotFound(f"There is no session {before!r} to continue the list from.")
             bounds = {"updated_at": last.updated_at, "before": before}
-            return [to_struct(Session, row) for row in connection.fetch_all(following, params | bounds)]
+            return [to_session(row) for row in connection.fetch_all(following, params | bounds)]
 
         return await self._database.read(query)
 
@@ -160,7 +307,9 @@ class SessionRepository:
             lambda connection: [owner for (owner,) in connection.fetch_all(self._sql.owners, {})]
         )
 
-    async def update(self, id: str, **fields: str | int | None) -> Session:
+    async def update(
+        self, id: str, *, by: Identity | None = None, **fields: str | float | tuple[str, ...] | None
+    ) -> Session:
         """Change a session's title, agent, model or max_steps; return it. Raises NotFound."""
         if unknown := fields.keys() - UPDATABLE:
             raise TypeError(f"{min(unknown)!r} of a session cannot be changed")
@@ -170,46 +319,123 @@ class SessionRepository:
             if session is None:
                 raise NotFound(f"there is no session {id!r}")
             changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
-            connection.execute(self._sql.update, to_params(changed))
+            connection.execute(self._sql.update, session_params(changed))
+            event = session_event("session.updated", changed, by=by, fields=fields)
+            self.events.insert(connection, event)
             return changed
 
-        return await self._database.write(job)
+        changed = await self._database.write(job)
+        self.events.on_stored()
+        return changed
 
-    async def delete(self, id: str) -> bool:
+    async def set_runner_host(self, id: str, host: str) -> None:
+        """Write that the session's runner is connected to a host."""
+        params = {"id": id, "runner_host": host}
+        await self._database.write(lambda connection: connection.execute(self._sql.set_runner_host, params))
+
+    async def clear_runner_host(self, id: str, host: str) -> None:
+        """Write that the session's runner is no longer connected to a host, unless it is at another one."""
+        params = {"id": id, "runner_host": host}
+        await self._database.write(lambda connection: connection.execute(self._sql.clear_runner_host, params))
+
+    async def delete(self, id: str, *, by: Identity | None = None) -> bool:
         """Delete a session with its messages, runs, calls, approvals and artifacts. Usage records stay.
+
+        Messages that forks share stay with these.
 
         Returns False when it does not exist. Raises RunActive.
         """
 
         def job(connection: DatabaseConnection) -> bool:
             connection.fetch_one(self._sql.lock_out, {"id": id})  # no run begins from here on
-            if active := connection.fetch_one(self._sql.active, {"id": id}):
-                raise RunActive(id, active[0])
+            self.refuse_active(connection, id)
+            session = self.find(connection, id)
+            if session is None:
+                return False
+            shared = SharedMessages(connection, self._ancestors_sql)
+            shared.keep(id)
+            ancestors = shared.ancestors_of(id)
             for sql in self._sql.delete_related:
                 connection.execute(sql, {"id": id})
-            return connection.execute(self._sql.delete, {"id": id}) > 0
+            connection.execute(self._sql.delete, {"id": id})
+            shared.delete_unused(ancestors)
+            self.events.insert(connection, session_event("session.deleted", session, by=by))
+            self.events.delete_of_session(connection, id)
+            return True
 
-        return await self._database.write(job)
+        is_deleted = await self._database.write(job)
+        self.events.on_stored()
+        return is_deleted
+
+    async def end_import(self, id: str) -> None:
+        """Make a session visible whose messages have been imported."""
+        params = {"id": id, "updated_at": self._clock()}
+        await self._database.write(lambda connection: connection.execute(self._sql.end_import, params))
+
+    def now(self) -> float:
+        """Return the time of the clock that sessions are stamped by."""
+        return self._clock()
 
     def find_own(self, connection: DatabaseConnection, id: str, *, owner: str) -> Session | None:
         """In a job: return the owner's session that its client or the hub calls `id`, or None."""
         hub_id = hub_session_id(id, owner=owner)
         for each in (hub_id, client_session_id(hub_id)):  # some have only one id
             session = self.find(connection, each)
-            if session is not None and session.owner == owner:
+            if session is not None and session.owner == owner and session.kind is None:
                 return session
         return None
 
     def find(self, connection: DatabaseConnection, id: str) -> Session | None:
         """In a job: return the session, or None."""
         row = connection.fetch_one(self._sql.get, {"id": id})
-        return to_struct(Session, row) if row else None
+        return to_session(row) if row else None
 
     def lock(self, connection: DatabaseConnection, id: str) -> Session | None:
         """In a job: return the session, or None. Other transactions cannot change it until this one ends."""
         row = connection.fetch_one(self._sql.get_locked, {"id": id})
-        return to_struct(Session, row) if row else None
+        return to_session(row) if row else None
+
+    def refuse_active(
+        self, connection: DatabaseConnection, id: str, *, message_id: str | None = None
+    ) -> None:
+        """In a job: raise RunActive when the session has an active run, or one that writes this message."""
+        active = connection.fetch_one(self._sql.active, {"id": id})
+        if active is not None and message_id in (None, active[1]):
+            raise RunActive(client_session_id(id), active[0])
+
+    def note_branch(
+        self, connection: DatabaseConnection, id: str, *, message_id: str, by: Identity | None
+    ) -> None:
+        """In a job: note that another branch of the session is active, the one with this message."""
+        connection.execute(self._sql.touch, {"id": id, "updated_at": self._clock()})
+        session = self.find(connection, id)
+        if session is not None:
+            event = session_event("session.updated", session, by=by, fields={"branch": message_id})
+            self.events.insert(connection, event)
 
     def insert(self, connection: DatabaseConnection, session: Session) -> bool:
         """In a job: insert a session; False when its id is taken."""
-        return connection.execute(self._sql.insert, to_params(session)) > 0
+        return connection.execute(self._sql.insert, session_params(session)) > 0
+
+
+def is_of_others(id: str, owner: str) -> bool:
+    """Return whether an id may be the hub's id of another owner's session."""
+    return id.startswith("ses_") and not id.startswith(owner_prefix(owner))
+
+
+def session_event(
+    name: str, session: Session, *, by: Identity | None, fields: Mapping[str, Any] | None = None
+) -> NewEvent:
+    """Return the event of a change of a session; `fields` are what has changed."""
+    values = (
+        {name: getattr(session, name) for name in ("title", "agent", "model")} if fields is None else fields
+    )
+    body = {JSON_NAMES.get(name, name): value for name, value in values.items()}
+    return NewEvent(
+        name=name,
+        owner=session.owner,
+        session_id=session.id,
+        data=msgspec.json.encode(body).decode(),
+        actor=None if by is None else by.owner,
+        key_id=None if by is None else by.key_id,
+    )

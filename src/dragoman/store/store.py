@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from dragoman.errors import ConfigError, StoreError, Unavailable
 from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
+from dragoman.store.branches import BranchRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
@@ -22,18 +24,26 @@ from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.host_rates import HostRateRepository
 from dragoman.store.hosts import HostRepository
+from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
 from dragoman.store.message_search import MessageSearchRepository
 from dragoman.store.messages import MessageRepository
+from dragoman.store.push_configs import PushConfigRepository
+from dragoman.store.queued_runs import QueuedRunRepository
+from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
+from dragoman.store.runner_frames import RunnerFrameRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
+from dragoman.store.shares import ShareRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
+from dragoman.store.tasks import TaskRepository
 from dragoman.store.usage import UsageRepository
+from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:
     from dragoman.store.postgres.backend import DatabaseUse, PostgresBackend
@@ -88,23 +98,38 @@ class Store:
         """What of the data folder belongs to this process: several hosts may share the rest."""
         self.hosts = HostRepository(database)
         self.host_rates = HostRateRepository(database)
-        self.sessions = SessionRepository(database, clock=clock)
+        self.events = HubEventRepository(database, clock=clock)
+        self.sessions = SessionRepository(database, clock=clock, events=self.events)
         self.messages = MessageRepository(database, clock=clock)
         self.history = MessageSearchRepository(database)
         self.runs = RunRepository(database, sessions=self.sessions, messages=self.messages, host_id=host_id)
+        self.branches = BranchRepository(database, sessions=self.sessions, messages=self.messages)
+        self.webhooks = WebhookDeliveryRepository(database)
+        self.queued_runs = QueuedRunRepository(database, sessions=self.sessions)
         self.answers = AnswerSpool(self.host_folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
+        self.tasks = TaskRepository(database)
+        self.runner_frames = RunnerFrameRepository(database)
         self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database, host_id=host_id)
-        self.approvals = ApprovalRepository(database, clock=clock)
+        self.approvals = ApprovalRepository(database, clock=clock, sessions=self.sessions)
         self.artifacts = ArtifactRepository(database)
+        self.responses = ResponseRepository(database, clock=clock)
         self.definition_pins = DefinitionPinRepository(database)
-        self.mcp_servers = McpServerRepository(database, clock=clock, key=FolderKey(folder / FOLDER_KEY_FILE))
+        shared_key = None if membership is None else master_key
+        keys: dict[str, Any] = {"folder_key": FolderKey(folder / FOLDER_KEY_FILE), "master_key": shared_key}
+        self.mcp_servers = McpServerRepository(database, clock=clock, **keys)
+        self.push_configs = PushConfigRepository(database, clock=clock, **keys)
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
-        self.retention = Retention(database, clock=clock)
+        self.retention = Retention(database, clock=clock, events=self.events)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @cached_property
+    def shares(self) -> ShareRepository:
+        """The shared links of sessions."""
+        return ShareRepository(self.database, branches=self.branches, clock=self.sessions.now)
 
     @classmethod
     async def open(

@@ -6,8 +6,6 @@ Text is ordered by its bytes, and integers have 64 bits, as in SQLite.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -18,42 +16,28 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     Table,
     Text,
 )
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import text
-from sqlalchemy.sql.compiler import TypeCompiler
 
+from dragoman.store.event_tables import hub_events, session_grants
+from dragoman.store.host_tables import budgets, host_rates, host_reservations, hosts
+from dragoman.store.response_tables import responses
+from dragoman.store.table_types import INTEGER, TEXT, metadata
 
-class BinaryText(Text):
-    """Text that is compared byte by byte, whatever the language of the database."""
-
-
-def compile_text(_: BinaryText, __: TypeCompiler, **___: Any) -> str:
-    return "TEXT"
-
-
-def compile_postgres_text(_: BinaryText, __: TypeCompiler, **___: Any) -> str:
-    return 'TEXT COLLATE "C"'
-
-
-compiles(BinaryText)(compile_text)
-compiles(BinaryText, "postgresql")(compile_postgres_text)
-
-# The revisions use these too: a change here would change what old ones have created.
-TEXT = BinaryText()
-INTEGER = Integer().with_variant(BigInteger(), "postgresql")
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+__all__ = [
+    "INTEGER",
+    "TEXT",
+    "budgets",
+    "host_rates",
+    "host_reservations",
+    "hosts",
+    "hub_events",
+    "metadata",
+    "responses",
+    "session_grants",
+]
 
 sessions = Table(
     "sessions",
@@ -66,7 +50,43 @@ sessions = Table(
     Column("max_steps", INTEGER),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    Column("kind", TEXT),
+    Column("labels", TEXT),
+    Column("archived_at", Double),
+    Column("runner", INTEGER),
+    Column("runner_host", TEXT),
     Index(None, "owner", "updated_at", "id"),
+)
+
+# The branches of sessions that have several, or share messages with the session that they were forked from:
+# the messages from position `start` on follow the parent message. See message_paths.py.
+branches = Table(
+    "branches",
+    metadata,
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("start", INTEGER, primary_key=True, autoincrement=False),
+    Column("parent_session_id", TEXT),
+    Column("parent_start", INTEGER),
+    Column("parent_position", INTEGER),
+    Index(None, "parent_session_id"),
+)
+
+# Links to sessions as they were when they were shared: up to the message at `position` of a branch.
+shares = Table(
+    "shares",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("hash", TEXT, nullable=False, unique=True),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("tools", Boolean, nullable=False),
+    Column("branch_session_id", TEXT, nullable=False),
+    Column("branch_start", INTEGER, nullable=False),
+    Column("position", INTEGER, nullable=False),
+    Index(None, "session_id"),
+    Index(None, "branch_session_id"),
 )
 
 messages = Table(
@@ -78,7 +98,17 @@ messages = Table(
     Column("role", TEXT, nullable=False),
     Column("metadata", TEXT),
     Column("created_at", Double, nullable=False),
+    Column("client_id", TEXT),
     Index(None, "session_id", "position", unique=True),
+)
+
+HAS_CLIENT_ID = text("client_id IS NOT NULL")
+Index(
+    "ix_messages_session_id_client_id",
+    messages.c.session_id,
+    messages.c.client_id,
+    sqlite_where=HAS_CLIENT_ID,
+    postgresql_where=HAS_CLIENT_ID,
 )
 
 parts = Table(
@@ -171,13 +201,103 @@ runs = Table(
     Column("settled_parts", Integer),
     Column("host", TEXT),
     Column("epoch", INTEGER),
+    Column("background", Boolean),
+    Column("webhook", TEXT),
     Index(None, "session_id", "started_at"),
+    Index(None, "owner", "started_at", "id"),
+)
+
+# What the runner of a run has sent, until the run ends: batches of JSON lines, each up to the frame `seq`.
+runner_frames = Table(
+    "runner_frames",
+    metadata,
+    Column("run_id", TEXT, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("body", TEXT, nullable=False),
 )
 
 # A session has one active run at a time; the database enforces it.
 IS_RUNNING = text("status = 'running'")
 HAS_CALL = text("call_id IS NOT NULL")
 Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
+
+# Messages that wait for the run of their session to end; a row's id becomes that of its run.
+queued_runs = Table(
+    "queued_runs",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("key_id", TEXT),
+    Column("message_id", TEXT, nullable=False),
+    Column("mode", TEXT, nullable=False),
+    Column("rank", INTEGER, nullable=False),
+    Column("status", TEXT, nullable=False),
+    Column("body", TEXT, nullable=False),
+    Column("background", Boolean, nullable=False),
+    Column("webhook", TEXT),
+    Column("created_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("error", TEXT),
+    Index(None, "owner", "created_at", "id"),
+)
+IS_QUEUED = text("status = 'queued'")
+Index(
+    "uq_queued_runs_waiting",
+    queued_runs.c.session_id,
+    queued_runs.c.message_id,
+    unique=True,
+    sqlite_where=IS_QUEUED,
+    postgresql_where=IS_QUEUED,
+)
+
+# What is posted when runs end. The deliveries of a session are made in order.
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("run_id", TEXT, nullable=False),
+    Column("session_id", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("url", TEXT, nullable=False),
+    Column("body", TEXT, nullable=False),
+    Column("status", TEXT, nullable=False),
+    Column("attempts", INTEGER, nullable=False),
+    Column("next_at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("error", TEXT),
+    Index(None, "run_id"),
+)
+IS_PENDING = text("status = 'pending'")
+Index(
+    "ix_webhook_deliveries_pending",
+    webhook_deliveries.c.session_id,
+    webhook_deliveries.c.created_at,
+    sqlite_where=IS_PENDING,
+    postgresql_where=IS_PENDING,
+)
+
+# Where the states of A2A tasks are posted to; `body` is encrypted.
+push_configs = Table(
+    "push_configs",
+    metadata,
+    Column("task_id", TEXT, primary_key=True, nullable=False),
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
+    Column("message_id", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("agent", TEXT, nullable=False),
+    Column("body", TEXT, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("delivered", Double, nullable=False),
+    Column("attempts", INTEGER, nullable=False),
+    Column("next_at", Double, nullable=False),
+    Column("error", TEXT),
+    Index(None, "owner"),
+    Index(None, "session_id"),
+)
 
 # Calls and usage have no foreign keys: calls exist without sessions too, and usage outlives them.
 calls = Table(
@@ -377,51 +497,4 @@ secrets = Table(
     Column("key_id", TEXT, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
-)
-
-# The processes that share a Postgres database. `token` is the secret by which the others call this one; it is
-# new at each start. A host with `fenced_at` writes nothing any more, and others take its runs over.
-hosts = Table(
-    "hosts",
-    metadata,
-    Column("id", TEXT, primary_key=True, nullable=False),
-    Column("name", TEXT, nullable=False),
-    Column("url", TEXT),
-    Column("token", TEXT),
-    Column("version", TEXT, nullable=False),
-    Column("started_at", Double, nullable=False),
-    Column("draining_at", Double),
-    Column("fenced_at", Double),
-)
-
-# Money in billionths of a US dollar: whole numbers add up without rounding.
-budgets = Table(
-    "budgets",
-    metadata,
-    Column("scope", TEXT, primary_key=True, nullable=False),
-    Column("window", TEXT, primary_key=True, nullable=False),
-    Column("spent", BigInteger, nullable=False),
-    Column("reserved", BigInteger, nullable=False),
-)
-
-# The part of each budget's `reserved` that is a host's: given back when the host dies.
-host_reservations = Table(
-    "host_reservations",
-    metadata,
-    Column("host", TEXT, primary_key=True, nullable=False),
-    Column("scope", TEXT, primary_key=True, nullable=False),
-    Column("window", TEXT, primary_key=True, nullable=False),
-    Column("reserved", BigInteger, nullable=False),
-)
-
-# Each host's part of a rate of the last minute: counts by second, and what it may count until `lease_until`.
-host_rates = Table(
-    "host_rates",
-    metadata,
-    Column("scope", TEXT, primary_key=True, nullable=False),
-    Column("kind", TEXT, primary_key=True, nullable=False),
-    Column("host", TEXT, primary_key=True, nullable=False),
-    Column("counts", TEXT, nullable=False),
-    Column("lease", BigInteger, nullable=False),
-    Column("lease_until", Double, nullable=False),
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.flood import TrafficLimits
 from dragoman.store.mcp_servers import MemoryPinStore
 from tests.stopwatch import Stopwatch
 
@@ -69,7 +68,7 @@ async def test_progress_is_reported_as_it_comes(open_hub: Any, raw: Any) -> None
 
 
 async def test_a_huge_result_passes_up_to_the_limit_and_is_refused_above_it(open_hub: Any, raw: Any) -> None:
-    async with open_hub(raw(), limits=TrafficLimits(message=5_000_000)) as hub:
+    async with open_hub(raw(message_limit=5_000_000)) as hub:
         await hub.servers.wait_until_started()
         assert len((await hub.call("raw.huge", {"size": 4_900_000})).result) == 4_900_000
         refused = await hub.call("raw.huge", {"size": 6_000_000})

@@ -53,7 +53,9 @@ async def test_pins_are_kept_by_server_replaced_by_name_and_forgotten(tmp_path: 
 
 async def test_servers_that_were_added_are_kept(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as store:
-        servers = McpServerRepository(store.database, clock=lambda: 7.0, key=FolderKey(tmp_path / "key"))
+        servers = McpServerRepository(
+            store.database, clock=lambda: 7.0, folder_key=FolderKey(tmp_path / "key")
+        )
         await servers.put("b", '{"url": "http://x"}')
         await servers.put("b", '{"url": "http://y"}')
         assert [(each.name, each.body, each.created_at) for each in await servers.list()] == [

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dragoman.mcp.client.flood import TrafficLimits
 from dragoman.mcp.server_spec import ServerSpec
 
 SERVER = str(Path(__file__).with_name("sdk_server.py"))
@@ -232,7 +232,7 @@ def response_to(id: Any, result: bytes = b'{"content":[]}') -> bytes:
 async def test_a_broken_answer_over_http_is_the_failure_of_its_call_alone(
     open_hub: Any, respond: Respond, status: str, text: str
 ) -> None:
-    async with misbehaving(respond) as spec, open_hub(spec, limits=TrafficLimits(message=2_000_000)) as hub:
+    async with misbehaving(respond) as made, open_hub(replace(made, message_limit=2_000_000)) as hub:
         (ready,) = await hub.servers.wait_until_started()
         assert (ready.state, ready.protocol, hub.ids()) == ("ready", "2026-07-28", ["web.go"])
         assert "'deep' is left out" in ready.problems[0]

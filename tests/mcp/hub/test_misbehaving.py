@@ -104,8 +104,8 @@ def test_a_huge_result_is_kept_as_an_artifact_and_one_beyond_that_is_told_in_par
     assert "x" * 100 in json.dumps(read["result"])
     lost = hub.batch("raw.huge", size=20_000_000)["result"]
     assert (lost["size"], "artifact" in lost, "The rest is lost" in lost["hint"]) == (20_000_000, False, True)
-    refused = hub.batch("raw.huge", size=65_000_000)
-    assert (refused["error"]["code"], "64,000,000" in refused["error"]["message"]) == ("call_failed", True)
+    refused = hub.batch("raw.huge", size=33_000_000)
+    assert (refused["error"]["code"], "32,000,000" in refused["error"]["message"]) == ("call_failed", True)
     assert hub.batch("raw.echo")["success"]
 
 

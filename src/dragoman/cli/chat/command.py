@@ -22,12 +22,13 @@ EXIT_CODES: dict[TurnEnd, int] = {"done": 0, "failed": 1, "stopped": 130}
 
 
 class ChatTarget(msgspec.Struct, frozen=True):
-    """The hub to chat with, its key, the session and the model."""
+    """The hub to chat with, its key, the session, the model and the agent."""
 
     hub: str
     key: str | None = None
     session: str | None = None
     model: str | None = None
+    agent: str | None = None
 
 
 class JsonLinesRenderer(EventRenderer):
@@ -66,6 +67,7 @@ async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
             make_json_renderer if as_json else make_renderer,
             session=target.session,
             model=target.model,
+            agent=target.agent,
         )
         end = await talk.send(text)
         if not (as_json or target.session):
@@ -110,7 +112,13 @@ def chat(
     if message is None and sys.stdin.isatty():
         run_repl(place)
         return
-    text = sys.stdin.read() if message is None else message
+    raise typer.Exit(run_turn(place, read_message(message), as_json=json))
+
+
+def read_message(argument: str | None) -> str:
+    """Return the message of the command line, else that of stdin. BadParameter when there is none."""
+    is_piped = argument is None and not sys.stdin.isatty()
+    text = sys.stdin.read() if is_piped else argument or ""
     if not text.strip():
         raise typer.BadParameter("no message was given; pass one as an argument or on stdin")
-    raise typer.Exit(run_turn(place, text, as_json=json))
+    return text

@@ -34,9 +34,11 @@ class ChatSession:
         *,
         session: str | None = None,
         model: str | None = None,
+        agent: str | None = None,
     ) -> None:
         self.client = client
         self.model = model
+        self.agent = agent
         self.session = session or new_session_id()
         self.pending_approvals: dict[str, str] = {}
         """Approvals that the last answer waits for: call names by approval id."""
@@ -46,14 +48,7 @@ class ChatSession:
 
     async def send(self, text: str) -> TurnEnd:
         """Send a message and print the answer."""
-        message = {
-            "id": f"msg_{secrets.token_urlsafe(12)}",
-            "role": "user",
-            "parts": [{"type": "text", "text": text}],
-        }
-        body: dict[str, Any] = {"id": self.session, "messages": [message]}
-        if self.model:
-            body["model"] = self.model
+        body = chat_request(text, session=self.session, model=self.model, agent=self.agent)
         return await self._render(self.client.chat(body))
 
     async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
@@ -128,6 +123,14 @@ class ChatSession:
         self.pending_approvals, self.questions = renderer.waiting, renderer.questions
         renderer.print_aside(describe_answer(renderer.metadata))
         return "stopped" if renderer.reason == "aborted" else "done"
+
+
+def chat_request(text: str, *, session: str, model: str | None, agent: str | None) -> dict[str, Any]:
+    """Return the body of a chat request with one new message."""
+    parts = [{"type": "text", "text": text}]
+    message = {"id": f"msg_{secrets.token_urlsafe(12)}", "role": "user", "parts": parts}
+    choices = {name: value for name, value in (("model", model), ("agent", agent)) if value}
+    return {"id": session, "messages": [message], **choices}
 
 
 def new_session_id() -> str:

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from dragoman.agent.inner_calls import part_title
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
-    DataPart,
-    FilePart,
     Message,
-    Part,
-    ReasoningPart,
-    SourceDocumentPart,
-    SourceUrlPart,
-    StepStartPart,
-    TextPart,
-    ToolPart,
 )
+from dragoman.server.session_markdown import to_markdown
 from dragoman.session_ids import client_session_id
 from dragoman.unfold import unfold
+from dragoman.wire.session_export.html import ROLE_NAMES
+
+__all__ = ["print_passage", "print_transcript", "to_markdown"]
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-ROLE_NAMES = {"user": "You", "assistant": "Assistant", "system": "System"}
 
 
 def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *, out: Console) -> None:
@@ -71,71 +60,3 @@ def unusual_finish(metadata: Mapping[str, Any]) -> str:
     """Return how the answer ended, or an empty text for a normal end."""
     reason = metadata.get("finishReason", "")
     return "" if reason == "stop" else str(reason)
-
-
-def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
-    """Format a session as a Markdown document."""
-    lines = [f"# {session['title'] or client_session_id(session['id'])}", ""]
-    for message in messages:
-        lines += [f"## {ROLE_NAMES[message.role]}", ""]
-        for part in message.parts:
-            lines += [*part_to_markdown(part), ""]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
-
-
-def part_to_markdown(part: Part) -> Iterator[str]:
-    """Yield a part as lines of Markdown."""
-    return MARKDOWN_WRITERS[type(part)](part)
-
-
-def text_to_markdown(part: TextPart) -> Iterator[str]:
-    yield part.text
-
-
-def reasoning_to_markdown(part: ReasoningPart) -> Iterator[str]:
-    yield from (f"> {line}".rstrip() for line in part.text.splitlines())
-
-
-def step_to_markdown(_: StepStartPart) -> Iterator[str]:
-    yield from ()
-
-
-def file_to_markdown(part: FilePart) -> Iterator[str]:
-    url = "embedded" if part.url.startswith("data:") else part.url
-    yield f"*file {part.filename or ''} ({part.media_type}): {url}*"
-
-
-def source_to_markdown(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str]:
-    where = f"]({part.url})" if isinstance(part, SourceUrlPart) else "]"
-    yield f"*source: [{part.title or part.source_id}{where}*"
-
-
-def call_to_markdown(part: ToolPart) -> Iterator[str]:
-    yield f"**{part_title(part)}** ({part.state})"
-    yield from fenced_json(part.input)
-    yield from fenced_json(part.output)
-    if part.error_text:
-        yield f"Error: {part.error_text}"
-
-
-def data_to_markdown(part: DataPart) -> Iterator[str]:
-    yield f"*{part.type}*"
-    yield from fenced_json(part.data)
-
-
-def fenced_json(value: Any) -> Iterator[str]:
-    if value is not msgspec.UNSET:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-        yield from ("", "```json", text, "```", "")
-
-
-MARKDOWN_WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
-    TextPart: text_to_markdown,
-    ReasoningPart: reasoning_to_markdown,
-    StepStartPart: step_to_markdown,
-    FilePart: file_to_markdown,
-    SourceUrlPart: source_to_markdown,
-    SourceDocumentPart: source_to_markdown,
-    ToolPart: call_to_markdown,
-    DataPart: data_to_markdown,
-}

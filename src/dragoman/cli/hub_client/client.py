@@ -31,6 +31,7 @@ Json: TypeAlias = dict[str, Any]
 EventBatches: TypeAlias = AsyncGenerator[Sequence[events.Event], None]
 
 MAX_RESPONSE = 64_000_000
+RUNS_PAGE = 200  # the most that `GET /api/runs` returns at once
 TIMEOUTS = Timeouts(connect=5.0, first_byte=120.0, idle=300.0)
 NO_HUB_HINT = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB names another"
 NO_KEY_HINT = "`dragoman keys create --owner NAME` makes one; give it as DRAGOMAN_KEY"
@@ -125,15 +126,22 @@ class HubClient:
         raw = await response.read(MAX_RESPONSE)
         return msgspec.json.decode(raw) if raw else None
 
-    async def sessions(self, limit: int = 50) -> list[Json]:
-        """List sessions, the last changed first."""
-        query = {"limit": str(limit), **self._owner}
+    async def sessions(self, limit: int = 50, *, filters: Mapping[str, str] | None = None) -> list[Json]:
+        """List sessions, the last changed first; `filters` are query parameters of `GET /api/sessions`."""
+        query = {"limit": str(limit), **self._owner, **(filters or {})}
         sessions: list[Json] = (await self.request("GET", "/api/sessions", query=query))["sessions"]
         return sessions
 
     async def session(self, id: str) -> Json:
         """Return a session's settings. NotFound."""
         session: Json = await self.request("GET", f"/api/sessions/{path_segment(id)}")
+        return session
+
+    async def create_runner_session(self, id: str | None, *, title: str | None = None) -> Json:
+        """Create a session that a runner answers. Conflict if the id is taken."""
+        fields = {"id": id, "title": title}
+        body = {name: value for name, value in fields.items() if value is not None}
+        session: Json = await self.request("POST", "/api/sessions", body={**body, "runner": True})
         return session
 
     async def messages(self, id: str) -> list[Message]:
@@ -159,6 +167,73 @@ class HubClient:
         async with await self._send("GET", f"/api/chat/{path_segment(id)}/stream?sdk=7") as response:
             async for batch in read_events(response):
                 yield batch
+
+    async def export_session(self, id: str, format: str) -> AsyncGenerator[bytes, None]:
+        """Yield a session as a file. NotFound; Unavailable without a running hub."""
+        path = f"/api/sessions/{path_segment(id)}/export?{urlencode({'format': format})}"
+        async with await self._send("GET", path) as response, aclosing(response.iter_raw()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def import_session(self, file: bytes, *, id: str | None) -> Json:
+        """Create a session from a file; its ids. BadRequest, Conflict; Unavailable without a running hub."""
+        query = {} if id is None else {"id": id}
+        body = msgspec.Raw(file)  # sent as it is
+        created: Json = await self.request("POST", "/api/sessions/import", query=query, body=body)
+        return created
+
+    async def links(self, id: str) -> list[Json]:
+        """List the links to a session. NotFound."""
+        found: list[Json] = (await self.request("GET", f"/api/sessions/{path_segment(id)}/share"))["shares"]
+        return found
+
+    async def create_link(self, id: str, body: Mapping[str, Any]) -> Json:
+        """Create a link to a session. NotFound."""
+        link: Json = await self.request("POST", f"/api/sessions/{path_segment(id)}/share", body=body)
+        return link
+
+    async def revoke_link(self, id: str, link: str) -> None:
+        """Revoke a link. NotFound."""
+        await self.request("DELETE", f"/api/sessions/{path_segment(id)}/share/{path_segment(link)}")
+
+    async def grants(self, id: str) -> Json:
+        """Return who else may use a session; the response of `GET /api/sessions/{id}/grants`. NotFound."""
+        grants: Json = await self.request("GET", f"/api/sessions/{path_segment(id)}/grants")
+        return grants
+
+    async def grant(self, id: str, body: Mapping[str, str]) -> Json:
+        """Let another owner or a key use a session; all grants of it. NotFound, Forbidden."""
+        grants: Json = await self.request("PUT", f"/api/sessions/{path_segment(id)}/grants", body=body)
+        return grants
+
+    async def revoke_grant(self, id: str, grantee: Mapping[str, str]) -> None:
+        """Revoke the grant to `owner` or `key`. NotFound, Forbidden."""
+        await self.request("DELETE", f"/api/sessions/{path_segment(id)}/grants", query=grantee)
+
+    async def start_run(self, body: Mapping[str, Any]) -> Json:
+        """Send a chat request that is answered in the background; the ids of its run and session."""
+        started: Json = await self.request("POST", "/api/chat", body={**body, "background": True})
+        return started
+
+    async def runs(self, query: Mapping[str, str], *, limit: int) -> list[Json]:
+        """List runs that match, the newest first. A page may have fewer than the hub has: it goes on."""
+        page = {**query, "limit": str(RUNS_PAGE if "state" in query else limit)}
+        found: list[Json] = []
+        while True:
+            response = await self.request("GET", "/api/runs", query=page)
+            found += response["runs"]
+            if response["next"] is None or len(found) >= limit:
+                return found[:limit]
+            page["before"] = response["next"]
+
+    async def run(self, id: str) -> Json:
+        """Return one run with its answer so far. NotFound."""
+        run: Json = await self.request("GET", f"/api/runs/{path_segment(id)}")
+        return run
+
+    async def stop_run(self, id: str) -> bool:
+        """Stop a run. False when it was not active. NotFound; Unavailable without a running hub."""
+        return bool((await self.request("POST", f"/api/runs/{path_segment(id)}/stop"))["stopped"])
 
     async def stop(self, id: str) -> None:
         """Stop the session's run."""

@@ -150,6 +150,12 @@ class McpClient:
         """
         return await self._find(name).offered_tools.approve(tools, by=by)
 
+    async def reload_approvals(self) -> None:
+        """Apply approvals that were given at another host to the definitions that wait here."""
+        for remote in list(self._servers.values()):
+            if remote.offered_tools.pending_count:
+                await remote.offered_tools.reload_pins()
+
     def _start_server(self, spec: ServerSpec, *, after: asyncio.Task[None] | None = None) -> ServerStatus:
         """Start a server, after the one that it replaces has stopped."""
         self._unusable.pop(spec.name.lower(), None)

@@ -31,12 +31,11 @@ REPORT_SECONDS = 60.0
 
 
 class TrafficLimits(msgspec.Struct, frozen=True):
-    """Limits on what a server sends: bytes of a message, and the rate of unrequested ones.
+    """Limits on the unrequested messages of a server.
 
     A server whose flood lasts `quarantine_after` seconds is quarantined for `quarantine` seconds.
     """
 
-    message: int = 64_000_000
     rate: Rate = Rate(200, 1.0)
     quarantine_after: float = 30.0
     quarantine: float = 600.0

@@ -11,6 +11,7 @@ from dragoman.mcp.client.definition_pins import (
     DefinitionChange,
     check_pins,
     definition_change,
+    is_pinned,
     pinned_definitions,
 )
 from dragoman.mcp.client.definitions import DefinitionList, ToolDefinition
@@ -103,6 +104,18 @@ class OfferedTools:
             shown = [self._pinned_definition(name) for name in self._operations]
             await self._sync_registry([*shown, *chosen], self.problems)
         return tuple(each.name for each in chosen)
+
+    async def reload_pins(self) -> None:
+        """Apply the approvals that were given at another host to the definitions that wait here."""
+        async with self._lock:
+            await self._refresh_pins()
+            approved = [each for each in self._pending.values() if is_pinned(each, self._pins)]
+            for each in approved:
+                del self._pending[each.name]
+            if approved:
+                shown = [self._pinned_definition(name) for name in self._operations]
+                current = {each.name: each for each in (*shown, *approved)}
+                await self._sync_registry(list(current.values()), self.problems)
 
     def changes(self) -> Iterable[DefinitionChange]:
         """Yield the pending definitions beside the approved ones."""

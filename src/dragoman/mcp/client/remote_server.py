@@ -376,7 +376,7 @@ class RemoteServer:
         return ConnectionOptions(
             about.environ,
             self._redactor,
-            about.limits.message,
+            self.spec.message_limit,
             about.watchdog,
             self._note_list_change,
             self._meter,

@@ -73,6 +73,7 @@ def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
         output=build_output(agent.output, path=f"{path}.output"),
         description=agent.description,
         after_crash=agent.after_crash,
+        when_busy=agent.when_busy or config.when_busy,
     )
 
 

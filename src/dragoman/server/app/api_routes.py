@@ -11,6 +11,7 @@ from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http_endpoint import RequiredScope
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
 
@@ -26,7 +27,15 @@ def session_routes(sessions: SessionHandlers) -> Routes:
         "chat",
     )
     yield "/api/sessions/{id}/messages", {"GET": sessions.messages}, "chat"
+    yield "/api/sessions/{id}/queue", {"GET": sessions.queue}, "chat"
+    yield "/api/sessions/{id}/queue/{queued}", {"DELETE": sessions.withdraw}, "chat"
     yield "/api/search", {"GET": sessions.search}, "chat"
+
+
+def run_routes(runs: RunHandlers) -> Routes:
+    yield "/api/runs", {"GET": runs.list}, "chat"
+    yield "/api/runs/{id}", {"GET": runs.get}, "chat"
+    yield "/api/runs/{id}/stop", {"POST": runs.stop}, "chat"
 
 
 def operation_routes(operations: OperationHandlers) -> Routes:

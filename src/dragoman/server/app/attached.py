@@ -33,6 +33,7 @@ from dragoman.server.app.api_routes import (
     artifact_routes,
     call_routes,
     operation_routes,
+    run_routes,
     session_routes,
     usage_routes,
 )
@@ -42,6 +43,7 @@ from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http_endpoint import HttpEndpoint
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
@@ -56,6 +58,7 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
     async with await Store.open(data, database=database, exclusive=False) as store:
         yield build_attached_app(
             session_routes(SessionHandlers(store, runs=None)),
+            run_routes(RunHandlers(store, runs=None, abort=refuse_abort)),
             call_routes(CallHandlers(store, abort=refuse_abort)),
             approval_routes(ApprovalHandlers(store.approvals, answer=StoredAnswers(store))),
             artifact_routes(ArtifactHandlers(store.artifacts)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 
+FOLLOW_INTERVAL = 5.0  # seconds between two looks at what other hosts have added and approved
 MIN_SECRET_LENGTH = 8  # characters of a secret: a shorter one would mask ordinary words
 MIN_VARIABLE_LENGTH = 12  # characters of an environment variable that may hold a secret
 
@@ -62,6 +64,7 @@ class ExternalOperations:
         self._environment = environment
         self._lock = asyncio.Lock()
         self._last_added: dict[str, McpServerConfig] = {}  # added servers, as last read
+        self._versions: Mapping[str, str] = {}  # of their rows
 
     async def __aenter__(self) -> ExternalOperations:
         await self.servers.__aenter__()
@@ -80,6 +83,20 @@ class ExternalOperations:
             others.on_poll = self.switchboard.operations.reload_approvals
             self.switchboard.operations.other_hosts = others
             await others.run()
+
+    async def follow_other_hosts(self) -> None:
+        """Run the MCP servers that other hosts add, and apply the approvals that they give, until cancelled.
+
+        Returns at once where no other host shares the database.
+        """
+        if self._store.host_id is None:
+            return
+        while True:
+            await asyncio.sleep(FOLLOW_INTERVAL)
+            with suppress(StoreError, Unavailable):
+                if await self._store.mcp_servers.read_versions() != self._versions:
+                    await self.reload(self._config)
+                await self.servers.reload_approvals()
 
     async def reload(self, config: Config) -> None:
         """Run the servers of this configuration and those that were added."""
@@ -155,6 +172,7 @@ class ExternalOperations:
     async def _added_servers(self) -> dict[str, McpServerConfig]:
         """Return the servers that were added; as last read while the database does not answer."""
         try:
+            self._versions = await self._store.mcp_servers.read_versions()
             rows = await self._store.mcp_servers.list()
         except (StoreError, Unavailable) as error:
             log.warning("the MCP servers that were added cannot be read: %s", error.message)

@@ -28,6 +28,8 @@ from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.remote import RemoteRuns, RunHosts
 from dragoman.runs.run import RunSettings
+from dragoman.runs.run_factory import RunFactory
+from dragoman.runs.run_queue import QueueSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.app.agents import CallableAgents
 from dragoman.server.app.background_jobs import (
@@ -44,7 +46,9 @@ from dragoman.server.app.operations import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
-from dragoman.server.app.services import HubEnvironment, HubServices
+from dragoman.server.app.runners import add_runners
+from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
+from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
@@ -54,6 +58,7 @@ from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
 from dragoman.server.request_log import log_request
+from dragoman.store.queued_runs import QueueLimits
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 
@@ -87,13 +92,12 @@ class Hub:
         self.engine = open_engine(config, services.store)
         self.runs = RunRegistry(
             services.store,
-            setup.roster,
-            toolbox=services.toolbox,
-            billing=Billing(self.meter, setup.catalog.price),
-            settings=run_settings(config, services),
+            build_run_factory(config, services, setup=setup, meter=self.meter),
             cut_off=CutOffRuns(self.engine, services.cut_off, services.wait_for_operations),
+            queue=queue_settings(config),
         )
         self.runs.remote = remote_runs(self.runs, services)
+        self.runners = add_runners(config, services, runs=self.runs)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
@@ -137,6 +141,7 @@ class Hub:
             host=self.host,
             external=self.external,
             mcp=self.mcp,
+            runners=self.runners,
             abort=self.abort,
             answer_approval=self.answer_approval,
         )
@@ -184,6 +189,11 @@ class Hub:
             stack.enter_context(run_in_background(hub.key_monitor.run()))
             stack.enter_context(run_in_background(hub.share_with_hosts()))
             stack.enter_context(run_in_background(hub.runs.recovery.run()))
+            stack.enter_context(run_in_background(hub.endpoints.push_notifier.run()))
+            stack.enter_context(run_in_background(ground.shared_access.run()))
+            sender = build_webhook_sender(config, ground)
+            for job in (hub.runs.queue.run(), sender.run(), ground.events.run(), ground.events.trim()):
+                stack.enter_context(run_in_background(job))
             hub._watch_hosts(stack)
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
@@ -199,6 +209,7 @@ class Hub:
         await asyncio.gather(
             self.host.watch(),
             self.external.share_operations(self._services.host_client),
+            self.external.follow_other_hosts(),
             release_lost_reservations(self.store),
         )
 
@@ -220,6 +231,7 @@ class Hub:
         they were at the start.
         """
         setting = await build_setup(config, self._services, metrics=self.metrics)
+        domain_events = build_domain_events(config)
         delegates = self._callable_agents.build(setting.roster.agents)
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
@@ -230,10 +242,11 @@ class Hub:
         old, self._setup = self._setup, setting
         self.meter.reconfigure(setting.limits, setting.prices)
         self.gateway.catalog = setting.catalog
-        self.runs.agents = setting.roster
+        self.runs.factory.agents = setting.roster
         self._callable_agents.replace(delegates)
-        self.runs.billing = Billing(self.meter, setting.catalog.price)
+        self.runs.factory.billing = Billing(self.meter, setting.catalog.price)
         self.retention.periods = config.retention_periods
+        self._services.session_events.domain_events = domain_events
         self.load_prices()
         self._retiring.append(old.providers)
         self._spawn(self._close_when_idle(old.providers))
@@ -294,6 +307,7 @@ class Hub:
         """End runs, sessions of MCP clients and spokes, and notify their clients."""
         await self.engine.drain(0)
         await asyncio.gather(self.runs.close(), self.endpoints.close())
+        await self.runners.close()
         await self.external.switchboard.close()
 
     async def close(self) -> None:
@@ -371,7 +385,7 @@ def gateway_settings(config: Config) -> GatewaySettings:
     )
 
 
-def run_settings(config: Config, services: HubServices) -> RunSettings:
+def run_settings(config: Config, services: HubServices, *, meter: Meter) -> RunSettings:
     """Return the settings of all runs."""
     return RunSettings(
         disconnect_grace=config.grace,
@@ -380,13 +394,37 @@ def run_settings(config: Config, services: HubServices) -> RunSettings:
         reader_timeout=config.limits.reader_timeout,
         tracing=services.tracing,
         hooks=services.hooks.loop if services.hooks else None,
+        webhook=config.webhooks.url,
+        write_usage=meter.ledger.flush,
     )
+
+
+def build_run_factory(
+    config: Config, services: HubServices, *, setup: ModelSetup, meter: Meter
+) -> RunFactory:
+    """Build what makes the runs of the hub."""
+    return RunFactory(
+        services.store,
+        setup.roster,
+        toolbox=services.toolbox,
+        billing=Billing(meter, setup.catalog.price),
+        settings=run_settings(config, services, meter=meter),
+    )
+
+
+def queue_settings(config: Config) -> QueueSettings:
+    """Return how many messages may wait, and how many runs be in the background."""
+    limits = config.limits
+    waiting = QueueLimits(session=limits.queued, owner=limits.owner_queued)
+    return QueueSettings(waiting, limits.background_runs)
 
 
 def remote_runs(runs: RunRegistry, services: HubServices) -> RemoteRuns | None:
     """Return the runs of other hosts; None when none shares the database."""
     client = services.host_client
-    return None if client is None else RemoteRuns(RunHosts(services.store, client, runs.get, runs.settings))
+    if client is None:
+        return None
+    return RemoteRuns(RunHosts(services.store, client, runs.get, runs.factory.settings))
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:

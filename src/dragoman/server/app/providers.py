@@ -23,6 +23,7 @@ from dragoman.providers.ollama import OllamaProvider, OllamaSettings
 from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.responses import ResponsesProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.scripted import ScriptedProvider, read_script
 from dragoman.providers.upstream import UpstreamServer
@@ -126,6 +127,8 @@ def build_provider(
             return OpenAIProvider.for_server(
                 name, server, quirks=replace(quirks_of(server), **overrides), **common
             )
+        case "responses":
+            return ResponsesProvider.for_server(name, server, **common)
         case "anthropic":
             habits = AnthropicSettings(
                 version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens

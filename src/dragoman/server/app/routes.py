@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 from starlette.routing import Route, Router
@@ -18,25 +19,43 @@ from dragoman.http.origin_policy import OriginPolicy
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.server import McpServer
+from dragoman.runners.hub.endpoint import RunnerEndpoint
+from dragoman.runners.hub.server import RunnerServer
 from dragoman.runs.registry import RunRegistry
+from dragoman.server.a2a.handlers import A2aHandlers
+from dragoman.server.a2a.push import PushNotifier
+from dragoman.server.ag_ui import AgUiHandlers
+from dragoman.server.app.a2a_routes import a2a_routes, build_a2a_handlers, card_routes
 from dragoman.server.app.api_routes import (
     Routes,
     approval_routes,
     artifact_routes,
     call_routes,
     operation_routes,
+    run_routes,
     session_routes,
     usage_routes,
 )
 from dragoman.server.app.external_operations import ExternalOperations
+from dragoman.server.app.model_setup import listed_models
+from dragoman.server.app.push import build_push_post, push_settings
+from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
+from dragoman.server.branches import BranchHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers, ChatSettings
 from dragoman.server.cors import allow_origins
+from dragoman.server.domain_events import DomainEventHandlers
+from dragoman.server.events import EventHandlers
+from dragoman.server.gateway.responses.agents import AgentResponses
+from dragoman.server.gateway.responses.handlers import RESPONSES, ResponseHandlers
+from dragoman.server.gateway.responses.socket import ResponsesSocket
+from dragoman.server.gateway.responses.state import ResponseStates, StateLimits
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
+from dragoman.server.grants import GrantHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers, LocalHost
 from dragoman.server.http_endpoint import (
@@ -48,13 +67,22 @@ from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
+from dragoman.server.runs import RunHandlers
+from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
+from dragoman.server.shares import ShareHandlers
+from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
+from dragoman.server.sockets.endpoint import SessionSocketEndpoint
+from dragoman.server.sockets.session_socket import SocketServices
 from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
+from dragoman.store.store import Store
 
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
+RUNNER_PATH = "/api/runners"
+RESPONSES_PATH = "/v1/responses"
 EXPOSED_HEADERS = [
     f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
 ]
@@ -64,16 +92,28 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     """The handlers of all routes."""
 
     chat: ChatHandlers
+    ag_ui: AgUiHandlers
+    a2a: A2aHandlers
     sessions: SessionHandlers
+    runs: RunHandlers
+    branches: BranchHandlers
+    files: SessionFileHandlers
+    shares: ShareHandlers
     operations: OperationHandlers
     gateway: Gateway
+    responses: ResponseHandlers
     calls: CallHandlers
     approvals: ApprovalHandlers
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
     hosts: HostHandlers
+    events: EventHandlers
+    domain_events: DomainEventHandlers
+    grants: GrantHandlers
+    session_sockets: SessionSocketEndpoint
     mcp: ASGIApp
     spokes: SpokeEndpoint | None
+    runners: RunnerEndpoint | None
     usage: UsageHandlers
     metrics: Metrics
     health: HealthHandlers
@@ -83,7 +123,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
 def build_router(
     handlers: ApiHandlers, auth: Auth, *, body_limits: BodyLimits, public_metrics: bool = True
 ) -> ASGIApp:
-    """Build the router; an unknown path gets a 404 with the hub's error body.
+    """Build the router. An unknown path gets a 404 with the hub's error body.
 
     Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash. The gateway's
     paths have no parameters and the most traffic: they are looked up in a dict first.
@@ -98,12 +138,18 @@ def build_router(
             path: HttpEndpoint(methods, auth=auth, scope=scope, body_limits=body_limits)
             for path, methods, scope in api_routes(handlers)
         },
+        **{
+            path: HttpEndpoint(methods, auth=auth, scope="chat", on_error=on_error, body_limits=body_limits)
+            for path, methods, on_error in a2a_routes(handlers.a2a)
+        },
         **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
+        **{path: HttpEndpoint(methods) for path, methods in card_routes(handlers.a2a)},
     }
     metrics = {"GET": handlers.metrics.get}
     endpoints["/metrics"] = (
         HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin")
     )
+    websockets = dict(websocket_routes(handlers, auth))
     routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
     router = Router(routes, default=not_found)
 
@@ -112,8 +158,9 @@ def build_router(
         if path == MCP_PATH and scope["type"] == "http":
             return handlers.mcp(scope, receive, send)
         if scope["type"] == "websocket":
-            spokes = handlers.spokes if path == SPOKE_PATH else None
-            return (spokes or reject_websocket)(scope, receive, send)
+            is_session = SOCKET_PATH.fullmatch(path) is not None
+            socket = handlers.session_sockets if is_session else websockets.get(path, reject_websocket)
+            return socket(scope, receive, send)
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
         endpoint = gateway.get(path)
@@ -122,11 +169,22 @@ def build_router(
     return app
 
 
+def websocket_routes(handlers: ApiHandlers, auth: Auth) -> Iterator[tuple[str, ASGIApp]]:
+    """The paths of WebSockets."""
+    responses = handlers.responses
+    yield RESPONSES_PATH, ResponsesSocket(responses.create, auth, max_memory=responses.max_memory)
+    if handlers.runners is not None:
+        yield RUNNER_PATH, handlers.runners
+    if handlers.spokes is not None:
+        yield SPOKE_PATH, handlers.spokes
+
+
 def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler], ErrorHandler]]:
     """The paths of the gateway, each with the error format of its dialect."""
     gateway = handlers.gateway
     openai, anthropic = partial(send_error, dialect=CHAT_COMPLETIONS), partial(send_error, dialect=MESSAGES)
     yield "/v1/chat/completions", {"POST": gateway.chat}, openai
+    yield from response_routes(handlers.responses)
     yield "/v1/messages", {"POST": gateway.messages}, anthropic
     yield "/v1/messages/count_tokens", {"POST": gateway.count_tokens}, anthropic
     yield "/v1/embeddings", {"POST": gateway.embeddings}, openai
@@ -134,16 +192,53 @@ def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Ha
     yield "/v1/models/{id:path}", {"GET": gateway.model}, openai
 
 
+def response_routes(
+    handlers: ResponseHandlers,
+) -> Iterator[tuple[str, Mapping[str, Handler], ErrorHandler]]:
+    """The paths of the Responses API."""
+    on_error = partial(send_error, dialect=RESPONSES)
+    yield RESPONSES_PATH, {"POST": handlers.create}, on_error
+    yield "/v1/responses/input_tokens", {"POST": handlers.input_tokens}, on_error
+    yield "/v1/responses/{id}", {"GET": handlers.get, "DELETE": handlers.delete}, on_error
+    yield "/v1/responses/{id}/cancel", {"POST": handlers.cancel}, on_error
+    yield "/v1/responses/{id}/input_items", {"GET": handlers.input_items}, on_error
+
+
+def response_states(config: Config, store: Store) -> ResponseStates:
+    """Return what finds and stores the responses that clients refer to."""
+    limits = config.limits
+    return ResponseStates(
+        store.responses,
+        limits=StateLimits(
+            response=limits.stored_response, owner=limits.owner_responses, context=limits.gateway_body
+        ),
+    )
+
+
+def response_handlers(config: Config, parts: HubParts, *, store: Store) -> ResponseHandlers:
+    """Return the handlers of the Responses API, for models and for agents."""
+    states = response_states(config, store)
+    agents = AgentResponses(parts.runs, store, states=states, keep_alive=config.keep_alive)
+    return ResponseHandlers(parts.gateway, states, agents=agents)
+
+
 def api_routes(handlers: ApiHandlers) -> Routes:
     """The paths under `/api`, each with the scope that a key needs, the busiest first."""
     yield from chat_routes(handlers.chat)
+    yield "/agui/{agent}", {"POST": handlers.ag_ui.post}, "chat"
+    yield from file_routes(handlers.files, handlers.shares)  # before the session with the id "import"
     yield from session_routes(handlers.sessions)
+    yield from run_routes(handlers.runs)
+    yield from branch_routes(handlers.branches)
     yield from operation_routes(handlers.operations)
     yield from usage_routes(handlers.usage)
     yield from call_routes(handlers.calls)
     yield from approval_routes(handlers.approvals)
     yield from artifact_routes(handlers.artifacts)
     yield from admin_routes(handlers.servers)
+    yield "/api/events", {"GET": handlers.events.follow}, "chat"
+    yield "/api/sessions/{id}/events", {"POST": handlers.domain_events.publish}, "chat"
+    yield from grant_routes(handlers.grants)
     yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
     yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
 
@@ -159,6 +254,26 @@ def chat_routes(chat: ChatHandlers) -> Routes:
     yield "/api/sessions/{id}/chat/stop", {"POST": chat.stop}, "chat"
     yield "/api/sessions/{id}/stream", {"GET": chat.resume}, "chat"
     yield "/api/sessions/{id}/stop", {"POST": chat.stop}, "chat"
+
+
+def branch_routes(branches: BranchHandlers) -> Routes:
+    yield "/api/sessions/{id}/fork", {"POST": branches.fork}, "chat"
+    yield "/api/sessions/{id}/rewind", {"POST": branches.rewind}, "chat"
+    yield "/api/sessions/{id}/branch", {"POST": branches.switch}, "chat"
+
+
+def grant_routes(grants: GrantHandlers) -> Routes:
+    methods = {"GET": grants.list, "PUT": grants.put, "DELETE": grants.remove}
+    yield "/api/sessions/{id}/grants", methods, "chat"
+    yield "/api/sessions/{id}/audit", {"GET": grants.audit}, "chat"
+
+
+def file_routes(files: SessionFileHandlers, shares: ShareHandlers) -> Routes:
+    """The paths of exports, imports and shared links."""
+    yield "/api/sessions/import", {"POST": files.import_session}, "chat"
+    yield "/api/sessions/{id}/export", {"GET": files.export}, "chat"
+    yield "/api/sessions/{id}/share", {"GET": shares.list, "POST": shares.create}, "chat"
+    yield "/api/sessions/{id}/share/{share}", {"DELETE": shares.revoke}, "chat"
 
 
 def admin_routes(servers: McpServerHandlers) -> Routes:
@@ -177,6 +292,7 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
 
 def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:
     """The paths that need no key."""
+    yield "/share/{token}", {"GET": handlers.shares.show}
     yield "/healthz", {"GET": handlers.health.live}
     yield "/readyz", {"GET": handlers.health.ready}
     yield "/openapi.json", {"GET": handlers.reference.openapi}
@@ -194,6 +310,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     host: LocalHost
     external: ExternalOperations
     mcp: McpServer
+    runners: RunnerServer
     abort: Callable[[str], Awaitable[bool]]
     answer_approval: AnswerApproval
 
@@ -219,13 +336,23 @@ class HubEndpoints:
         self._mcp.body_limits = body_limits
         handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = handlers.operations
-        spokes = handlers.spokes
+        self.push_notifier = PushNotifier(
+            services.store,
+            build_push_post(config),
+            find_task=handlers.a2a.find_task,
+            settings=push_settings(config, services.environment.environ),
+        )
+        self._responses = handlers.responses.background
+        spokes, runners = handlers.spokes, handlers.runners
         self.work: Sequence[ActiveWork] = [
             auth.work,
+            handlers.session_sockets.work,
             self._mcp.work,
+            handlers.responses.background.work,
             *([] if spokes is None else [spokes.work]),
+            *([] if runners is None else [runners.work]),
         ]
-        """What is in progress for keys: requests, MCP sessions, spokes."""
+        """What is in progress for keys: requests, MCP sessions, spokes, runners."""
         app = build_router(handlers, auth, body_limits=body_limits, public_metrics=config.metrics.public)
         self.app = allow_origins(
             app,
@@ -240,7 +367,19 @@ class HubEndpoints:
 
     async def close(self) -> None:
         """End the sessions of MCP clients."""
-        await self._mcp.close()
+        await asyncio.gather(self._mcp.close(), self._responses.close())
+
+
+def chat_settings(config: Config) -> ChatSettings:
+    """Return the limits of chat requests."""
+    limits = config.limits
+    return ChatSettings(
+        body=limits.body,
+        history=limits.history,
+        part=limits.part,
+        keep_alive=config.keep_alive,
+        signs_webhooks=config.webhooks.secret_env is not None,
+    )
 
 
 def build_handlers(
@@ -248,25 +387,34 @@ def build_handlers(
 ) -> ApiHandlers:
     """Build the handlers of all routes."""
     store, ledger, gateway = services.store, parts.meter.ledger, parts.gateway
-    limits = config.limits
-    settings = ChatSettings(
-        body=limits.body, history=limits.history, part=limits.part, keep_alive=config.keep_alive
-    )
+    settings = chat_settings(config)
     servers, switchboard = parts.external.servers, parts.external.switchboard
+    access = services.shared_access
     return ApiHandlers(
-        chat=ChatHandlers(parts.runs, store, settings=settings),
-        sessions=SessionHandlers(store, runs=parts.runs),
+        chat=ChatHandlers(parts.runs, store, access=access, settings=settings),
+        ag_ui=AgUiHandlers(parts.runs, store, settings=settings),
+        a2a=build_a2a_handlers(
+            config, services, runs=parts.runs, auth=auth, answer_approval=parts.answer_approval
+        ),
+        **build_session_handlers(store, parts.runs),
+        runs=RunHandlers(store, runs=parts.runs, abort=parts.abort),
         operations=OperationHandlers(services.calls, meta=services.meta),
         gateway=gateway,
+        responses=response_handlers(config, parts, store=store),
         calls=CallHandlers(
             store, abort=parts.abort, source=services.operation_source, flush_usage=ledger.flush
         ),
         approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval),
         artifacts=ArtifactHandlers(store.artifacts),
         servers=McpServerHandlers(servers, switchboard, editor=parts.external),
+        domain_events=DomainEventHandlers(services.session_events, store),
+        events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
+        grants=GrantHandlers(store, access=access),
+        session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
+        runners=build_runner_endpoint(parts.runners, auth) if config.runners.enabled else None,
         usage=UsageHandlers(store, flush_usage=ledger.flush),
         metrics=parts.metrics,
         health=HealthHandlers(
@@ -274,6 +422,39 @@ def build_handlers(
         ),
         reference=ReferenceHandlers(),
     )
+
+
+def build_session_sockets(
+    config: Config, parts: HubParts, *, services: HubServices, auth: Auth
+) -> SessionSocketEndpoint:
+    """Build the endpoint of the sockets of sessions."""
+    socket_services = SocketServices(
+        store=services.store,
+        runs=parts.runs,
+        events=services.events,
+        answer_approval=parts.answer_approval,
+        models=listed_models(config),
+        keep_alive=config.keep_alive,
+        max_frame=config.limits.body,
+        max_part=config.limits.part,
+    )
+    return SessionSocketEndpoint(
+        socket_services,
+        auth=auth,
+        access=services.shared_access,
+        origins=frozenset(config.cors.origins),
+        requires_key=services.environment.require_keys,
+    )
+
+
+def build_session_handlers(store: Store, runs: RunRegistry) -> dict[str, Any]:
+    """Build the handlers of sessions, by their names in `ApiHandlers`."""
+    return {
+        "sessions": SessionHandlers(store, runs=runs),
+        "branches": BranchHandlers(store, runs=runs),
+        "files": SessionFileHandlers(store, runs=runs),
+        "shares": ShareHandlers(store),
+    }
 
 
 def build_spoke_endpoint(server: SpokeServer, auth: Auth) -> SpokeEndpoint:

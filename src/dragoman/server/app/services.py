@@ -18,6 +18,8 @@ from dragoman.config.problems import blame_field
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable
 from dragoman.hosts.client import HostClient
 from dragoman.http.transport import Transport
+from dragoman.hub_events.domain_events import DomainEvents, SessionEvents
+from dragoman.hub_events.event_log import EventLog, EventSettings
 from dragoman.model_request import Tool
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.calls import Calls, CallSettings
@@ -30,6 +32,7 @@ from dragoman.server.app.background_jobs import AnswerReplayer, run_in_backgroun
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
+from dragoman.server.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
 from dragoman.store.runs import RunRecord
@@ -66,6 +69,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     meta: MetaTools
     tracing: Tracing
     hooks: Hooks
+    events: EventLog
+    session_events: SessionEvents
+    shared_access: SharedAccess
     host_client: HostClient | None = None
     """For requests to other hosts, if several may share the database."""
     cut_off: Sequence[RunRecord]
@@ -91,6 +97,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         replayer = AnswerReplayer(store)
         store.database.on_recovery(replayer.wake)
         stack.enter_context(run_in_background(replayer.run()))
+        access = SharedAccess(store.sessions)
+        events = EventLog(store.events, settings=event_settings(config))
+        session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
         hooks = open_hooks(config, environment, stack=stack)
         settings = CallSettings(
@@ -98,6 +107,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             tracer=call_tracer(tracing),
             max_failures=config.limits.repeats,
             hooks=hooks.calls if hooks else None,
+            events=session_events,
         )
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
@@ -112,6 +122,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             meta=MetaTools(registry, calls, search=search),
             tracing=tracing,
             hooks=hooks,
+            events=events,
+            session_events=session_events,
+            shared_access=access,
             cut_off=cut_off,
             host_client=host_client,
         )
@@ -173,6 +186,18 @@ def build_guard(config: Config, store: Store) -> AccessControl:
     return AccessControl(
         build_policy(config), store.approvals, clock=time.time, approval_seconds=config.approval_seconds
     )
+
+
+def event_settings(config: Config) -> EventSettings:
+    """Return the limits of the log of events."""
+    limits = config.limits
+    return EventSettings(followers=limits.followers, size=limits.event, rows=limits.events)
+
+
+def build_domain_events(config: Config) -> DomainEvents:
+    """Build the registry of domain events. ConfigError for a schema that is not valid."""
+    with blame_field("events.schemas"):
+        return DomainEvents(config.events.schemas, unknown=config.events.unknown)
 
 
 def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:

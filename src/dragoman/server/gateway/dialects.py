@@ -43,6 +43,7 @@ class ClientDialect(Protocol):
     """One family's protocol, as a door speaks it."""
 
     family: Family
+    relays: bool  # whether a server of the same family gets the request as it is
     endpoint: str
     forwarded_headers: Sequence[str]  # headers of the client that are for a server of the same family
 
@@ -83,6 +84,7 @@ class ChatCompletionsDialect:
     """OpenAI's chat.completions."""
 
     family: Family = "openai"
+    relays = True
     endpoint = "openai"
     forwarded_headers: Sequence[str] = (
         "openai-organization",
@@ -165,6 +167,7 @@ class MessagesDialect:
     """Anthropic's Messages."""
 
     family: Family = "anthropic"
+    relays = True
     endpoint = "anthropic"
     forwarded_headers: Sequence[str] = ("anthropic-version", "anthropic-beta")
 

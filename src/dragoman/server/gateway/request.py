@@ -122,6 +122,7 @@ class GatewayRequest:
         if (
             isinstance(provider, RemoteProvider)
             and provider.family == dialect.family
+            and dialect.relays
             and self._hub_dialect is None
         ):
             return self._relay(provider, route)

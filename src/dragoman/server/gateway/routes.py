@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 SMALL_BODY = 64 * 1024  # bytes; the tokens of a longer body are estimated by its content
 UNSUPPORTED_STATUSES = (404, 405, 501)  # of a server that counts no tokens
 MAX_EMBEDDING_VALUES = 2_000_000  # tokens as numbers, which are relayed as they are
+PrepareBody: TypeAlias = Callable[[bytes], Awaitable[bytes]]
 MAX_RETRY_AFTER = 60  # seconds that a client is asked to wait: some sleep as long as they are told
 
 
@@ -83,22 +84,22 @@ class Gateway:
 
     def chat(self, exchange: Exchange) -> Awaitable[None]:
         """OpenAI's chat.completions."""
-        return self._handle(exchange, CHAT_COMPLETIONS)
+        return self.serve(exchange, CHAT_COMPLETIONS)
 
     def embeddings(self, exchange: Exchange) -> Awaitable[None]:
         """OpenAI's embeddings."""
-        return self._handle(exchange, EMBEDDINGS)
+        return self.serve(exchange, EMBEDDINGS)
 
     def messages(self, exchange: Exchange) -> Awaitable[None]:
         """Anthropic's Messages."""
-        return self._handle(exchange, MESSAGES)
+        return self.serve(exchange, MESSAGES)
 
     async def count_tokens(self, exchange: Exchange) -> None:
         """How many tokens a Messages request has: as its provider counts, or an estimate."""
         exchange.response_headers |= request_id_headers(exchange.request_id)
         raw = await exchange.read_body(self._settings.body_limit)
         head = await offload(len(raw), lambda: RawRequestBody(raw))
-        route = self._routes(exchange, head, select=False).first
+        route = self.routes(exchange, head, select=False).first
         with DisconnectWatch(exchange) as presence:
             counted = await count_upstream(route, head, headers=exchange.headers)
         if presence.disconnected:
@@ -134,16 +135,31 @@ class Gateway:
         if aborted:
             log.warning("%d responses did not end within %g seconds and were closed", aborted, seconds)
 
-    async def _handle(self, exchange: Exchange, dialect: ClientDialect) -> None:
+    @property
+    def body_limit(self) -> int:
+        """The most bytes of a request."""
+        return self._settings.body_limit
+
+    @property
+    def keep_alive(self) -> float:
+        """Seconds between two comments in a stream without events."""
+        return self._settings.keep_alive
+
+    async def serve(
+        self, exchange: Exchange, dialect: ClientDialect, *, prepare: PrepareBody | None = None
+    ) -> None:
+        """Answer a model request. `prepare` returns the body to answer in place of the client's."""
         with self._tracing.request("POST", exchange.path, headers=exchange.headers) as door:
             try:
-                await self._serve(exchange, dialect)
+                await self._serve(exchange, dialect, prepare=prepare)
             except DragomanError as error:
                 door.set_status(dialect.error_status(error))
                 raise
             door.set_status(200)
 
-    async def _serve(self, exchange: Exchange, dialect: ClientDialect) -> None:
+    async def _serve(
+        self, exchange: Exchange, dialect: ClientDialect, *, prepare: PrepareBody | None
+    ) -> None:
         request_id = exchange.request_id
         exchange.response_headers |= request_id_headers(request_id)
         if self.draining:
@@ -151,6 +167,8 @@ class Gateway:
         with self._meter.enter(exchange.identity) as entry:
             max_values = MAX_EMBEDDING_VALUES if dialect is EMBEDDINGS else None
             body = await exchange.read_body(self._settings.body_limit, max_values=max_values)
+            if prepare is not None:
+                body = await prepare(body)
             plan = await self._plan(exchange, dialect, body=body)
             origin = CallOrigin(identity=exchange.identity, endpoint=dialect.endpoint, request_id=request_id)
             payment = Payment(origin, price=self.catalog.price, meter=self._meter)
@@ -166,7 +184,7 @@ class Gateway:
     async def _plan(self, exchange: Exchange, dialect: ClientDialect, *, body: bytes) -> RequestPlan:
         size = len(body)
         head = RawRequestBody(body) if size <= SMALL else await offload(size, lambda: RawRequestBody(body))
-        routes = self._routes(exchange, head)
+        routes = self.routes(exchange, head)
         parsed = None
         if size > SMALL_BODY and dialect is not EMBEDDINGS:
             parsed = await offload(weigh(body), lambda: parse_request(dialect, body, route=routes.first))
@@ -184,7 +202,8 @@ class Gateway:
             limits=self._settings.answer_limits,
         )
 
-    def _routes(self, exchange: Exchange, head: RawRequestBody, *, select: bool = True) -> ModelRoutes:
+    def routes(self, exchange: Exchange, head: RawRequestBody, *, select: bool = True) -> ModelRoutes:
+        """Return the routes of the model that a request names. NotFound, Forbidden."""
         allowed, catalog = exchange.identity.models, self.catalog
         try:
             routes = catalog.routing.model_routes(

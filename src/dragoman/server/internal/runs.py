@@ -29,6 +29,10 @@ class InternalRunHandlers:
         yield "/runs/{id}", {"GET": self.state}
         yield "/runs/{id}/events", {"GET": self.events}
         yield "/runs/{id}/stop", {"POST": self.stop}
+        yield "/runs/{id}/queued", {"POST": self.nudge}
+        yield "/runs/{id}/release", {"POST": self.release}
+        yield "/runs/{id}/continue", {"POST": self.go_on}
+        yield "/sessions/{id:path}/runner/leave", {"POST": self.disconnect_runner}
         yield "/calls/{id}/abort", {"POST": self.abort_call}
         yield "/sessions/{id:path}/undelivered", {"POST": self.take_undelivered}
 
@@ -42,7 +46,9 @@ class InternalRunHandlers:
         """Stream a run from its start: see `run_feed.py`. The stream is one follower of the run."""
         run = self._find(exchange)
         encoder = RunFeedEncoder(current_state(run, message=run.first_message))
-        await stream_run(exchange, run.follow_from_start(), dialect=encoder, keep_alive=KEEP_ALIVE)
+        await stream_run(
+            exchange, run.follow_from_start(is_retold=False), dialect=encoder, keep_alive=KEEP_ALIVE
+        )
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop a run for the `reason` of the body; the response is sent once it is closed and stored."""
@@ -50,6 +56,33 @@ class InternalRunHandlers:
         body = await exchange.read_json(MAX_BODY)
         await run.stop_and_wait(str(body["reason"]))
         await exchange.respond(200, {"stopped": True})
+
+    async def nudge(self, exchange: Exchange) -> None:
+        """Tell a run of the message that has been queued behind it, whose `id` the body has."""
+        run = self._find(exchange)
+        body = await exchange.read_json(MAX_BODY)
+        await self._runs.queue.nudge_about(run, str(body["id"]))
+        await exchange.respond(200, {"told": True})
+
+    async def release(self, exchange: Exchange) -> None:
+        """Give up a run that a runner answers, because the runner has connected to another host."""
+        run = self._find(exchange)
+        if self._runs.factory.runners is not None:
+            await self._runs.factory.runners.release(run)
+        await exchange.respond(200, {"released": True})
+
+    async def go_on(self, exchange: Exchange) -> None:
+        """Go on here with a run that no host has, because the runner of its session is here."""
+        await self._runs.recovery.go_on_here(exchange.path_params["id"])
+        await exchange.respond(200, {"begun": True})
+
+    async def disconnect_runner(self, exchange: Exchange) -> None:
+        """Disconnect the runner of a session: it is at another host now. Conflict for another key."""
+        body = await exchange.read_json(MAX_BODY)
+        if self._runs.factory.runners is not None:
+            server = self._runs.factory.runners.server
+            server.leave(exchange.path_params["id"], key_id=body["keyId"])
+        await exchange.respond(200, {"left": True})
 
     async def abort_call(self, exchange: Exchange) -> None:
         """Abort a call with all below it; return whether it ran."""

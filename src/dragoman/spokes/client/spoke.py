@@ -12,6 +12,7 @@ import msgspec
 from typing_extensions import override
 
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
+from dragoman.http.websocket_client import backoff_delay, open_websocket
 from dragoman.operations.calls import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.execution import is_task_cancelled
@@ -19,13 +20,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
 from dragoman.spokes.client.connection import MESSAGE_LIMIT, HubConnection
-from dragoman.spokes.client.dial import (
-    backoff_delay,
-    endpoint_url,
-    error_from_code,
-    handshake,
-    open_websocket,
-)
+from dragoman.spokes.client.dial import SCOPE, endpoint_url, error_from_code, handshake
 from dragoman.spokes.client.jobs import JobRunner, current_job
 from dragoman.spokes.protocol import (
     HEARTBEAT_TIMEOUT,
@@ -181,6 +176,11 @@ class Spoke:
             if self._running is not None:
                 self._running.result()
 
+    async def finished(self) -> None:
+        """Wait until run() has ended in `async with`. Raises what it raises."""
+        if self._running is not None:
+            await asyncio.shield(self._running)
+
     async def close(self) -> None:
         """Take no more calls, let running ones end, and disconnect."""
         self._closing.set()
@@ -222,7 +222,7 @@ class Spoke:
 
     async def _run_connection(self, job_runner: JobRunner) -> None:
         """Run one connection."""
-        socket = await open_websocket(self.url, self._key)
+        socket = await open_websocket(self.url, self._key, scope=SCOPE)
         try:
             hello = HelloFrame(
                 protocol=VERSION,

@@ -122,8 +122,9 @@ def offer_name(item: Any) -> str:
 class BadFrameLog:
     """Logs the bad frames of a connection, and raises WireError when there are too many in a minute."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, sender: str = "a spoke") -> None:
         self._limit = limit
+        self._sender = sender
         self._times: deque[float] = deque()
 
     def add(self, error: DragomanError) -> None:
@@ -131,7 +132,7 @@ class BadFrameLog:
         while self._times and self._times[0] <= now - WINDOW_SECONDS:
             self._times.popleft()
         self._times.append(now)
-        log.warning("a spoke sent a frame that cannot be used: %s", error.message)
+        log.warning("%s sent a frame that cannot be used: %s", self._sender, error.message)
         if len(self._times) > self._limit:
             raise WireError(
                 f"more than {self._limit} frames in a minute could not be used; the last: {error.message}"

@@ -54,6 +54,10 @@ CREATE_PROGRESS = text(
     "CREATE TABLE IF NOT EXISTS copy_progress (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
 )
 SET_REVISION = text("UPDATE alembic_version SET version_num = :revision")
+SET_EVENT_IDS = text(
+    "SELECT setval(pg_get_serial_sequence('hub_events', 'id'),"
+    " (SELECT coalesce(max(id), 0) + 1 FROM hub_events), false)"
+)
 SOURCE, STATE = "source", "state"  # names in `copy_progress`; the others are tables
 LOOKUP_KEYS = 50  # rows that one query looks up by their keys
 
@@ -65,6 +69,7 @@ AGES: Final[Mapping[str, str]] = {
     "calls": "started_at",
     "approvals": "created_at",
     "usage": "started_at",
+    "hub_events": "created_at",
 }
 """Columns that tell whether rows were added."""
 
@@ -88,9 +93,13 @@ class TableCopy:
         self.form = RowFormat(table, replace_nul=target.name != "sqlite")
         self.reader = row_statements(table, source)
         self.target_reader = row_statements(table, target)
-        self.has_children = any(
+        has_children = any(
             key.column.table is table for other in TABLES if other is not table for key in other.foreign_keys
         )
+        self.frees_values = not has_children or any(
+            index.unique and index.dialect_options["sqlite"]["where"] is not None for index in table.indexes
+        )
+        """Whether rows that differ are deleted first, with their children: another may need their values."""
         self._names = [f"v{index}" for index in range(len(table.c))]
         columns = list(table.c)
         insert = target.insert(table).values(
@@ -311,6 +320,8 @@ class DatabaseCopy:
             target.execute(self._set_progress, {"name": SOURCE, "value": self._source_name})
             target.execute(self._set_progress, {"name": STATE, "value": state})
             target.execute(self._target.compile(SET_REVISION), {"revision": revision})
+            if state == "done" and self._target.name == "postgresql":
+                target.fetch_one(self._target.compile(SET_EVENT_IDS), {})
 
         run_transaction(target, job)
 
@@ -347,7 +358,8 @@ class DatabaseCopy:
     def _delete_stale(self, source: BackendConnection, target: BackendConnection) -> None:
         """Delete rows of the target that the source no longer has.
 
-        In tables to which no other refers, also those that differ: their unique values may be another's.
+        In tables to which no other refers, and in those with an index that changes of a row may leave, also
+        those that differ: their unique values may be another's.
         """
         self._progress.start("comparing", sum(each.rows for each in self._describe_target(target).values()))
         for table in reversed(self._tables):
@@ -365,7 +377,7 @@ class DatabaseCopy:
             stored = table.source_rows(source, [table.reader.key_of(row) for row in some])
             for row in some:
                 current = stored.get(table.name_key(row))
-                if current is None or (current != row and not table.has_children):
+                if current is None or (current != row and table.frees_values):
                     yield row
 
     def _verify(self, target: BackendConnection, digests: Sequence[TableDigest]) -> None:

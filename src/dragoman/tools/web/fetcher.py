@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
-import ssl
 import zlib
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 
 import msgspec
 
 from dragoman.errors import BadRequest, CallError, CallTimeout, Forbidden, ProviderError, TooLarge
 from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
-from dragoman.http.dialer import AddrInfo, describe_error, interleave_families, race_connect
+from dragoman.http.dialer import AddrInfo, describe_error
 from dragoman.http.response_parser import ResponseParser
+from dragoman.tools.web.connector import CheckedConnector, OpenSocket
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.url import Url, parse_url, resolve_redirect
 
@@ -69,8 +66,6 @@ class BodyDecompressor:
         return remaining
 
 
-OpenSocket: TypeAlias = Callable[[list[AddrInfo]], Awaitable[socket.socket]]
-
 MAX_REDIRECTS = 5
 REDIRECT_STATUSES = {301, 302, 303, 307, 308}
 NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the request as a whole has a timeout
@@ -108,8 +103,7 @@ class WebFetcher:
         self._host_policy = host_policy
         self._max_bytes = max_bytes
         self._timeout = timeout
-        self._open_socket = open_socket or connect_first
-        self._tls: ssl.SSLContext | None = None
+        self._connector = CheckedConnector(open_socket)
 
     async def fetch(self, text: str) -> WebResponse:
         """Fetch a URL, following at most five redirects.
@@ -150,7 +144,7 @@ class WebFetcher:
     async def _request(self, url: Url, addresses: list[AddrInfo]) -> WebResponse | str:
         """Return the response, or the location of a redirect."""
         try:
-            connection = await self._connect(url, addresses)
+            connection = await self._connector.connect(url, addresses)
         except OSError as error:
             raise fetch_error(f"Cannot connect to {url.host!r}: {describe_error(error)}") from None
         try:
@@ -163,21 +157,6 @@ class WebFetcher:
             raise fetch_error(error.message, transient=error.transient) from None
         finally:
             connection.abort()
-
-    async def _connect(self, url: Url, addresses: list[AddrInfo]) -> HttpConnection:
-        tls = await self._tls_context() if url.tls else None
-        opened = await self._open_socket(addresses)
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: HttpConnection(url.authority),
-                sock=opened,
-                ssl=tls,
-                server_hostname=url.host if tls else None,
-            )
-        except BaseException:
-            opened.close()
-            raise
-        return connection
 
     async def _read_response(
         self, url: Url, connection: HttpConnection, *, incoming: ResponseParser
@@ -213,19 +192,6 @@ class WebFetcher:
             f"The response of {url.host!r} is larger than {self._max_bytes} bytes.",
             hint="Fetch a smaller page, or a part of it if the site offers parts.",
         )
-
-    async def _tls_context(self) -> ssl.SSLContext:
-        """Return the TLS context with the system's certificates, loaded once and off the event loop."""
-        if self._tls is None:
-            context = await asyncio.to_thread(ssl.create_default_context)
-            context.set_alpn_protocols(["http/1.1"])
-            self._tls = context
-        return self._tls
-
-
-async def connect_first(addresses: list[AddrInfo]) -> socket.socket:
-    """Return a socket connected to the first address that accepts."""
-    return await race_connect(interleave_families(addresses))
 
 
 def request_head(url: Url) -> bytes:

@@ -61,14 +61,18 @@ class HostPolicy:
         self.check_host(url)
         addresses = [url.address] if url.address else await self._resolve_addresses(url)
         for address in addresses:
-            special = special_purpose(address)
-            if special is not None and not in_networks(address, self._networks):
-                raise Forbidden(
-                    f"{url.host!r} is not on the public internet (its address is {special}), "
-                    "so it is not allowed.",
-                    hint=f"Use a public address, or {ALLOW_HINT.format('allow_networks')}.",
-                )
+            self.check_address(url, address)
         return [socket_address(address, url.port) for address in dict.fromkeys(addresses)]
+
+    def check_address(self, url: Url, address: IpAddress) -> None:
+        """Raise Forbidden if an address of the URL's host is not allowed."""
+        special = special_purpose(address)
+        if special is not None and not in_networks(address, self._networks):
+            raise Forbidden(
+                f"{url.host!r} is not on the public internet (its address is {special}), "
+                "so it is not allowed.",
+                hint=f"Use a public address, or {ALLOW_HINT.format('allow_networks')}.",
+            )
 
     def check_host(self, url: Url) -> None:
         """Raise Forbidden if the URL's port or host name is not allowed."""

@@ -13,7 +13,8 @@ from dragoman.operations.context import Context
 from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.sanitize import INVISIBLE
-from dragoman.tools.web.fetcher import OpenSocket, WebFetcher, WebResponse, decode_text
+from dragoman.tools.web.connector import OpenSocket
+from dragoman.tools.web.fetcher import WebFetcher, WebResponse, decode_text
 from dragoman.tools.web.host_policy import HostPolicy, HostResolver, WebSettings
 from dragoman.tools.web.html_text import WebPage, parse_page
 

@@ -18,6 +18,7 @@ from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.opaque_reasoning import encode_call_metadata, encode_opaque_reasoning
+from dragoman.wire.encrypted_reasoning import reasoning_details
 
 INVALID_JSON_KEY = "INVALID_JSON"  # the key that Anthropic's documentation specifies for invalid arguments
 _BlockKey: TypeAlias = tuple[str, str]
@@ -59,6 +60,8 @@ class _CurrentBlock:
         if metadata is not None:
             self.metadata |= metadata.get("anthropic", {})
             self.openai_metadata |= metadata.get("openai", {})
+            if details := reasoning_details(metadata):
+                self.openai_metadata["reasoning_details"] = details
 
     @property
     def complete(self) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.encrypted_reasoning import metadata_of_entry
 from dragoman.wire.json_codec import compact_json
 
 PREFIX = "dragoman-reasoning:"
@@ -62,6 +63,10 @@ def decode_opaque_reasoning(sealed: str, text: str) -> dict[str, Any] | None:
 
 def openai_metadata(fields: Mapping[str, Any]) -> ProviderMetadata | None:
     """The provider metadata of a reasoning part that carries decoded fields."""
+    details = fields.get("reasoning_details")
+    for entry in details if isinstance(details, list) else ():
+        if isinstance(entry, Mapping) and (metadata := metadata_of_entry(entry)) is not None:
+            return metadata
     own_fields = {name: fields[name] for name in (*_REASONING_FIELDS, "provider") if name in fields}
     return {"openai": own_fields} if own_fields else None
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, ProviderMetadata, ReasoningPart, TextPart
+from dragoman.wire.encrypted_reasoning import metadata_of_entry
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
     describe_value,
@@ -250,6 +251,9 @@ def _insert_text(entries: list[dict[str, Any]], text: str) -> None:
 
 def _reasoning_part(entry: Mapping[str, Any]) -> ReasoningPart:
     entry_text, signature, data = _entry_text(entry), entry.get("signature"), entry.get("data")
+    responses_metadata = metadata_of_entry(entry)
+    if responses_metadata is not None:
+        return ReasoningPart(entry_text, provider_metadata=responses_metadata)
     anthropic_metadata: dict[str, Any] | None = None
     if _is_anthropic_format(entry):
         if _is_text_entry(entry) and (signature is None or isinstance(signature, str)):

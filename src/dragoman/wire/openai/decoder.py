@@ -14,6 +14,7 @@ from dragoman.json_text import DECODE_ERRORS
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
+from dragoman.wire.openai.plain_chunks import read_plain_text
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
     EMPTY_VALUES,
@@ -29,6 +30,7 @@ from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
 from dragoman.wire.tool_calls import sequential_ids
 
 _DONE = b"[DONE]"
+PLAIN_ATTEMPTS = 2  # reads with other chunks, after which all are read as such: each was decoded twice
 
 
 class OpenAIDecoder:
@@ -53,6 +55,7 @@ class OpenAIDecoder:
         self.done = False
         self.failure: ProviderError | None = None
         self._parser = SSEParser(limit=limit)
+        self._plain_attempts = PLAIN_ATTEMPTS
         self._builder = OpenAIEventBuilder(
             quirks or Quirks(),
             provider=provider,
@@ -139,6 +142,8 @@ class OpenAIDecoder:
         done = _DONE in payloads
         if done:
             payloads = payloads[: payloads.index(_DONE)]
+        if len(payloads) > 1 and self._plain_attempts:
+            payloads = self._add_plain_text(payloads)
         try:
             chunks_read = decode_lines(b"\n".join(payloads))
         except DECODE_ERRORS:
@@ -149,6 +154,16 @@ class OpenAIDecoder:
             done = self._decode_each(payloads, last=last) or done
         if done:
             self._finish(done=True)
+
+    def _add_plain_text(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
+        """Add the first chunks if they hold nothing but text; return the others."""
+        plain = read_plain_text(payloads)
+        if plain is None:
+            self._plain_attempts -= 1
+            return payloads
+        self._builder.model = self._builder.model or plain.model or ""
+        self._builder.add_text(plain.text)
+        return payloads[plain.chunks :]
 
     def _decode_each(self, payloads: Sequence[bytes], *, last: bool) -> bool:
         """Decode frames one by one if some are irregular; return whether one was `[DONE]`."""

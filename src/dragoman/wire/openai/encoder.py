@@ -20,6 +20,7 @@ from dragoman.errors import (
     LimitReached,
     NotFound,
     ProviderError,
+    ResponseNotFound,
     Unauthorized,
 )
 from dragoman.wire import json_codec
@@ -272,8 +273,10 @@ def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
             return _CATEGORY_TYPES["rate_limit"]
         case Unauthorized():
             return "authentication_error", "invalid_api_key"
+        case ResponseNotFound():
+            return _INVALID_REQUEST, error.code
         case NotFound():
-            return _INVALID_REQUEST, "model_not_found"  # models are the only resources of this endpoint
+            return _INVALID_REQUEST, "model_not_found"  # all that other requests name
         case _:
             default_type = _SERVER_ERROR if error.status >= 500 else _INVALID_REQUEST
             return _STATUS_TYPES.get(error.status, default_type), error.code

@@ -16,6 +16,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.encrypted_reasoning import reasoning_details
 
 REASONING_FORMAT = "anthropic-claude-v1"
 
@@ -201,7 +202,7 @@ def _reasoning_details(text: str, metadata: ProviderMetadata) -> list[dict[str, 
         return [
             {"type": "reasoning.text", "text": text, "signature": anthropic_metadata["signature"], **origin}
         ]
-    return _objects(metadata.get("openai", {}).get("reasoning_details"))
+    return reasoning_details(metadata) or _objects(metadata.get("openai", {}).get("reasoning_details"))
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ class OpenAIEventBuilder:
     def add_if_sole_delta(self, chunk: OpenAIChunk) -> bool:
         """Add a chunk that contains nothing but a delta, as nearly all do; return False for any other.
 
-        All checks are in one function, without calls: it runs for every chunk.
+        All checks are in one function, without calls: it runs for every chunk that comes alone in a read.
         """
         choices = chunk.choices
         if (
@@ -134,20 +134,27 @@ class OpenAIEventBuilder:
             and delta.images is None
             and delta.audio is None
         )
-        content, blocks, tags = delta.content, self._blocks, self._think_tags
-        if (  # more of a text, in which no tag begins: nothing to split
-            type(content) is str
-            and content
-            and blocks.kind == "text"
-            and tags.state in ("text", "plain")
-            and "<" not in content
-            and not (has_more or delta.tool_calls or self.has_tool_calls or self._content or tags.pending)
-        ):
-            blocks.pending_text.append(content)
-            tags.last_character = content[-1]
+        content = delta.content
+        if type(content) is str and not (has_more or delta.tool_calls):
+            self.add_text(content)
         else:
             self._add_delta(delta, has_more=has_more)
         return True
+
+    def add_text(self, text: str) -> None:
+        """Add text of the answer."""
+        blocks, tags = self._blocks, self._think_tags
+        if (  # more of a text, in which no tag begins: nothing to split
+            text
+            and blocks.kind == "text"
+            and tags.state in ("text", "plain")
+            and "<" not in text
+            and not (self.has_tool_calls or self._content or tags.pending)
+        ):
+            blocks.pending_text.append(text)
+            tags.last_character = text[-1]
+        else:
+            self._add_content(text)
 
     def _add_delta(self, delta: OpenAIDelta, *, has_more: bool = True) -> None:
         """Add any delta; one without `has_more` contains only content and tool calls."""

@@ -191,7 +191,7 @@ def _read_cache(value: Mapping[str, Any]) -> CacheCounts:
 
 def _largest_count(places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int | None:
     """The largest of the counts under these names: some vendors send zeros beside their own field."""
-    counts = [_token_count(place, name) for place in places for name in names]
+    counts = [_token_count(place, name) for place in places for name in names if name in place]
     return max((count for count in counts if count is not None), default=None)
 
 

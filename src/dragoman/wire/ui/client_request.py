@@ -23,13 +23,13 @@ class NewMessage(msgspec.Struct, frozen=True):
 
 
 class EditMessage(msgspec.Struct, frozen=True):
-    """A user message that replaces the stored one; later messages are deleted."""
+    """A user message that replaces the stored one, which stays in an earlier branch with what follows."""
 
     message: Message
 
 
 class RegenerateAnswer(msgspec.Struct, frozen=True):
-    """Answer this user message again; later messages are deleted."""
+    """Answer this user message again; later messages stay in an earlier branch."""
 
     message: Message
 
@@ -63,18 +63,28 @@ class ContinueAnswer(msgspec.Struct, frozen=True):
     steps: int = 0
 
 
+WhenBusy: TypeAlias = Literal["refuse", "queue", "steer", "interrupt"]
+"""What becomes of a message that arrives while its session has an active run."""
 ChatAction: TypeAlias = NewMessage | EditMessage | RegenerateAnswer | ContinueAnswer
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A chat request: the session, the action, and the app's settings for this request."""
+    """A chat request: the session, the action, and the app's settings for this request.
+
+    `when_busy` None is the agent's default. One in the `background` is answered whether anybody follows or
+    not; what becomes of it is posted to the URL `webhook`. `queued_id` is the id of a message that has
+    waited, which becomes that of its run.
+    """
 
     session_id: str
     action: ChatAction
     model: str | None = None
     agent: str | None = None
     tools: tuple[Tool, ...] = ()
-    when_busy: Literal["refuse", "queue"] = "refuse"
+    when_busy: WhenBusy | None = None
+    background: bool = False
+    webhook: str | None = None
+    queued_id: str | None = None
 
 
 class ChatBody(msgspec.Struct, rename="camel"):
@@ -88,7 +98,9 @@ class ChatBody(msgspec.Struct, rename="camel"):
     model: str | None = None
     agent: str | None = None
     tools: msgspec.Raw = msgspec.Raw()
-    when_busy: Literal["refuse", "queue"] = "refuse"
+    when_busy: WhenBusy | None = None
+    background: bool = False
+    webhook: str | None = None
 
 
 class ChatMessageHead(msgspec.Struct):
@@ -101,6 +113,7 @@ DeclaredTools: TypeAlias = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[st
 _decoder = msgspec.json.Decoder(ChatBody)
 _tools_decoder = msgspec.json.Decoder(list[dict[str, Any]] | dict[str, dict[str, Any]] | None)
 _head_decoder = msgspec.json.Decoder(ChatMessageHead)
+MAX_WEBHOOK_URL = 2_000
 MAX_PARTS = 1_000  # of a user message: each is stored, and read by the model
 
 
@@ -133,7 +146,20 @@ def parse_chat_request(
         agent=body.agent,
         tools=parse_client_tools(tools),
         when_busy=body.when_busy,
+        background=body.background,
+        webhook=parse_webhook_url(body.webhook),
     )
+
+
+def parse_webhook_url(url: str | None) -> str | None:
+    """Return the URL of a webhook. Raises BadRequest; the hub checks what it leads to."""
+    if url is None:
+        return None
+    if len(url) > MAX_WEBHOOK_URL or not url.startswith(("https://", "http://")) or not url.isprintable():
+        raise BadRequest(
+            f"webhook must be an http(s) URL of at most {MAX_WEBHOOK_URL} characters", field="webhook"
+        )
+    return url
 
 
 def parse_client_tools(declared: DeclaredTools) -> tuple[Tool, ...]:

@@ -1,0 +1,118 @@
+"""WebSockets to a hub: its address, the connection, the meaning of a refusal, the delay before a retry."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
+
+from dragoman.errors import ConfigError, DragomanError, Forbidden, NotFound, Unauthorized, Unavailable
+from dragoman.json_text import decode_json
+
+WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+OPEN_SECONDS = 10.0
+MAX_FRAME_BYTES = 16_000_000  # bytes of a frame that a hub may send
+MIN_BACKOFF, MAX_BACKOFF = 0.2, 15.0  # seconds between two attempts
+ERRORS_BY_STATUS: Mapping[int, type[DragomanError]] = {401: Unauthorized, 403: Forbidden, 404: NotFound}
+
+
+class HubErrorDetails(msgspec.Struct):
+    """What a hub's HTTP error says."""
+
+    message: str
+    hint: str | None = None
+
+
+class HubErrorBody(msgspec.Struct):
+    """The body of a hub's HTTP error."""
+
+    error: HubErrorDetails
+
+
+_error_decoder = msgspec.json.Decoder(HubErrorBody)
+
+
+def websocket_url(hub: str, path: str) -> str:
+    """Return the URL of a hub's WebSocket: `ws://host:8000/api/spoke` for `http://host:8000`. Raises
+    ConfigError.
+    """
+    try:
+        parts = urlsplit(hub.strip())
+        usable = bool(parts.hostname) and parts.scheme in WEBSOCKET_SCHEMES
+    except ValueError:
+        parts, usable = urlsplit(""), False
+    if not usable:
+        raise ConfigError(f"{hub!r} is not the URL of a hub", hint="write it like http://127.0.0.1:8000")
+    whole = parts.path.rstrip("/").removesuffix(path) + path
+    return urlunsplit((WEBSOCKET_SCHEMES[parts.scheme], parts.netloc, whole, "", ""))
+
+
+def is_loopback_url(url: str) -> bool:
+    """Return whether the URL is on this machine, which no proxy serves."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def open_websocket(url: str, key: str | None, *, scope: str) -> ClientConnection:
+    """Open a WebSocket with a key of a scope. Raises Unavailable if a retry may help, else another error."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    quiet = logging.getLogger("dragoman.websocket")
+    quiet.setLevel(logging.WARNING)  # below, it would log the key
+    proxy: Literal[True] | None = None if is_loopback_url(url) else True
+    try:
+        return await connect(
+            url,
+            additional_headers=headers,
+            compression=None,
+            max_size=MAX_FRAME_BYTES,
+            ping_interval=None,
+            open_timeout=OPEN_SECONDS,
+            close_timeout=1.0,
+            proxy=proxy,
+            logger=quiet,
+        )
+    except InvalidURI as error:
+        raise ConfigError(f"{url!r} is not the URL of a hub: {error}") from None
+    except InvalidStatus as error:
+        raise error_from_response(
+            error.response.status_code, error.response.body or b"", url=url, scope=scope
+        ) from None
+    except (OSError, TimeoutError, InvalidHandshake) as error:
+        reason = str(error) or type(error).__name__
+        raise Unavailable(f"no hub can be reached at {url}: {reason}", hint="is it running?") from None
+
+
+def error_from_response(status: int, body: bytes | bytearray, *, url: str, scope: str) -> DragomanError:
+    """Return the error for an HTTP response that is not a WebSocket."""
+    try:
+        details = decode_json(bytes(body), _error_decoder).error
+        message, hint = details.message, details.hint
+    except (msgspec.MsgspecError, UnicodeError):
+        message, hint = f"{url} answers with status {status}", None
+    kind = ERRORS_BY_STATUS.get(status, Unavailable)
+    if kind is NotFound:
+        return NotFound(f"no hub accepts {scope}s at {url}", hint="check the URL of the hub")
+    return kind(message, hint=key_hint(scope) if kind is Unauthorized else hint)
+
+
+def key_hint(scope: str) -> str:
+    """Return what to do without a valid key."""
+    return f"`dragoman keys create --owner NAME --scope {scope}` makes one"
+
+
+def backoff_delay(failures: int) -> float:
+    """Return the delay before the next attempt: exponential, with jitter."""
+    longest = min(MAX_BACKOFF, MIN_BACKOFF * 2.0 ** min(failures, 16))
+    return longest * random.uniform(0.3, 1.0)  # noqa: S311 - spreads load, keeps no secret

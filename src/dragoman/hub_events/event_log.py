@@ -1,0 +1,298 @@
+"""The log of events of a hub: publish an event, and follow what is published, here and at other hosts.
+
+What is stored is always read from the database, once for all followers of this process, so a follower misses
+nothing, whoever wrote it: the log is read when this process has committed an event, and otherwise every
+`POLL_INTERVAL` seconds while somebody follows. A follower that does not keep up has no queue: it reads the
+database itself from where it is, until it is up to date again. Nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import RateLimited, StoreError, TooLarge, Unavailable
+from dragoman.hub_events.event_filter import EventFilter, with_messages, without_repeated_positions
+from dragoman.store.hub_events import EventPosition, HubEvent, HubEventRepository, NewEvent
+
+log = logging.getLogger(__name__)
+POLL_INTERVAL = 0.25  # seconds between two looks for what other processes have written
+RETRY_INTERVAL = 0.01  # seconds to the next look when what was just written cannot be read yet
+RETRIES = 10
+TRIM_INTERVAL = 60.0
+
+
+class EventSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`queue`: events that a follower may be behind before it reads the database; `followers` of an owner at
+    a time; `size`: bytes of an event's data; `rows`: the most events that are stored.
+    """
+
+    queue: int = 1_000
+    followers: int = 2_000
+    size: int = 65_536
+    rows: int = 1_000_000
+
+
+class EventLog:
+    """The events of a hub, and who follows them in this process."""
+
+    def __init__(self, events: HubEventRepository, *, settings: EventSettings | None = None) -> None:
+        self.settings = settings or EventSettings()
+        self._events = events
+        self._position = EventPosition()
+        self._followers: dict[str | None, set[EventFollower]] = {}
+        self._counts: dict[str, int] = {}
+        self._woken = asyncio.Event()
+        events.on_stored = self.wake
+
+    # ---- publishing
+
+    def publish(
+        self, session_id: str, owner: str, *, name: str, data: Any = None, actor: str | None = None
+    ) -> None:
+        """Write an event of a session in the background. Raises TooLarge, Unavailable.
+
+        `session_id` is the hub's id, `data` a JSON object, `actor` the owner who did it.
+        """
+        text = self._encode(name, data)
+        _ = self._events.submit(
+            NewEvent(name=name, owner=owner, session_id=session_id, data=text, actor=actor)
+        )
+
+    def publish_live(self, session_id: str, owner: str, *, name: str, data: Any = None) -> None:
+        """Hand an event to those who follow in this process; it is not stored. Raises TooLarge."""
+        if self.is_followed(session_id):
+            body = msgspec.Raw(self._encode(name, data).encode())
+            event = HubEvent(name=name, owner=owner, session_id=session_id, created_at=time.time(), data=body)
+            self._dispatch([event])
+
+    def is_followed(self, session_id: str) -> bool:
+        """Return whether somebody follows the session, or all, in this process."""
+        return None in self._followers or session_id in self._followers
+
+    def _encode(self, name: str, data: Any) -> str:
+        text = msgspec.json.encode({} if data is None else data)
+        if len(text) > self.settings.size:
+            raise TooLarge(
+                f"the event {name!r} has {len(text)} bytes, and the hub takes {self.settings.size}",
+                hint="`limits.event` sets the limit",
+            )
+        return text.decode()
+
+    # ---- following
+
+    @asynccontextmanager
+    async def follow(
+        self, wanted: EventFilter, *, caller: str, after: EventPosition | None = None
+    ) -> AsyncIterator[EventFollower]:
+        """Follow events behind a position; without one, those from now on.
+
+        `caller` is who follows: an owner has a limited number of followers. Raises RateLimited, StoreError,
+        Unavailable.
+        """
+        if self._counts.get(caller, 0) >= self.settings.followers:
+            raise RateLimited(
+                f"{self.settings.followers} streams and sockets of events are open for {caller!r}",
+                retry_after=5.0,
+            )
+        self._counts[caller] = self._counts.get(caller, 0) + 1
+        follower: EventFollower | None = None
+        try:
+            position = await self._events.last_position() if after is None else after
+            follower = EventFollower(self, self._events, wanted=wanted, position=position)
+            follower.has_gap = after is not None and await self._is_cut_off(after)
+            self._add(follower)
+            yield follower
+        finally:
+            if follower is not None:
+                self._remove(follower)
+            self._counts[caller] -= 1
+            if not self._counts[caller]:
+                del self._counts[caller]
+
+    def wake(self) -> None:
+        """Look for new events: this process has committed some."""
+        if self._followers:
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Read what is new and hand it to the followers, until cancelled."""
+        with suppress(StoreError, Unavailable):
+            await self._events.adopt()
+        tries = 0
+        while True:
+            is_woken = await self._wait(RETRY_INTERVAL if 0 < tries < RETRIES else POLL_INTERVAL)
+            try:
+                found = await self._read_new()
+            except (StoreError, Unavailable) as error:
+                log.debug("events cannot be read now: %s", error.message)
+                await asyncio.sleep(POLL_INTERVAL)
+                continue
+            # An earlier transaction may be under way, behind which the new events are.
+            tries = 0 if found else tries + 1 if is_woken or 0 < tries < RETRIES else 0
+
+    async def trim(self) -> None:
+        """Delete, until cancelled, the first events where there are too many."""
+        while True:
+            await asyncio.sleep(TRIM_INTERVAL)
+            with suppress(StoreError, Unavailable):
+                await self._events.purge(max_rows=self.settings.rows)
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait to be woken, while somebody follows only for so long. Return whether that was it."""
+        if self._followers:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), seconds)
+        else:
+            await self._woken.wait()
+        is_woken = self._woken.is_set()
+        self._woken.clear()
+        return is_woken
+
+    async def _read_new(self) -> bool:
+        """Hand out all that is new; return whether there was anything."""
+        found = False
+        while self._followers:
+            page = await self._events.list(self._position)
+            if page.events:
+                found = True
+                self._position = page.events[-1].position or self._position
+                self._dispatch(page.events)
+            if page.is_last:
+                break
+        return found
+
+    def _dispatch(self, events: Sequence[HubEvent]) -> None:
+        for event in events:
+            interested: Collection[EventFollower] = self._followers.get(None, ())
+            of_session = self._followers.get(event.session_id, ()) if event.session_id is not None else ()
+            if not interested and not of_session:
+                continue
+            for each in with_messages(event):
+                for follower in (*interested, *of_session):
+                    follower.offer(each)
+
+    def _add(self, follower: EventFollower) -> None:
+        if not self._followers:
+            self._position = follower.position
+        self._followers.setdefault(follower.wanted.session_id, set()).add(follower)
+        self._woken.set()
+
+    def _remove(self, follower: EventFollower) -> None:
+        key = follower.wanted.session_id
+        others = self._followers.get(key)
+        if others is not None:
+            others.discard(follower)
+            if not others:
+                del self._followers[key]
+
+    async def _is_cut_off(self, after: EventPosition) -> bool:
+        """Return whether events behind a position may be gone."""
+        first = await self._events.first_position()
+        return after.id > 0 and first.id > after.id + 1 and first > after
+
+
+class EventFollower:
+    """One reader of the log; `next()` returns events, in their order."""
+
+    def __init__(
+        self, event_log: EventLog, events: HubEventRepository, *, wanted: EventFilter, position: EventPosition
+    ) -> None:
+        self.wanted = wanted
+        """May be replaced by one for the same session."""
+        self.position = position
+        """Behind which the next stored event is."""
+        self.has_gap = False
+        """Whether events before the next one may be gone; reset it once that is told."""
+        self._log = event_log
+        self._events = events
+        self._queue: deque[HubEvent] = deque()
+        self._is_behind = True
+        self._overflows = 0
+        self._wakeup: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    def offer(self, event: HubEvent) -> None:
+        """Take an event of the log; one that does not keep up reads the database later."""
+        if event.position is not None and event.position <= self.position:
+            return
+        if not self.wanted.matches(event):
+            return
+        if len(self._queue) < self._log.settings.queue:
+            self._queue.append(event)
+            self.wake()
+            return
+        # From here on it reads the database; what was not stored is lost to it.
+        self.has_gap = self.has_gap or any(event.position is None for event in (event, *self._queue))
+        self._queue.clear()
+        self._is_behind = True
+        self._overflows += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Make `next()` return."""
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    def close(self) -> None:
+        """Follow no more; `next()` returns None."""
+        self._is_closed = True
+        self.wake()
+
+    async def next(self) -> Sequence[HubEvent] | None:
+        """Return the next events; none after a mere `wake()`, None once it is closed."""
+        while not self._is_closed:
+            if self._is_behind:
+                found = await self._catch_up()
+                if found:
+                    return found
+                if self._is_behind:
+                    continue
+            if self._queue:
+                return self._take()
+            self._wakeup = asyncio.get_running_loop().create_future()
+            try:
+                await self._wakeup
+            finally:
+                self._wakeup = None
+            if not self._queue and not self._is_behind:
+                return self._woken()
+        return None
+
+    def _woken(self) -> Sequence[HubEvent] | None:
+        return None if self._is_closed else ()
+
+    def _take(self) -> Sequence[HubEvent]:
+        taken = without_repeated_positions(self._queue)
+        self._queue.clear()
+        for event in reversed(taken):
+            if event.position is not None:
+                self.position = event.position
+                break
+        return taken
+
+    async def _catch_up(self) -> Sequence[HubEvent]:
+        """Return the next matching events of the database.
+
+        Those that the log hands out meanwhile wait in the queue, so that none is missed between the last page
+        and the first of them.
+        """
+        overflows = self._overflows
+        page = await self._events.list(self.position, session_id=self.wanted.session_id)
+        if page.events:
+            self.position = page.events[-1].position or self.position
+        is_joined = page.is_last and self._overflows == overflows
+        self._is_behind = not is_joined
+        waiting, self._queue = self._queue, deque()
+        for event in waiting:
+            if event.position is None or (is_joined and event.position > self.position):
+                self._queue.append(event)
+        expanded = (each for event in page.events for each in with_messages(event))
+        return without_repeated_positions([each for each in expanded if self.wanted.matches(each)])

@@ -1,0 +1,131 @@
+"""Any server that speaks OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+import msgspec
+
+from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.transport import Sender, Timeouts
+from dragoman.ids import new_id
+from dragoman.json_text import decode_json
+from dragoman.model_request import ModelRequest
+from dragoman.providers.adapter import Family, call_ids
+from dragoman.providers.key_pool import KeyPool
+from dragoman.providers.openai import OPENAI_URL
+from dragoman.providers.remote import RemoteProvider
+from dragoman.providers.retry import DEFAULTS, RetryPolicy
+from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.json_codec import BodyEncoder, encode_body
+from dragoman.wire.provider_errors import find_error
+from dragoman.wire.responses.decoder import ResponsesDecoder
+from dragoman.wire.responses.request import check_request, encode_request, rejected_field
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+__all__ = ["ResponsesAdapter", "ResponsesProvider"]
+
+_BAD_REQUEST = 400
+
+
+class ResponsesAdapter:
+    """The Responses API. What a model has refused once is not sent to it again."""
+
+    family: Family = "responses"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rejected_fields: dict[str, frozenset[str]] = {}
+
+    def url(self, server: UpstreamServer) -> str:
+        """See `ProviderAdapter.url`."""
+        return server.url("/responses")
+
+    def models_url(self, server: UpstreamServer) -> str:
+        """See `ProviderAdapter.models_url`."""
+        return server.url("/models")
+
+    def headers(self, secret: str | None) -> Mapping[str, str]:
+        """See `ProviderAdapter.headers`."""
+        fixed = {"content-type": "application/json", "accept": "text/event-stream"}
+        return {**fixed, "authorization": f"Bearer {secret}"} if secret else fixed
+
+    def encode(
+        self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
+    ) -> bytes:
+        """See `ProviderAdapter.encode`."""
+        dropped = {*drop, *self._rejected_fields.get(request.model, ())}
+        return encode_request(request, provider=self._name, drop=dropped, encode=encode)
+
+    def decoder(self, request: ModelRequest) -> ResponsesDecoder:
+        """See `ProviderAdapter.decoder`."""
+        return ResponsesDecoder(
+            provider=self._name,
+            model=request.model,
+            new_id=lambda: new_id("call"),
+            used_ids=call_ids(request.messages),
+        )
+
+    def check(self, request: ModelRequest) -> Sequence[str]:
+        """See `Provider.check`."""
+        return check_request(request)
+
+    def learn_from_rejection(self, status: int, body: bytes) -> bool:
+        """See `ProviderAdapter.learn_from_rejection`: the hub adds nothing to a relayed body."""
+        return False
+
+    def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
+        """See `ProviderAdapter.rejected_field`: models differ in sampling, reasoning and encrypted items."""
+        if status != _BAD_REQUEST:
+            return None
+        try:
+            error = find_error(decode_json(body))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        field = rejected_field(error) if isinstance(error, Mapping) else None
+        if field is not None:
+            rejected = self._rejected_fields.get(request.model, frozenset())
+            self._rejected_fields[request.model] = rejected | {field}
+        return field
+
+
+class ResponsesProvider(RemoteProvider):
+    """A server that speaks the Responses API, at the URL that ends before `/responses`.
+
+    See `OpenAIProvider`.
+    """
+
+    def __init__(
+        self,
+        *,
+        base_url: str = OPENAI_URL,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        retries: int | RetryPolicy = 0,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        name: str = "responses",
+    ) -> None:
+        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
+        policy = RetryPolicy.of(retries)
+        adapter = ResponsesAdapter(name)
+        super().__init__(name, server, adapter=adapter, transport=LazyTransport(timeouts), policy=policy)
+
+    @classmethod
+    def for_server(
+        cls,
+        name: str,
+        server: UpstreamServer,
+        *,
+        transport: Sender,
+        keys: KeyPool | None = None,
+        policy: RetryPolicy = DEFAULTS,
+    ) -> Self:
+        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
+        provider = cls.__new__(cls)
+        adapter = ResponsesAdapter(name)
+        RemoteProvider.__init__(
+            provider, name, server, adapter=adapter, transport=transport, keys=keys, policy=policy
+        )
+        return provider

@@ -1,0 +1,1 @@
+"""The client of the runner protocol: answer the prompts of a hub's sessions."""

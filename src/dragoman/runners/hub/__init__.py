@@ -1,0 +1,1 @@
+"""The hub's end of the runner protocol."""

@@ -1,0 +1,174 @@
+"""The log of a run's frames: what a runner is told to be stored, and what a run is made of after a crash.
+
+The message itself is journalled as that of every run. It lags behind, and an open text of it may be stored in
+part, so that it does not say which frames it has. The log does: it is written before the message shows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dragoman.errors import HostFenced, StoreError, Unavailable
+from dragoman.messages import Message, decode_part, encode_part
+from dragoman.store.runner_frames import FrameBatch
+from dragoman.store.store import Store
+from dragoman.wire.runner.frames import FrameOfTurn, decode_from_runner, encode_runner_frame
+
+log = logging.getLogger(__name__)
+INTERVAL = 0.2  # seconds between two writes of text
+MAX_BODY = 262_144  # characters of one write
+
+
+class LoggedAnswer(msgspec.Struct, frozen=True, tag_field="type", tag="hub.answer"):
+    """The answer to a request, where it stands among the frames."""
+
+    request: str
+    approved: bool
+    text: str | None = None
+
+
+class LoggedMessage(msgspec.Struct, frozen=True, tag_field="type", tag="hub.message"):
+    """The message that the run began with, if it had parts."""
+
+    id: str
+    parts: list[msgspec.Raw]
+    metadata: Any = None
+
+    @classmethod
+    def of(cls, message: Message) -> LoggedMessage:
+        """Return the entry for a message."""
+        parts = [msgspec.Raw(encode_part(part)) for part in message.parts]
+        return cls(message.id, parts, message.metadata)
+
+    def message(self) -> Message:
+        """Return the message."""
+        parts = tuple(decode_part(bytes(part).decode()) for part in self.parts)
+        return Message(id=self.id, role="assistant", parts=parts, metadata=self.metadata)
+
+
+LogEntry: TypeAlias = FrameOfTurn | LoggedAnswer | LoggedMessage
+_own_decoder: msgspec.json.Decoder[LoggedAnswer | LoggedMessage] = msgspec.json.Decoder(
+    LoggedAnswer | LoggedMessage
+)
+
+
+class StoredLog(msgspec.Struct, frozen=True):
+    """What the log of a run has: its entries in order, and the number of its last frame."""
+
+    entries: Sequence[LogEntry] = ()
+    seq: int = 0
+    batches: int = 0
+
+
+class FrameLog:
+    """Writes the frames of one run, several at a time. `on_stored` gets the number of the last one."""
+
+    def __init__(
+        self, store: Store, run_id: str, *, on_stored: Callable[[int], None], batches: int = 0
+    ) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._on_stored = on_stored
+        self._position = batches
+        self._lines: list[str] = []
+        self._size = 0
+        self._seq = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._write: asyncio.Future[None] | None = None
+        self._is_closed = False
+
+    def add(self, entry: LogEntry, *, seq: int) -> None:
+        """Add an entry; it is written within `INTERVAL`."""
+        match entry:
+            case LoggedAnswer() | LoggedMessage():
+                line = msgspec.json.encode(entry).decode()
+            case _:
+                line = encode_runner_frame(entry)
+        self._lines.append(line)
+        self._size += len(line)
+        self._seq = seq
+        if self._size >= MAX_BODY:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self.flush)
+
+    def skip(self, *, seq: int) -> None:
+        """Note a frame that is not part of the message; the next write covers it."""
+        self._seq = seq
+
+    def flush(self) -> None:
+        """Write what was added; after the write that is under way, if there is one."""
+        self._stop_timer()
+        if self._write is not None or self._is_closed or not self._lines:
+            return
+        batch = FrameBatch(self._position, self._seq, "\n".join(self._lines))
+        try:
+            write = self._store.submit(self._store.runner_frames.put_job(self._run_id, batch))
+        except (StoreError, Unavailable) as error:
+            self._retry(error)
+            return
+        self._position += 1
+        self._lines, self._size, self._write = [], 0, write
+        write.add_done_callback(lambda done: self._on_done(done, batch))
+
+    def _on_done(self, write: asyncio.Future[None], batch: FrameBatch) -> None:
+        self._write = None
+        error = None if write.cancelled() else write.exception()
+        if self._is_closed or isinstance(error, HostFenced):
+            self.close()
+            return
+        if error is not None:
+            self._lines = [*batch.body.split("\n"), *self._lines]
+            self._size += len(batch.body)
+            self._retry(error)
+            return
+        self._on_stored(batch.seq)
+        if self._lines:
+            self.flush()
+
+    def _retry(self, error: BaseException) -> None:
+        log.warning("frames of run %s are not stored yet: %s", self._run_id, error)
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(5 * INTERVAL, self.flush)
+
+    async def drain(self) -> None:
+        """Write what was added, and wait until it is stored or has failed."""
+        for _ in range(2):
+            self.flush()
+            if self._write is not None:
+                await asyncio.wait([self._write])
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._is_closed = True
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+async def read_log(store: Store, run_id: str) -> StoredLog:
+    """Return what the log of a run has."""
+    batches = await store.runner_frames.list(run_id)
+    entries: list[LogEntry] = []
+    for batch in batches:
+        entries += [decode_entry(line) for line in batch.body.split("\n")]
+        await asyncio.sleep(0)
+    last = batches[-1] if batches else None
+    return StoredLog(
+        entries, max((batch.seq for batch in batches), default=0), last.position + 1 if last else 0
+    )
+
+
+def decode_entry(line: str) -> LogEntry:
+    """Return what one line of a log says."""
+    if line.startswith('{"type":"hub.'):
+        return _own_decoder.decode(line)
+    return decode_from_runner(line, limit=2**40)  # type: ignore[return-value] # only frames of turns are added

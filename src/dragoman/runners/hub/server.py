@@ -1,0 +1,203 @@
+"""The runners that are connected to this host, and the sessions that they serve."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from dragoman.errors import Conflict, DragomanError, RateLimited, StoreError, Unavailable
+from dragoman.identity import Identity
+from dragoman.runners.hub.connection import RunnerSocket
+from dragoman.runners.hub.session import RunnerSession
+from dragoman.runners.hub.settings import RunnerLimits
+from dragoman.spokes.hub.connection import Socket
+from dragoman.spokes.protocol import HUB_RESTART, REPLACED, UNAUTHORIZED
+from dragoman.store.sessions import Session, session_not_found
+from dragoman.store.store import Store
+from dragoman.wire.runner.frames import (
+    FrameError,
+    RunnerBye,
+    RunnerHello,
+    RunnerJoin,
+    RunnerLeave,
+    RunnerWelcome,
+    SessionRefusal,
+    SessionState,
+)
+
+log = logging.getLogger(__name__)
+
+
+class RunnerRunHost(Protocol):
+    """What the server needs of the runs: a session's turn, as the database has it, must be open here."""
+
+    async def claim(self, session: Session, *, key_id: str | None) -> None:
+        """Note that the session's runner is here now, and no longer at another host. Raises Conflict."""
+        ...
+
+    async def bring_here(self, session: Session) -> None:
+        """Let the session's active run go on at this host, and open its turn if it waits for an answer."""
+        ...
+
+
+class RunnerServer:
+    """Connects runners with the sessions that they serve."""
+
+    def __init__(self, store: Store, settings: RunnerLimits) -> None:
+        self.settings = settings
+        self.runs: RunnerRunHost | None = None
+        self._store = store
+        self._sessions: dict[str, RunnerSession] = {}
+        self._connections: set[RunnerSocket] = set()
+        self._is_closed = False
+
+    def session(self, session_id: str) -> RunnerSession:
+        """Return a session as this host knows it."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = RunnerSession(session_id, session_id, settings=self.settings)
+            self._sessions[session_id] = session
+        return session
+
+    def discard(self, session_id: str) -> None:
+        """Forget a session that has neither a runner here nor an open turn."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.link is None and session.turn is None:
+            del self._sessions[session_id]
+
+    async def serve(self, socket: Socket, hello: RunnerHello, *, identity: Identity) -> None:
+        """Serve a runner that has sent its hello until it disconnects. Raises what it is refused for."""
+        if self._is_closed:
+            raise Unavailable("the hub is shutting down; reconnect in a moment")
+        owner, settings = identity.owner, self.settings
+        if sum(each.owner == owner for each in self._connections) >= settings.owner_connections:
+            raise RateLimited(f"this owner has {settings.owner_connections} runners connected, the most")
+        line = RunnerSocket(socket, settings, key_id=identity.key_id, owner=owner)
+        self._connections.add(line)
+        try:
+            refusal = await self._join(line, hello.sessions, turns=hello.turns)
+            if refusal is not None and not line.sessions:
+                raise refusal
+            log.info("a runner of %s is connected: %d sessions", owner, len(line.sessions))
+            await line.run(lambda frame: self._control(line, frame))
+        finally:
+            self._connections.discard(line)
+            sessions, line.sessions = line.sessions, {}
+            for session in sessions.values():
+                session.detach(line)
+                await self._note_gone(session)
+
+    async def _control(self, line: RunnerSocket, frame: RunnerJoin | RunnerLeave) -> None:
+        if isinstance(frame, RunnerJoin):
+            await self._join(line, frame.sessions, turns=None)
+            return
+        for name in frame.sessions:
+            session = line.sessions.pop(name, None)
+            if session is not None:
+                session.detach(line)
+                await self._note_gone(session)
+
+    async def _join(
+        self, line: RunnerSocket, names: Sequence[str], *, turns: Sequence[str] | None
+    ) -> DragomanError | None:
+        """Let a connection serve sessions, and welcome it to them; return the last refusal."""
+        refusal: DragomanError | None = None
+        states: list[SessionState] = []
+        refused: list[SessionRefusal] = []
+        joined: list[RunnerSession] = []
+        for name in dict.fromkeys(names):
+            try:
+                session = await self._attach(line, name, turns=turns)
+            except DragomanError as error:
+                why, refusal = FrameError(code=error.code, message=error.message), error
+                refused.append(SessionRefusal(session_id=name, error=why))
+                continue
+            joined.append(session)
+            states.append(session.state())
+        line.send(
+            RunnerWelcome(
+                sessions=tuple(states),
+                refused=tuple(refused),
+                frame=self.settings.frame,
+                window=self.settings.window,
+            )
+        )
+        for session in joined:
+            session.repeat_requests()
+        return refusal
+
+    async def _attach(self, line: RunnerSocket, name: str, *, turns: Sequence[str] | None) -> RunnerSession:
+        """Let a connection serve a session. NotFound, Conflict, TooLarge, Unavailable."""
+        if len(line.sessions) >= self.settings.sessions and name not in line.sessions:
+            raise RateLimited(f"a connection serves at most {self.settings.sessions} sessions")
+        stored = await self._store.sessions.get_own(name, owner=line.owner)
+        if stored is None:
+            raise session_not_found(name)
+        if not stored.runner:
+            message = f"the session {name!r} is answered by the hub, not by a runner"
+            raise Conflict(message, hint='create it with {"runner": true}')
+        session = self.session(stored.id)
+        link = session.link
+        if link is not None and link is not line and session.key_id != line.key_id:
+            raise Conflict(f"another key's runner serves the session {name!r}")
+        if self.runs is not None:
+            await self.runs.claim(stored, key_id=line.key_id)
+            await self.runs.bring_here(stored)
+        if isinstance(link, RunnerSocket) and link is not line:
+            self._replace(link, session)
+        line.sessions[name] = session
+        session.attach(line, name, key_id=line.key_id)
+        turn = session.turn
+        if turns is not None and turn is not None and turn.turn_id not in turns and turn.accepted:
+            session.drop_turn()
+        return session
+
+    def _replace(self, line: RunnerSocket, session: RunnerSession) -> None:
+        """Take a session from an older connection, which is closed if it serves no other."""
+        line.sessions = {name: each for name, each in line.sessions.items() if each is not session}
+        if not line.sessions:
+            message = "the runner connected anew"
+            line.close(REPLACED, RunnerBye(code="replaced", message=message, again=False))
+
+    async def _note_gone(self, session: RunnerSession) -> None:
+        if session.link is not None:
+            return
+        if self._store.host_id is not None:
+            with suppress(StoreError, Unavailable):
+                await self._store.sessions.clear_runner_host(session.session_id, self._store.host_id)
+        self.discard(session.session_id)
+
+    def leave(self, session_id: str, *, key_id: str | None) -> None:
+        """Disconnect the runner of a session: it is at another host now. Conflict for another key."""
+        session = self._sessions.get(session_id)
+        line = session.link if session is not None else None
+        if session is None or not isinstance(line, RunnerSocket):
+            return
+        if session.key_id != key_id:
+            raise Conflict(f"another key's runner serves the session {session.name!r}")
+        session.detach(line)
+        self._replace(line, session)
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return the connected runners as JSON values."""
+        return [
+            {"owner": line.owner, "keyId": line.key_id, "sessions": sorted(line.sessions)}
+            for line in self._connections
+        ]
+
+    def disconnect(self, socket: Socket, message: str) -> None:
+        """Close a connection whose key is no longer valid."""
+        for line in self._connections:
+            if line.socket is socket:
+                line.close(UNAUTHORIZED, RunnerBye(code="unauthorized", message=message, again=False))
+
+    async def close(self) -> None:
+        """Tell all runners that the hub shuts down, and to come back."""
+        self._is_closed = True
+        lines = list(self._connections)
+        for line in lines:
+            line.close(HUB_RESTART, RunnerBye(code="restart", message="the hub shuts down"))
+        for line in lines:
+            await line.closed.wait()

@@ -1,0 +1,269 @@
+"""A session that a runner serves, as this host knows it: its connection, and the turn that is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dragoman.runners.hub.settings import RunnerLimits
+from dragoman.wire.runner.frames import (
+    FrameOfTurn,
+    FrameRefused,
+    FrameToRunner,
+    MessageFinalize,
+    PartTextDelta,
+    RunnerAbort,
+    RunnerAck,
+    RunnerAnswer,
+    RunnerPrompt,
+    SessionState,
+    TurnComplete,
+)
+
+ENDED_TURNS = 16  # ids of turns that are over, so that a late frame is called late
+FRAME_SIZE = 200  # characters that a frame counts at least
+
+
+class RunnerLink(Protocol):
+    """The connection of a runner, as its sessions use it."""
+
+    def send(self, frame: FrameToRunner) -> None:
+        """Queue a frame."""
+        ...
+
+
+class OpenTurn:
+    """A turn that is not over: what has come of it and was not taken, and what the runner has to know of it.
+
+    `accepted` is the number of the last frame that came, `stored` that of the last one that is stored.
+    """
+
+    def __init__(self, turn_id: str, *, seq: int = 0) -> None:
+        self.turn_id = turn_id
+        self.accepted = seq
+        self.stored = seq
+        self.prompt: RunnerPrompt | None = None
+        self.abort: RunnerAbort | None = None
+        self.answers: dict[str, RunnerAnswer] = {}
+        self.is_lost = False
+        """Whether its runner has said that it no longer works at it."""
+        self.inbox: deque[FrameOfTurn] = deque()
+        self.waiting_size = 0
+        self._repeated_to = seq
+        self._is_numbered = False
+        self.last_frame_at = 0.0
+        """The time of the event loop when a frame came."""
+
+    def expect_repeats(self) -> None:
+        """Expect that a runner that is connected again repeats what is not stored."""
+        self._repeated_to = self.accepted
+
+    def put(self, frame: FrameOfTurn, *, missing: int = 0) -> bool:
+        """Take the next frame; return whether it is new. Raises FrameRefused for one out of order.
+
+        Up to `missing` frames before it could not be read.
+        """
+        seq = frame.seq
+        if seq is None:
+            is_counted = frame.turn_id is not None and not self._is_numbered
+            self._append(replace(frame, seq=self.accepted + is_counted))
+            return True
+        self._is_numbered = True
+        if seq <= self.accepted:
+            if self.stored < seq <= self._repeated_to:
+                return False
+            raise self.refusal(frame, f"frame {seq} of the turn was taken before", code="repeated")
+        if seq > self.accepted + 1 + missing:
+            message = f"frame {seq} came before {self.accepted + 1}; send the frames of a turn in order"
+            raise self.refusal(frame, message, code="out_of_order")
+        self._append(frame)
+        return True
+
+    def _append(self, frame: FrameOfTurn) -> None:
+        self.last_frame_at = asyncio.get_running_loop().time()
+        self.accepted = frame.seq or 0
+        self.inbox.append(frame)
+        self.waiting_size += frame_size(frame)
+
+    def take(self, limit: int) -> Sequence[FrameOfTurn]:
+        """Return the next frames, up to about `limit` characters of text."""
+        taken: list[FrameOfTurn] = []
+        size = 0
+        while self.inbox and size < limit:
+            frame = self.inbox.popleft()
+            size += frame_size(frame)
+            taken.append(frame)
+        self.waiting_size -= size
+        return taken
+
+    def refusal(self, frame: FrameOfTurn, message: str, *, code: str) -> FrameRefused:
+        """Return the refusal of a frame."""
+        return FrameRefused(
+            message, code=code, session_id=frame.session_id, turn_id=self.turn_id, seq=frame.seq
+        )
+
+
+def frame_size(frame: FrameOfTurn) -> int:
+    """Return about how many characters a frame takes."""
+    match frame:
+        case PartTextDelta(delta=text) | MessageFinalize(final_text=str(text)):
+            return FRAME_SIZE + len(text)
+        case _:
+            return 5 * FRAME_SIZE
+
+
+class RunnerSession:
+    """One session: `name` is the id that the runner uses, `link` its connection while there is one."""
+
+    def __init__(self, session_id: str, name: str, *, settings: RunnerLimits) -> None:
+        self.session_id = session_id
+        self.name = name
+        self.link: RunnerLink | None = None
+        self.key_id: str | None = None
+        self.turn: OpenTurn | None = None
+        self.away_since = asyncio.get_running_loop().time()
+        self._settings = settings
+        self._ended: deque[str] = deque(maxlen=ENDED_TURNS)
+        self._changed = asyncio.Event()
+        self._space = asyncio.Event()
+        self._space.set()
+
+    def state(self) -> SessionState:
+        """Return what the runner is told of the session when it connects."""
+        turn = self.turn
+        if turn is None:
+            return SessionState(session_id=self.name)
+        turn.expect_repeats()
+        return SessionState(session_id=self.name, turn_id=turn.turn_id, seq=turn.stored)
+
+    # The runner.
+
+    def attach(self, link: RunnerLink, name: str, *, key_id: str | None) -> None:
+        """Use a connection. Its welcome is sent before `repeat_requests` is called."""
+        self.link, self.name, self.key_id = link, name, key_id
+        self._changed.set()
+
+    def repeat_requests(self) -> None:
+        """Send again what a runner may not have received: a prompt without frames, answers, an abort."""
+        turn = self.turn
+        if turn is None:
+            return
+        if turn.prompt is not None and turn.accepted == 0:
+            self._send(replace(turn.prompt, session_id=self.name))
+        for answer in turn.answers.values():
+            self._send(replace(answer, session_id=self.name))
+        if turn.abort is not None:
+            self._send(replace(turn.abort, session_id=self.name))
+
+    def detach(self, link: RunnerLink) -> None:
+        """Forget a connection that is gone."""
+        if self.link is link:
+            self.link = None
+            self.away_since = asyncio.get_running_loop().time()
+            self._changed.set()
+
+    def drop_turn(self) -> None:
+        """Note that the runner no longer works at the open turn."""
+        if self.turn is not None:
+            self.turn.is_lost = True
+            self._changed.set()
+
+    async def receive(self, frame: FrameOfTurn, *, missing: int = 0) -> None:
+        """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused."""
+        turn = self.turn
+        if turn is None or (frame.turn_id is not None and frame.turn_id != turn.turn_id):
+            self._refuse_late(frame)
+            return
+        if turn.put(frame, missing=missing):
+            self._changed.set()
+        while turn.waiting_size > self._settings.window and turn is self.turn:
+            self._space.clear()
+            await self._space.wait()
+
+    def _refuse_late(self, frame: FrameOfTurn) -> None:
+        if frame.turn_id is None or isinstance(frame, TurnComplete):
+            return  # it says what the agent does, of no turn
+        place = {"session_id": frame.session_id, "turn_id": frame.turn_id, "seq": frame.seq}
+        if frame.turn_id in self._ended:
+            raise FrameRefused(f"turn {frame.turn_id!r} is over", code="late", **place)  # type: ignore[arg-type] # as named
+        raise FrameRefused(f"there is no turn {frame.turn_id!r}", code="no_turn", **place)  # type: ignore[arg-type] # as named
+
+    # The run.
+
+    def open_turn(self, turn_id: str, *, seq: int = 0) -> OpenTurn:
+        """Return the turn, a new one unless it is open; an earlier one ends, and its runner is told."""
+        if self.turn is not None and self.turn.turn_id != turn_id:
+            self.abort("another message was sent")
+            self.close_turn()
+        if self.turn is None:
+            self.turn = OpenTurn(turn_id, seq=seq)
+        return self.turn
+
+    def close_turn(self) -> None:
+        """End the open turn: later frames of it are late."""
+        if self.turn is not None:
+            self._ended.append(self.turn.turn_id)
+            self.turn = None
+        self._space.set()
+
+    def prompt(self, prompt: RunnerPrompt) -> None:
+        """Send the prompt of the open turn, now and whenever a runner connects before it has answered."""
+        if self.turn is not None:
+            self.turn.prompt = replace(prompt, session_id=self.name)
+            self._send(self.turn.prompt)
+
+    def answer(self, answer: RunnerAnswer) -> None:
+        """Send the answer to a question of the open turn."""
+        if self.turn is not None:
+            self.turn.answers[answer.question_id] = answer
+            self._send(replace(answer, session_id=self.name))
+
+    def abort(self, reason: str) -> None:
+        """Tell the runner to stop the open turn."""
+        turn = self.turn
+        if turn is not None and turn.abort is None:
+            turn.abort = RunnerAbort(session_id=self.name, turn_id=turn.turn_id, reason=reason)
+            self._send(turn.abort)
+
+    def acknowledge(self, turn_id: str, seq: int) -> None:
+        """Tell the runner that its frames up to `seq` are stored."""
+        if self.turn is not None and self.turn.turn_id == turn_id:
+            self.turn.stored = max(self.turn.stored, seq)
+        self._send(RunnerAck(session_id=self.name, turn_id=turn_id, seq=seq))
+
+    def refuse(self, error: FrameRefused) -> None:
+        """Tell the runner that a frame was refused."""
+        self._send(replace(error.to_frame(), session_id=self.name))
+
+    def take(self, limit: int) -> Sequence[FrameOfTurn]:
+        """Return frames of the open turn that have come."""
+        if self.turn is None:
+            return ()
+        frames = self.turn.take(limit)
+        if self.turn.waiting_size <= self._settings.window:
+            self._space.set()
+        return frames
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until something comes or changes, `seconds` at most."""
+        turn = self.turn
+        if turn is not None and (turn.inbox or turn.is_lost):
+            return
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def wake(self) -> None:
+        """Make `wait` return."""
+        self._changed.set()
+
+    def _send(self, frame: FrameToRunner) -> None:
+        if self.link is not None:
+            self.link.send(frame)

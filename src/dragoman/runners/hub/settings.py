@@ -1,0 +1,36 @@
+"""Settings of the hub's side of the runner protocol: times, sizes, counts."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits that a hub sets for its runners. Times are in seconds.
+
+    `grace`: how long a turn waits for a runner that is away; `idle`: how long for the next frame of one that
+    is connected; `stop_timeout`: how long for it to finalize a turn that is stopped. `pause_after`: how long
+    a runner that has asked a question says nothing before the run ends; the turn goes on with the answer.
+    `frame`: the most bytes of a message; `window`: characters of frames that the hub takes ahead of a run
+    that waits; `rate`: frames a second, above which a runner is read more slowly. `bad_frames`: frames in a
+    minute that cannot be used before the connection is closed. `sessions`: how many one connection serves;
+    `owner_connections`: how many connections an owner has. `outbox`: characters that wait to be sent.
+    `question_seconds`: when a question that nobody answers expires.
+    """
+
+    grace: float = 60.0
+    idle: float = 3600.0
+    stop_timeout: float = 5.0
+    pause_after: float = 1.0
+    hello_timeout: float = 10.0
+    recheck: float = 10.0
+    frame: int = 4_000_000
+    window: int = 1_000_000
+    rate: float = 2_000.0
+    bad_frames: int = 100
+    sessions: int = 1_000
+    owner_connections: int = 200
+    max_unauthenticated: int = 64
+    outbox: int = 32_000_000
+    question_seconds: float = 86_400.0
+    origins: tuple[str, ...] = ()

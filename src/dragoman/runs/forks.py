@@ -1,0 +1,42 @@
+"""Forks: a session that goes on by itself from a message of another one."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec.structs import replace
+
+from dragoman.agent.approvals import WITHDRAWN, decline_requests
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.session_ids import hub_session_id
+from dragoman.store.branches import message_not_found
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+
+
+async def fork_session(
+    store: Store, source: Session, *, message_id: str, id: str | None = None, by: Identity | None = None
+) -> Session:
+    """Create a session of the same owner with the messages of `source` up to this one, and return it.
+
+    The messages before it are shared, so that this takes the same time for a long session as for a short one.
+    What waits for an approval or an answer in the source is declined in the fork. `id` is the client's.
+    Raises NotFound, Conflict when the id is taken, RunActive while the message is being written.
+    """
+    place = await store.branches.find(source.id, message_id)
+    last = await store.messages.get(place.session_id, place.id)
+    if last is None:
+        raise message_not_found(message_id, source.id)
+    now = time.time()
+    fork = replace(
+        source,
+        id=hub_session_id(id, owner=source.owner) if id else new_id("ses"),
+        created_at=now,
+        updated_at=now,
+        archived_at=None,
+        runner_host=None,
+    )
+    last = decline_requests(last, WITHDRAWN)[0]
+    await store.branches.fork(source.id, message_id, fork=fork, last=last, by=by)
+    return fork

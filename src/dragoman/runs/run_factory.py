@@ -1,0 +1,193 @@
+"""Makes runs: resolves the agent, plans the turn, stores the run's row with its messages, starts its loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from dragoman.accounts.payment import Billing
+from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
+from dragoman.agent.loop import Loop
+from dragoman.agent.toolbox import Toolbox
+from dragoman.identity import Identity
+from dragoman.model_request import Tool
+from dragoman.operations.context import Context
+from dragoman.providers.routing import require_model_access
+from dragoman.runs.active_run import StartedRun
+from dragoman.runs.crash_recovery import CutOffRun
+from dragoman.runs.plan import RunPlan, remaining_budget
+from dragoman.runs.preparation import (
+    claim_job,
+    deadline,
+    new_session,
+    plan_run,
+    store_answers,
+    with_inputs,
+    withdraw_requests,
+)
+from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.run import HubRun, RunSettings
+from dragoman.runs.runner_runs import RunnerRuns
+from dragoman.runs.turns import make_turn
+from dragoman.store import runs as rows
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer
+
+
+class ToolboxFactory(Protocol):
+    """Returns the tools of a run: the operations that its agent pins, and the front end's tools.
+
+    A protocol, because the layer of `HubServices.toolbox` is above this one.
+    """
+
+    async def __call__(
+        self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
+    ) -> Toolbox: ...
+
+
+class RunFactory:
+    """Makes the runs of a hub. `agents` and `billing` may be replaced: later runs use the new ones."""
+
+    def __init__(
+        self,
+        store: Store,
+        agents: AgentRegistry,
+        *,
+        toolbox: ToolboxFactory,
+        billing: Billing,
+        settings: RunSettings,
+    ) -> None:
+        self.agents = agents
+        self.billing = billing
+        self.toolbox = toolbox
+        self.settings = settings
+        self.runners: RunnerRuns | None = None
+        """The runs of sessions that a runner answers; None where the hub takes no runners."""
+        self._store = store
+
+    def start(
+        self,
+        request: ChatRequest,
+        existing: Session | None,
+        *,
+        identity: Identity,
+        on_end: Callable[[HubRun], None],
+        cut_off: CutOffRun | None = None,
+    ) -> Awaitable[HubRun]:
+        """Store and start a run, or let one go on that a crash `cut_off`.
+
+        `on_end` is called when it has ended. Raises RunActive, NotFound, Conflict, BadRequest, Forbidden.
+        """
+        if self.runners is None or existing is None or not existing.runner:
+            return self._start_agent(request, existing, identity=identity, on_end=on_end, cut_off=cut_off)
+        return self.runners.start(request, existing, identity=identity, on_end=on_end, cut_off=cut_off)
+
+    def start_anywhere(
+        self,
+        request: ChatRequest,
+        existing: Session | None,
+        *,
+        identity: Identity,
+        on_end: Callable[[HubRun], None],
+    ) -> Awaitable[HubRun | StartedRun | StoredAnswer]:
+        """Start a run here, or at the host that the session's runner is connected to. Raises as `start`."""
+        if self.runners is None or existing is None or not existing.runner:
+            return self._start_agent(request, existing, identity=identity, on_end=on_end)
+        return self.runners.start_anywhere(request, existing, identity=identity, on_end=on_end)
+
+    async def _start_agent(
+        self,
+        request: ChatRequest,
+        existing: Session | None,
+        *,
+        identity: Identity,
+        on_end: Callable[[HubRun], None],
+        cut_off: CutOffRun | None = None,
+    ) -> HubRun:
+        """Start a run that an agent of the hub answers."""
+        request = await self._inherit_settings(request, existing)
+        session = existing or new_session(request, owner=identity.owner, now=time.time())
+        resolved = self._resolve_agent(request, session, identity=identity)
+        agent = resolved.agent
+        stored = await self._store.messages.list(session.id) if existing else ()
+        run_plan, row = plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)
+        context = Context(
+            identity=identity,
+            run_id=row.id,
+            session_id=row.session_id,
+            agent=agent.name,
+            deadline=deadline(agent, row),
+            budget=await remaining_budget(
+                agent, run_plan.assistant, session_id=row.session_id, store=self._store, is_new=not stored
+            ),
+            for_model=True,
+            key_scope=row.message_id,
+            earlier_calls=None if cut_off is None else cut_off.calls,
+        )
+        toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
+        run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
+        await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
+        turn = make_turn(
+            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
+        )
+        return HubRun(
+            row,
+            Loop(turn),
+            action=request.action if cut_off is None else None,
+            store=self._store,
+            settings=self.settings,
+            on_end=on_end,
+        )
+
+    async def _inherit_settings(self, request: ChatRequest, session: Session | None) -> ChatRequest:
+        """Return a request that continues an answer as one in the background, if the answer was begun so."""
+        action = request.action
+        if request.background and request.webhook is None:
+            return replace(request, webhook=self.settings.webhook)
+        if session is None or not isinstance(action, ContinueAnswer) or request.background:
+            return request
+        earlier = await self._store.runs.get_last(session.id, message_id=action.message_id)
+        if earlier is None:
+            return request
+        webhook = request.webhook or earlier.webhook
+        return replace(request, background=earlier.background, webhook=webhook)
+
+    async def _store_begin(
+        self,
+        row: rows.RunRecord,
+        run_plan: RunPlan,
+        *,
+        session: Session,
+        toolbox: Toolbox,
+        identity: Identity,
+    ) -> None:
+        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
+        if run_plan.restored is not None:
+            await self._store.runs.resume(row, run_plan.assistant)
+            return
+        await self._store.runs.create(
+            row,
+            assistant=with_inputs(run_plan),
+            user=run_plan.user,
+            session=session,
+            drop_from=run_plan.drop_from,
+            extra_job=claim_job(run_plan, row, store=self._store),
+        )
+        if run_plan.withdrawn:
+            await withdraw_requests(
+                run_plan, session.id, toolbox=toolbox, identity=identity, store=self._store
+            )
+
+    def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
+        """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
+        resolved = self.agents.resolve(
+            agent=request.agent or session.agent,
+            model=request.model or session.model,
+            max_steps=session.max_steps,
+        )
+        require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
+        return resolved

@@ -1,0 +1,374 @@
+"""The queue of each session: messages that arrived while a run was active, and wait in the database.
+
+The host of the run begins the next one as soon as the run has ended. Whatever is left (its host was killed,
+an approval has expired, another host had no room) is found by the sweep of any host. A row is deleted in the
+transaction that begins its run, so that it begins once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.agent.approvals import pending_questions
+from dragoman.errors import Conflict, DragomanError, NotFound, RunActive, StoreError, Unavailable
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import Message, decode, encode
+from dragoman.model_request import Tool
+from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.preparation import find_requester, is_waiting, new_session
+from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.run import HubRun
+from dragoman.store.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.wire.ui.client_request import ChatRequest, NewMessage
+
+log = logging.getLogger(__name__)
+SWEEP_INTERVAL = 2.0  # seconds between two looks for messages whose session is free
+SWEPT = 200  # sessions in one sweep
+POLL_INTERVAL = 0.25  # seconds between two looks for a run that another host may have begun
+CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
+RETENTION = 86_400.0  # seconds for which one that was withdrawn, or has failed, is known
+INTERRUPTED = "interrupted by a new message"
+WEBHOOK_RETENTION = 7 * RETENTION
+PURGE_INTERVAL = 3_600.0  # seconds
+CLOSE_TIMEOUT = 1.0  # seconds
+STOPPING = "the hub is shutting down; the message waits, and is answered when it is back"
+
+
+class QueueSettings(msgspec.Struct, frozen=True):
+    """How many messages may wait, and how many runs of this host in the background at a time."""
+
+    limits: QueueLimits = QueueLimits()
+    background_runs: int = 64
+
+
+class QueuedRunStarter(Protocol):
+    """Starts queued runs: see `RunRegistry`."""
+
+    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> HubRun: ...
+    async def find_active(self, session_id: str) -> ActiveRun | None: ...
+    def get(self, run_id: str) -> HubRun | None: ...
+    def get_active(self, session_id: str) -> HubRun | None: ...
+    def count_background(self) -> int: ...
+
+
+class RequestBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a queued row has of its request."""
+
+    message: msgspec.Raw
+    model: str | None = None
+    agent: str | None = None
+    tools: tuple[Tool, ...] = ()
+
+
+class RunQueue:
+    """Queues messages, and begins their runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        starter: QueuedRunStarter,
+        *,
+        settings: QueueSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._starter = starter
+        self._clock = clock
+        self._sessions: set[str] = set()
+        """Sessions in whose queue something may wait, as far as this host knows."""
+        self._waiters: dict[str, asyncio.Future[None]] = {}
+        self._dispatching: dict[str, bool] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether this host has as many runs in the background as it may."""
+        return self._starter.count_background() >= self.settings.background_runs
+
+    def may_have(self, session_id: str) -> bool:
+        """Return whether something may wait in the session; False only if nothing does."""
+        return self._store.host_id is not None or session_id in self._sessions
+
+    async def add(
+        self, request: ChatRequest, message: Message, *, session: Session | None, identity: Identity
+    ) -> QueuedRun:
+        """Queue the message of a request, for `when_busy`. Raises LimitReached, Conflict."""
+        mode: QueueMode = "queue"
+        if request.when_busy is not None and request.when_busy != "refuse":
+            mode = request.when_busy
+        now = self._clock()
+        body = RequestBody(
+            msgspec.Raw(encode(message)), model=request.model, agent=request.agent, tools=request.tools
+        )
+        queued = QueuedRun(
+            id=new_id("run"),
+            session_id=request.session_id,
+            owner=identity.owner,
+            key_id=identity.key_id,
+            message_id=message.id,
+            mode=mode,
+            rank=RANKS[mode],
+            body=msgspec.json.encode(body).decode(),
+            background=request.background,
+            webhook=request.webhook,
+            created_at=now,
+        )
+        session = session or new_session(request, owner=identity.owner, now=now)
+        stored = await self._store.queued_runs.add(queued, session=session, limits=self.settings.limits)
+        self._sessions.add(request.session_id)
+        return stored
+
+    async def has_waiting(self, session_id: str) -> bool:
+        """Return whether something waits in the session."""
+        return self.may_have(session_id) and await self._store.queued_runs.first(session_id) is not None
+
+    async def find(self, session_id: str, message_id: str) -> QueuedRun | None:
+        """Return the waiting row of a message, or None."""
+        if not self.may_have(session_id):
+            return None
+        return await self._store.queued_runs.find(session_id, message_id)
+
+    def nudge(self, run: HubRun, queued: QueuedRun) -> None:
+        """Tell a run of this host, and its followers, of a message that has been queued behind it."""
+        self._sessions.add(queued.session_id)
+        run.announce(queue_event(queued))
+        if queued.mode == "steer":
+            run.end_after_step(e.Data("data-steered", {"messageId": queued.message_id, "runId": queued.id}))
+        elif queued.mode == "interrupt":
+            run.stop(INTERRUPTED)
+
+    async def nudge_about(self, run: HubRun, queued_id: str) -> None:
+        """Tell a run of this host of what another host has queued behind it."""
+        queued = await self._store.queued_runs.get(queued_id)
+        if queued is not None and queued.session_id == run.row.session_id and queued.status == "queued":
+            self.nudge(run, queued)
+
+    async def remind(self, run: HubRun) -> None:
+        """Tell a run that went on after a crash of what waits behind it."""
+        queued = await self._store.queued_runs.first(run.row.session_id)
+        if queued is not None:
+            self.nudge(run, queued)
+
+    async def withdraw(self, queued: QueuedRun) -> bool:
+        """Withdraw a message; False when it does not wait any more."""
+        withdrawn = await self._store.queued_runs.end(queued.id, "withdrawn", at=self._clock())
+        if withdrawn:
+            self._wake(queued.id)
+            run = self._starter.get_active(queued.session_id)
+            if run is not None:
+                run.announce(queue_event(queued, state="withdrawn"))
+        return withdrawn
+
+    async def withdraw_all(self, session_id: str) -> None:
+        """Withdraw all that waits in a session, which is about to be deleted."""
+        if self.may_have(session_id):
+            waiting = await self._store.queued_runs.list(session_id)
+            await self._store.queued_runs.withdraw_all(session_id, at=self._clock())
+            for queued in waiting:
+                self._wake(queued.id)
+
+    async def wait_begun(self, queued: QueuedRun) -> StartedRun | StoredAnswer:
+        """Wait until a message is being answered, wherever, or has been.
+
+        Raises Conflict when it was withdrawn, or could not be answered; NotFound when its session is gone.
+        """
+        while True:
+            waiter = self._waiters.setdefault(queued.id, asyncio.get_running_loop().create_future())
+            found = await self._find_begun(queued)
+            if found is not None:
+                return found
+            timeout = None if self._store.host_id is None else POLL_INTERVAL
+            await asyncio.wait([waiter], timeout=timeout)
+            if self._closed:
+                raise Unavailable(STOPPING)
+
+    async def _find_begun(self, queued: QueuedRun) -> StartedRun | StoredAnswer | None:
+        run: ActiveRun | None = self._starter.get(queued.id)
+        if run is not None:
+            return StartedRun(run, replay="message")
+        row = await self._store.runs.get(queued.id)
+        if row is None:
+            current = await self._store.queued_runs.get(queued.id)
+            if current is None and await self._store.runs.get(queued.id) is None:
+                raise NotFound("the session of this message was deleted")
+            if current is not None and current.status != "queued":
+                raise Conflict(f"message {queued.message_id!r} was {ended_word(current)}")
+            return None
+        if row.status == "running":
+            run = await self._starter.find_active(row.session_id)
+            if run is not None and run.row.id == row.id:
+                return StartedRun(run, replay="message")
+            row = await self._store.runs.get(queued.id) or row
+        message = await self._store.messages.get(row.session_id, row.message_id)
+        if message is None or row.status == "running":
+            return None
+        return StoredAnswer(row.id, message, error=row.error)
+
+    # Beginning.
+
+    def run_ended(self, run: HubRun) -> None:
+        """Begin what waits for the end of this run."""
+        if run.row.session_id in self._sessions:
+            self.dispatch_soon(run.row.session_id)
+        if run.row.background and len(self._sessions) > 0:
+            self._spawn(self.sweep())
+
+    def dispatch_soon(self, session_id: str) -> None:
+        """Begin the session's next message, in the background."""
+        self._spawn(self.dispatch(session_id))
+
+    async def run(self) -> None:
+        """Begin what waits in sessions without an active run, until cancelled."""
+        purged_at = 0.0
+        while True:
+            with suppress(StoreError, Unavailable):
+                is_due = self._clock() > purged_at + PURGE_INTERVAL
+                purged_at = self._clock() if is_due else purged_at
+                await self._sweep_if_up(purges=is_due)
+            await asyncio.sleep(SWEEP_INTERVAL)
+
+    async def _sweep_if_up(self, *, purges: bool) -> None:
+        if self._store.database.is_up:
+            await self.sweep()
+            if purges:
+                await self.purge()
+
+    async def sweep(self) -> None:
+        """Begin what waits in sessions without an active run. Raises StoreError, Unavailable."""
+        for session_id in await self._store.queued_runs.free_sessions(SWEPT):
+            await self.dispatch(session_id)
+
+    async def purge(self) -> None:
+        """Forget what was withdrawn, has failed, or was posted, long ago."""
+        await self._store.webhooks.purge(before=self._clock() - WEBHOOK_RETENTION)
+        await self._store.queued_runs.purge(before=self._clock() - RETENTION)
+
+    async def dispatch(self, session_id: str) -> None:
+        """Begin the session's next message, unless it is busy, or its answer waits for a person."""
+        if session_id in self._dispatching:
+            self._dispatching[session_id] = True  # what it has seen may be over
+            return
+        try:
+            self._dispatching[session_id] = True
+            while self._dispatching[session_id]:
+                self._dispatching[session_id] = False
+                self._dispatching[session_id] |= await self._dispatch_next(session_id)
+        except (StoreError, Unavailable) as error:
+            log.info("what waits in session %s cannot begin yet: %s", session_id, error.message)
+        finally:
+            del self._dispatching[session_id]
+
+    async def _dispatch_next(self, session_id: str) -> bool:
+        """Begin a message; return whether to look for the next one."""
+        if self._closed:
+            return False
+        queued = await self._store.queued_runs.first(session_id)
+        if queued is None:
+            self._sessions.discard(session_id)
+            return False
+        self._sessions.add(session_id)
+        if (queued.background and self.is_full) or await self._is_waiting(queued):
+            return False
+        try:
+            identity = await find_requester(self._store, queued, key_id=queued.key_id, owner=queued.owner)
+            await self._starter.begin_queued(queued, identity)
+        except RunActive:
+            return False
+        except (StoreError, Unavailable):
+            raise
+        except DragomanError as error:
+            await self._give_up(queued, error)
+            return True
+        self._wake(queued.id)
+        return False
+
+    async def _is_waiting(self, queued: QueuedRun) -> bool:
+        """Return whether the session's last answer waits for a person, or a client's tool."""
+        row = await self._store.runs.get_last(queued.session_id)
+        if row is None or row.finish_reason != "tool-calls" or queued.mode == "interrupt":
+            return False
+        message = await self._store.messages.get(row.session_id, row.message_id)
+        if message is None or not is_waiting(message):
+            return False
+        calls = [call for call in message.tool_calls if call.state == "approval-requested"]
+        if calls or pending_questions(message.parts):
+            return True
+        return self._clock() < (row.finished_at or 0.0) + CLIENT_TOOL_WAIT
+
+    async def _give_up(self, queued: QueuedRun, error: DragomanError) -> None:
+        log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, error.message)
+        await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=error.message)
+        self._wake(queued.id)
+
+    def _wake(self, id: str) -> None:
+        waiter = self._waiters.pop(id, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Begin no more; what waits stays in the database."""
+        self._closed = True
+        for id in list(self._waiters):
+            self._wake(id)
+        if self._tasks:
+            _, pending = await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+            for task in pending:
+                task.cancel()
+
+
+def queue_event(queued: QueuedRun, *, state: str = "queued") -> e.Data:
+    """Return what followers of the active run are told of a message that waits behind it."""
+    body = msgspec.json.decode(queued.body, type=RequestBody)
+    data = {
+        "runId": queued.id,
+        "messageId": queued.message_id,
+        "mode": queued.mode,
+        "state": state,
+        "message": msgspec.json.decode(body.message),
+    }
+    return e.Data("data-queued", data, id=queued.id, transient=True)
+
+
+def queued_request(queued: QueuedRun) -> ChatRequest:
+    """Return the request of a message that waits."""
+    body = msgspec.json.decode(queued.body, type=RequestBody)
+    return ChatRequest(
+        session_id=queued.session_id,
+        action=NewMessage(decode(bytes(body.message))),
+        model=body.model,
+        agent=body.agent,
+        tools=body.tools,
+        background=queued.background,
+        webhook=queued.webhook,
+        queued_id=queued.id,
+    )
+
+
+def ended_word(queued: QueuedRun) -> str:
+    return "withdrawn" if queued.status == "withdrawn" else f"not answered: {queued.error}"
+
+
+def queue_to_json(waiting: Sequence[QueuedRun]) -> list[dict[str, Any]]:
+    """Return messages that wait as JSON values, in order."""
+    return [{**queue_event(queued).data, "createdAt": queued.created_at} for queued in waiting]

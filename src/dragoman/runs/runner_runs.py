@@ -1,0 +1,300 @@
+"""Runs that a runner answers: begun like those of the hub's own agents, and driven by its frames."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from dragoman.agent.approvals import stored_answer
+from dragoman.agent.restoration import RestoredAnswer
+from dragoman.agent.spec import AgentSpec
+from dragoman.agent.toolbox import Toolbox
+from dragoman.errors import DragomanError, NotFound, Unavailable
+from dragoman.fold import Fold
+from dragoman.hosts.client import HostClient
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import Message
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.context import Context
+from dragoman.operations.earlier_calls import EarlierCalls
+from dragoman.part_builders import ToolCallBuilder
+from dragoman.runners.hub.frame_log import LoggedMessage, StoredLog, read_log
+from dragoman.runners.hub.server import RunnerServer
+from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource, stored_seq
+from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.crash_recovery import RUNNER_AGENT, CrashRecovery, CutOffRun
+from dragoman.runs.plan import RunPlan, make_plan, plan_after_crash
+from dragoman.runs.preparation import claim_job, new_row, store_answers, with_inputs, withdraw_requests
+from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.run import HubRun, RunSettings
+from dragoman.store import runs as rows
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.unfold import FoldPosition, current_position
+from dragoman.wire.ui.client_request import ChatRequest
+
+log = logging.getLogger(__name__)
+FindRun: TypeAlias = Callable[[str], Awaitable[ActiveRun | None]]
+RUNNER_SPEC = AgentSpec(name=RUNNER_AGENT, model="runner")
+"""What stands for the runner's own agent in the rows of its runs."""
+
+
+class RunnerRuns:
+    """Makes the runs of sessions that a runner answers."""
+
+    def __init__(
+        self, store: Store, server: RunnerServer, *, toolbox: Callable[..., Any], settings: RunSettings
+    ) -> None:
+        self.server = server
+        self._store = store
+        self._toolbox = toolbox
+        self._settings = settings
+        self.recovery: CrashRecovery | None = None
+        """Lets runs go on that no host has."""
+        self.find_run: FindRun | None = None
+        """Finds the active run of a session, wherever it is."""
+        self.client: HostClient | None = None
+        """Asks the other hosts that share the database; None where there is none."""
+        self._turns: dict[str, TurnSource] = {}
+
+    async def start(
+        self,
+        request: ChatRequest,
+        session: Session,
+        *,
+        identity: Identity,
+        on_end: Callable[[HubRun], None],
+        cut_off: CutOffRun | None = None,
+    ) -> HubRun:
+        """Store and start a run, or let one go on that a crash `cut_off`. Raises as `RunFactory.start`."""
+        frames = StoredLog() if cut_off is None else await read_log(self._store, cut_off.row.id)
+        row, plan, context = await self._begin(request, session, identity=identity, cut_off=cut_off)
+        return self._run(request, row, plan=plan, context=context, log=frames, on_end=on_end)
+
+    async def start_anywhere(
+        self,
+        request: ChatRequest,
+        session: Session,
+        *,
+        identity: Identity,
+        on_end: Callable[[HubRun], None],
+    ) -> HubRun | StartedRun | StoredAnswer:
+        """Start a run at the host that the runner is connected to; here if it is connected to none."""
+        elsewhere = await self.start_elsewhere(request, session, identity=identity)
+        return elsewhere or await self.start(request, session, identity=identity, on_end=on_end)
+
+    async def start_elsewhere(
+        self, request: ChatRequest, session: Session, *, identity: Identity
+    ) -> StartedRun | StoredAnswer | None:
+        """Start a run at the host that the session's runner is connected to; None if that is this one."""
+        if not session.runner or session.runner_host in (None, self._store.host_id):
+            return None
+        if self.client is None or self.find_run is None:
+            return None
+        row, plan, _ = await self._begin(request, session, identity=identity, cut_off=None)
+        position = position_before(plan)
+        await self._pass_on(row, host=str(session.runner_host))
+        run = await self.find_run(row.session_id)
+        if run is not None and run.row.id == row.id:
+            return StartedRun(run, replay=position)
+        message = await self._store.messages.get(row.session_id, row.message_id)
+        ended = await self._store.runs.get(row.id)
+        if message is None or ended is None:
+            raise NotFound("the session was deleted")
+        return StoredAnswer(row.id, message, position, ended.error)
+
+    async def _pass_on(self, row: rows.RunRecord, *, host: str) -> None:
+        """Give a run to another host, or to whichever goes on with it if that does not answer."""
+        released = await self._store.runs.move(row, to=None)
+        if released is None or self.client is None or self.recovery is None:
+            return
+        try:
+            await self.client.post(host, f"/runs/{row.id}/continue", body={})
+        except DragomanError as error:
+            log.info("the host of the runner of run %s cannot take it: %s", row.id, error.message)
+            await self._store.sessions.clear_runner_host(row.session_id, host)
+            await self.recovery.enqueue(released)
+
+    async def _begin(
+        self, request: ChatRequest, session: Session, *, identity: Identity, cut_off: CutOffRun | None
+    ) -> tuple[rows.RunRecord, RunPlan, Context]:
+        """Store that a run begins, or goes on."""
+        stored = await self._store.messages.list(session.id)
+        if cut_off is None:
+            plan = make_plan(request.action, stored, new_id=new_id("msg"))
+            row = new_row(request, plan, agent=RUNNER_SPEC, identity=identity, now=time.time())
+        else:
+            plan, row = plan_after_crash(cut_off.answer, stored), cut_off.row
+        context = Context(
+            identity=identity,
+            run_id=row.id,
+            session_id=row.session_id,
+            agent=RUNNER_AGENT,
+            key_scope=row.message_id,
+        )
+        toolbox: Toolbox = await self._toolbox((), (), context=context)
+        plan = replace(plan, input_events=await store_answers(plan, toolbox, by=identity))
+        await self._store_begin(row, plan, session=session, toolbox=toolbox, identity=identity)
+        return row, plan, context
+
+    def _run(
+        self,
+        request: ChatRequest,
+        row: rows.RunRecord,
+        *,
+        plan: RunPlan,
+        context: Context,
+        log: StoredLog,
+        on_end: Callable[[HubRun], None],
+    ) -> HubRun:
+        spec = RunnerTurnSpec(
+            fold=Fold(plan.assistant),
+            context=context,
+            history=plan.history,
+            input_events=plan.input_events,
+            hooks=self._settings.hooks,
+            restored=plan.restored,
+            log=log,
+        )
+        session = self.server.session(row.session_id)
+        turn = TurnSource(spec, session, store=self._store, settings=self.server.settings)
+        self._turns[row.id] = turn
+
+        def ended(run: HubRun) -> None:
+            del self._turns[row.id]
+            turn.end()
+            self.server.discard(row.session_id)
+            if run.fold.phase == "finished":
+                self._store.runner_frames.delete(row.id)
+            on_end(run)
+
+        run = HubRun(
+            row,
+            turn,
+            action=request.action if plan.restored is None else None,
+            store=self._store,
+            settings=self._settings,
+            on_end=ended,
+        )
+        run.on_stop = turn.stop
+        run.is_replayed = True
+        return run
+
+    async def _store_begin(
+        self, row: rows.RunRecord, plan: RunPlan, *, session: Session, toolbox: Toolbox, identity: Identity
+    ) -> None:
+        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
+        if plan.restored is not None:
+            await self._store.runs.resume(row, plan.assistant)
+            return
+        await self._store.runs.create(
+            row,
+            assistant=with_inputs(plan),
+            user=plan.user,
+            session=session,
+            drop_from=plan.drop_from,
+            extra_job=claim_job(plan, row, store=self._store),
+        )
+        if plan.withdrawn:
+            await withdraw_requests(plan, session.id, toolbox=toolbox, identity=identity, store=self._store)
+
+    async def take_answer(self, approval: ApprovalRequest) -> bool:
+        """Give an answer to the run that waits for it while it goes on; False when none does."""
+        turn = self._turns.get(approval.run_id or "")
+        return turn is not None and await turn.take_answer(stored_answer(approval))
+
+    async def leave(self, run: HubRun) -> bool:
+        """Leave a run as it is, because this host stops; False for one that no runner answers."""
+        turn = self._turns.get(run.row.id)
+        if turn is None:
+            return False
+        await turn.leave()
+        run.stop_unwritten()
+        return True
+
+    async def release(self, run: HubRun) -> None:
+        """Give up a run, for the host that its runner has connected to."""
+        turn = self._turns.get(run.row.id)
+        if turn is not None:
+            await turn.leave()
+            run.release()
+            await run.done.wait()
+
+    async def restore(self, row: rows.RunRecord, message: Message) -> CutOffRun | None:
+        """Return a run to go on with after a crash: its message as it was when the run began.
+
+        None if it goes on at the host that the session's runner is connected to.
+        """
+        session = await self._store.sessions.get(row.session_id)
+        host = None if session is None else session.runner_host
+        if host not in (None, self._store.host_id) and self.client is not None:
+            await self._pass_on(row, host=str(host))
+            return None
+        frames = await read_log(self._store, row.id)
+        base = next((entry.message() for entry in frames.entries if isinstance(entry, LoggedMessage)), None)
+        if base is None:
+            base = replace(message, parts=message.parts[: row.settled_parts or 0])
+        settled = len(base.parts)
+        answer = RestoredAnswer(message=base, unfinished=frozenset(), settled=settled)
+        return CutOffRun(
+            row=replace(row, crashes=0, settled_parts=settled), answer=answer, calls=EarlierCalls(())
+        )
+
+    async def claim(self, session: Session, *, key_id: str | None) -> None:
+        """See `RunnerRunHost`."""
+        own, other = self._store.host_id, session.runner_host
+        if own is None or other == own:
+            return
+        if other is not None and self.client is not None:
+            path = f"/sessions/{quote(session.id, safe='')}/runner/leave"
+            with suppress(Unavailable, NotFound):
+                await self.client.post(other, path, body={"keyId": key_id})
+        await self._store.sessions.set_runner_host(session.id, own)
+
+    async def bring_here(self, session: Session) -> None:
+        """See `RunnerRunHost`."""
+        if self.recovery is not None:
+            await self.recovery.settle(session.id)
+        row = await self._store.runs.get_active(session.id)
+        if row is not None and row.host != self._store.host_id:
+            await self._take_over(row)
+        await self._open_waiting_turn(session.id)
+
+    async def _take_over(self, row: rows.RunRecord) -> None:
+        """Go on here with a run that another host has, or none."""
+        if self.client is None or self.recovery is None:
+            return
+        if row.host is not None:
+            with suppress(Unavailable, NotFound):
+                await self.client.post(row.host, f"/runs/{row.id}/release", body={})
+        await self.recovery.go_on_here(row.id)
+
+    async def _open_waiting_turn(self, session_id: str) -> None:
+        """Open the turn of a session that waits for an answer, as its message has it."""
+        session = self.server.session(session_id)
+        row = await self._store.runs.get_last(session_id)
+        if session.turn is not None or row is None or row.finish_reason != "tool-calls":
+            return
+        message = await self._store.messages.get(session_id, row.message_id)
+        if message is not None and session.turn is None:
+            session.open_turn(message.id, seq=stored_seq(message))
+
+
+def position_before(plan: RunPlan) -> FoldPosition:
+    """Return what the client of a run's request has of its message: what the run itself would not tell."""
+    fold = Fold(plan.assistant)
+    position = current_position(fold)
+    unfinished = dict(position.unfinished)
+    pairs = zip(fold.builders, plan.assistant.parts, with_inputs(plan).parts, strict=False)
+    for index, (builder, before, after) in enumerate(pairs):
+        if before != after:
+            stage = builder.progress()[0] if isinstance(builder, ToolCallBuilder) else -1
+            unfinished[index] = (stage, -1)
+    return position._replace(unfinished=tuple(unfinished.items()), started=False, is_retold=False)

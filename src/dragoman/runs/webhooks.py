@@ -1,0 +1,138 @@
+"""Posts what became of runs to webhooks: signed, in order within a session, again after failures.
+
+A delivery is a row that is written with the end of its run, so it survives a crash; each host looks for rows
+that are due, and one claims each. The body is made from the run's row, and holds nothing of what was said.
+Source: Standard Webhooks 1.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from dragoman.errors import DragomanError, StoreError, Unavailable
+from dragoman.http.webhook import signature_headers, signing_keys
+from dragoman.session_ids import session_id_for
+from dragoman.store.runs import RunRecord
+from dragoman.store.store import Store
+from dragoman.store.webhook_deliveries import WebhookDelivery
+
+log = logging.getLogger(__name__)
+POLL_INTERVAL = 2.0  # seconds between two looks for what is due
+AT_ONCE = 50  # deliveries of one look
+LEASE = 60.0  # seconds for which a host has a delivery
+BACKOFF = (5.0, 30.0, 120.0, 600.0, 1_800.0, 3_600.0, 7_200.0)  # seconds after each failure
+GONE = 410
+TYPES = {
+    "finished": "run.done",
+    "failed": "run.failed",
+    "stopped": "run.aborted",
+    "interrupted": "run.interrupted",
+}
+
+
+class PostBody(Protocol):
+    """Posts a body with headers to a URL that the hub may reach; returns the status of the response."""
+
+    async def __call__(self, text: str, *, headers: Mapping[str, str], body: bytes) -> int: ...
+
+
+class WebhookSender:
+    """Makes the deliveries that are due."""
+
+    def __init__(
+        self,
+        store: Store,
+        post: PostBody,
+        *,
+        secret: str | None,
+        attempts: int = len(BACKOFF) + 1,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Each delivery is tried `attempts` times. Raises ConfigError for an invalid secret."""
+        self._store = store
+        self._post = post
+        self._keys = () if secret is None else signing_keys(secret)
+        self._attempts = attempts
+        self._clock = clock
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look for what is due now."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Deliver what is due, until cancelled."""
+        while self._keys:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), POLL_INTERVAL)
+            self._woken.clear()
+            with suppress(StoreError, Unavailable):
+                if self._store.database.is_up:
+                    await self.deliver_due()
+
+    async def deliver_due(self) -> None:
+        """Deliver what is due now. Raises StoreError, Unavailable."""
+        due = await self._store.webhooks.list_due(self._clock(), limit=AT_ONCE)
+        await asyncio.gather(*map(self._deliver, due))
+        if any(each.session_id for each in due):
+            self.wake()  # the next ones of these sessions
+
+    async def _deliver(self, delivery: WebhookDelivery) -> None:
+        now = self._clock()
+        if not await self._store.webhooks.claim(delivery, until=now + LEASE):
+            return
+        row = await self._store.runs.get(delivery.run_id)
+        error = "the session of the run was deleted" if row is None else await self._try(delivery, row)
+        now, attempts = self._clock(), delivery.attempts + 1
+        if error is None:
+            await self._store.webhooks.end(delivery.id, "delivered", at=now, error=None)
+        elif row is None or attempts >= self._attempts or error.endswith(f" {GONE}"):
+            log.warning("the webhook of run %s is given up: %s", delivery.run_id, error)
+            await self._store.webhooks.end(delivery.id, "failed", at=now, error=error)
+        else:
+            delay = BACKOFF[min(attempts, len(BACKOFF)) - 1]
+            await self._store.webhooks.end(delivery.id, "pending", at=now + delay, error=error)
+
+    async def _try(self, delivery: WebhookDelivery, row: RunRecord) -> str | None:
+        """Post a delivery; return why it failed, without the address, or None."""
+        body = msgspec.json.encode(webhook_body(row))
+        headers = {"content-type": "application/json"}
+        headers |= signature_headers(self._keys, body, id=delivery.id, now=self._clock())
+        try:
+            status = await self._post(delivery.url, headers=headers, body=body)
+        except DragomanError as error:
+            return error.message
+        except OSError as error:
+            return type(error).__name__
+        return None if 200 <= status < 300 else f"the receiver answered with status {status}"
+
+
+def webhook_body(row: RunRecord) -> dict[str, Any]:
+    """Return what the receiver gets: what became of the run, without what was said."""
+    ended = datetime.fromtimestamp(row.finished_at or row.started_at, UTC)
+    is_waiting = row.finish_reason == "tool-calls"
+    kind = "run.waiting" if is_waiting else TYPES.get(row.status, "run.done")
+    return {
+        "type": kind,
+        "timestamp": ended.isoformat().replace("+00:00", "Z"),
+        "data": {
+            "runId": row.id,
+            "sessionId": session_id_for(row.owner, row.session_id),
+            "state": kind.removeprefix("run."),
+            "messageId": row.message_id,
+            "finishReason": row.finish_reason,
+            "error": row.error,
+            "usage": msgspec.to_builtins(row.usage),
+            "cost": row.cost,
+            "startedAt": row.started_at,
+            "finishedAt": row.finished_at,
+        },
+    }

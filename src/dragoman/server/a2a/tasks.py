@@ -1,0 +1,348 @@
+"""A2A tasks: a context is a session of the key's owner, a task is one answer in it.
+
+An answer that waited for a person goes on in a further run. A task's id is that of the first run of its
+answer; its state is that of the last one. A run of a task goes on whether anybody follows it or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, assert_never
+
+import msgspec
+
+from dragoman.agent.approvals import pending_questions
+from dragoman.errors import A2aError, BadRequest, NotFound
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import Message, ToolPart
+from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
+from dragoman.runs.withdrawal import Decline, withdraw_answer
+from dragoman.session_ids import session_id_for
+from dragoman.store.runs import RunRecord
+from dragoman.store.store import Store
+from dragoman.wire.a2a.client_request import SendParams, SentMessage, SentPart, read_message
+from dragoman.wire.a2a.task import (
+    TERMINAL_STATES,
+    A2aMessage,
+    A2aTask,
+    A2aTaskStatus,
+    TaskState,
+    message_artifacts,
+    text_message,
+    write_message,
+)
+from dragoman.wire.ui.client_request import (
+    ChatRequest,
+    ClientApprovalAnswer,
+    ClientToolOutput,
+    ContinueAnswer,
+    NewMessage,
+)
+
+CANCELED = "canceled by the client"
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A task: its id, the first and the last run of its answer, the answer and what it answers.
+
+    `is_current`: nothing follows the answer in its session, so it can go on.
+    """
+
+    id: str
+    context_id: str
+    first: RunRecord
+    run: RunRecord
+    answer: Message
+    question: Message | None
+    is_current: bool
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task."""
+        match self.run.status:
+            case "running":
+                return "TASK_STATE_WORKING"
+            case "failed" | "interrupted":
+                return "TASK_STATE_FAILED"
+            case "stopped":
+                return "TASK_STATE_CANCELED"
+            case "finished":
+                return self._finished_state
+            case _:
+                assert_never(self.run.status)
+
+    @property
+    def _finished_state(self) -> TaskState:
+        if self.run.finish_reason != "tool-calls":
+            return "TASK_STATE_COMPLETED"
+        if not self.is_current:  # another message was sent instead of an answer
+            return "TASK_STATE_CANCELED"
+        if RequestedInputs.of_message(self.answer).waiting:
+            return "TASK_STATE_INPUT_REQUIRED"
+        was_answered = any(call.state == "approval-responded" for call in self.answer.tool_calls)
+        return "TASK_STATE_WORKING" if was_answered else "TASK_STATE_CANCELED"
+
+
+class BegunTask(msgspec.Struct, frozen=True):
+    """A task and its run; None when it has ended, or waits."""
+
+    task: TaskRecord
+    run: ActiveRun | None
+
+
+class TaskService:
+    """The tasks of one agent, for one caller: only its owner's are found."""
+
+    def __init__(
+        self, runs: RunRegistry, store: Store, *, agent: str, caller: Identity, decline: Decline
+    ) -> None:
+        self._runs = runs
+        self._store = store
+        self._agent = agent
+        self._caller = caller
+        self._decline = decline
+
+    async def begin(self, params: SendParams, *, max_part: int) -> BegunTask:
+        """Begin a task with a message, or let one that waits go on.
+
+        Raises A2aError for an unknown or ended task, BadRequest, TooLarge, Conflict.
+        """
+        sent = params.message
+        message = read_message(sent, max_part=max_part)
+        if sent.task_id:
+            return await self._continue(sent)
+        context_id = sent.context_id or new_id("ctx")
+        return await self._start(context_id, NewMessage(message))
+
+    async def _start(self, context_id: str, action: NewMessage | ContinueAnswer) -> BegunTask:
+        request = ChatRequest(
+            session_id=context_id, action=action, agent=self._agent, when_busy="queue", background=True
+        )
+        started = await self._runs.start_run(request, self._caller)
+        if isinstance(started, StartedRun):
+            row = started.run.row
+            first = await self._first_run(row)
+            return BegunTask(await self._read(first, row, current=started.run.message()), started.run)
+        row = await self._require_run(started.run_id)
+        return BegunTask(await self._read(await self._first_run(row), row), None)
+
+    async def _continue(self, message: SentMessage) -> BegunTask:
+        task_id = message.task_id
+        task = await self.find(task_id)
+        if message.context_id and message.context_id != task.context_id:
+            raise BadRequest(f"task {task_id!r} is of another context", field="message.contextId")
+        if task.state in TERMINAL_STATES:
+            raise A2aError(f"task {task_id!r} has ended", "UNSUPPORTED_OPERATION", hint="begin another one")
+        if task.state != "TASK_STATE_INPUT_REQUIRED":
+            text = f"task {task_id!r} is being worked on, and takes no message now"
+            raise A2aError(text, "UNSUPPORTED_OPERATION", hint="wait for it, or cancel it")
+        action = read_inputs(message.parts, task.answer)
+        if action is None:  # it goes on waiting, and its status says for what
+            return BegunTask(task, None)
+        return await self._start(task.context_id, action)
+
+    async def find(self, id: str) -> TaskRecord:
+        """Return a task. Raises A2aError, the same for another owner's or agent's as for none."""
+        try:
+            row = await self._require_run(id)
+        except NotFound:
+            raise A2aError(f"there is no task {id!r}", "TASK_NOT_FOUND") from None
+        last = await self._store.runs.get_last(row.session_id, message_id=row.message_id)
+        return await self._read(row, last or row)
+
+    async def active_run(self, task: TaskRecord) -> ActiveRun | None:
+        """Return the run of a task that is being worked on."""
+        run = await self._runs.find_active(task.run.session_id)
+        return run if run is not None and run.row.message_id == task.run.message_id else None
+
+    async def cancel(self, id: str) -> TaskRecord:
+        """Cancel a task, also one that waits. Raises A2aError for one that has ended."""
+        task = await self.find(id)
+        if task.state in TERMINAL_STATES:
+            raise A2aError(f"task {id!r} has ended", "TASK_NOT_CANCELABLE")
+        if await self.active_run(task) is not None:
+            await self._runs.stop_run(task.run.session_id, CANCELED)
+        elif task.state == "TASK_STATE_INPUT_REQUIRED":
+            await withdraw_answer(
+                self._store, task.run.session_id, answer=task.answer, reason=CANCELED, decline=self._decline
+            )
+        return await self.find(id)
+
+    async def list(self, *, context_id: str | None, before: str, limit: int) -> Sequence[TaskRecord]:
+        """Return tasks, the newest first, those behind the task `before` if it is not empty.
+
+        Fewer than `limit` at the end only. Raises A2aError for an unknown `before`.
+        """
+        session_id = await self._session_id(context_id)
+        last_run = (await self.find(before)).first if before else None
+        rows = await self._store.tasks.list_first_runs(
+            owner=self._caller.owner, agent=self._agent, session_id=session_id, before=last_run, limit=limit
+        )
+        found = []
+        for row in rows:
+            last = await self._store.runs.get_last(row.session_id, message_id=row.message_id)
+            found.append(await self._read(row, last or row))
+        return found
+
+    async def count(self, context_id: str | None) -> int:
+        """Return how many tasks there are."""
+        session_id = await self._session_id(context_id)
+        return await self._store.tasks.count(
+            owner=self._caller.owner, agent=self._agent, session_id=session_id
+        )
+
+    async def _session_id(self, context_id: str | None) -> str | None:
+        """Return the id of a context's session; of an unknown one, an id that no session has."""
+        if context_id is None:
+            return None
+        session = await self._store.sessions.get_own(context_id, owner=self._caller.owner)
+        return "" if session is None else session.id
+
+    async def _require_run(self, id: str) -> RunRecord:
+        row = await self._store.runs.get(id)
+        if row is None or row.owner != self._caller.owner or row.agent != self._agent:
+            raise NotFound(f"there is no task {id!r}")
+        return row
+
+    async def _first_run(self, row: RunRecord) -> RunRecord:
+        """Return the first run of the answer that a run is about."""
+        if not row.settled_parts and row.crashes == 0:
+            return row
+        runs = await self._store.runs.list(row.session_id)
+        return next((run for run in runs if run.message_id == row.message_id), row)
+
+    async def _read(self, row: RunRecord, last: RunRecord, *, current: Message | None = None) -> TaskRecord:
+        messages = await self._store.messages.list(row.session_id)
+        at = next((index for index, each in enumerate(messages) if each.id == row.message_id), None)
+        answer = Message(row.message_id, "assistant") if at is None else messages[at]
+        if last.status == "running":
+            current = current or await self._runs.current_message(row.session_id)
+            answer = current if current is not None and current.id == answer.id else answer
+        return TaskRecord(
+            id=row.id,
+            first=row,
+            context_id=session_id_for(self._caller.owner, row.session_id),
+            run=last,
+            answer=answer,
+            question=messages[at - 1] if at else None,
+            is_current=at is not None and at == len(messages) - 1,
+        )
+
+
+def read_inputs(parts: Sequence[SentPart], answer: Message) -> ContinueAnswer | None:
+    """Return the answers in a message to a task that waits; None when it has none.
+
+    Data answers what it names, or the only request of its kind; a text answers the only question. A text is
+    never an approval.
+    """
+    requested = RequestedInputs.of_message(answer)
+    outputs: list[ClientToolOutput] = []
+    answers: list[ClientApprovalAnswer] = []
+    texts: list[str] = []
+    for index, part in enumerate(parts):
+        data = part.data
+        if isinstance(data, Mapping) and "approved" in data:
+            id = choose_request(data.get("approvalId"), requested.approvals, waiting=requested.waiting)
+            approved, reason = read_consent(data, field=f"message.parts[{index}].data")
+            answers.append(requested.answer_approval(id, approved=approved, reason=reason))
+        elif isinstance(data, Mapping) and "answer" in data:
+            id = choose_request(data.get("questionId"), requested.questions, waiting=requested.waiting)
+            text = read_answer(data, field=f"message.parts[{index}].data")
+            outputs.append(requested.answer_question(id, text))
+        elif isinstance(data, Mapping) and data.get("toolCallId") in requested.waiting:
+            outputs.append(ClientToolOutput(str(data["toolCallId"]), data.get("output")))
+        elif part.text is not None:
+            texts.append(part.text)
+    open_questions = [id for id in requested.questions if id in requested.waiting]
+    if texts and not outputs and len(open_questions) == 1:
+        outputs.append(requested.answer_question(open_questions[0], "\n".join(texts)))
+    if not outputs and not answers:
+        return None
+    return ContinueAnswer(answer.id, tuple(outputs), tuple(answers))
+
+
+def choose_request(id: Any, requests: Mapping[str, str], *, waiting: Collection[str]) -> str:
+    """Return the request that an answer names, or the only one that is open. Raises BadRequest."""
+    if isinstance(id, str) and id in requests:
+        return id
+    unanswered = [each for each in requests if each in waiting]
+    if id is None and len(unanswered) == 1:
+        return unanswered[0]
+    raise BadRequest(
+        "the answer does not say which request it is for, or the task has no such request",
+        hint="the status of the task lists them",
+    )
+
+
+def write_task(
+    task: TaskRecord, *, history_length: int | None = None, with_artifacts: bool = True
+) -> A2aTask:
+    """Return a task as a client gets it."""
+    history: tuple[A2aMessage, ...] = ()
+    if task.question is not None and history_length != 0:
+        history = (write_message(task.question, context_id=task.context_id, task_id=task.id),)
+    return A2aTask(
+        id=task.id,
+        context_id=task.context_id,
+        status=task_status(task),
+        artifacts=message_artifacts(task.answer.parts) if with_artifacts else (),
+        history=history,
+        metadata=task_metadata(task),
+    )
+
+
+def task_status(task: TaskRecord) -> A2aTaskStatus:
+    """Return the state of a task, with what it waits for or why it failed."""
+    state = task.state
+    time = task.run.finished_at or task.run.started_at
+    message: A2aMessage | msgspec.UnsetType = msgspec.UNSET
+    id = f"{task.run.id}-status"
+    if state == "TASK_STATE_INPUT_REQUIRED":
+        requests = open_requests(task.answer)
+        text = "\n".join(str(request["text"]) for request in requests)
+        message = text_message(text, id=id, data={"requests": requests})
+    elif state == "TASK_STATE_FAILED":
+        message = text_message(task.run.error or "the answer was interrupted", id=id)
+    return A2aTaskStatus(state=state, message=message, timestamp=write_time(time))
+
+
+def open_requests(answer: Message) -> list[dict[str, Any]]:
+    """Return what an answer waits for: approvals, questions, outputs of client-side tools."""
+    requested = RequestedInputs.of_message(answer)
+    calls = {call.tool_call_id: call for call in answer.tool_calls}
+    questions = {str(part.id): part.data for part in pending_questions(answer.parts).values()}
+    requests: list[dict[str, Any]] = []
+    for id in sorted(requested.waiting):
+        if id in questions:
+            data = questions[id]
+            requests.append({"questionId": id, "text": data["text"], "options": data.get("options", [])})
+        elif id in requested.approvals:
+            call = describe_call(calls[requested.approvals[id]])
+            text = f"{call['tool']} needs an approval: answer with data {{approved, approvalId}}"
+            requests.append({"approvalId": id, "text": text, **call})
+        else:
+            call = describe_call(calls[id])
+            text = f"{call['tool']} runs at the client: answer with data {{toolCallId, output}}"
+            requests.append({"toolCallId": id, "text": text, **call})
+    return requests
+
+
+def describe_call(call: ToolPart) -> dict[str, Any]:
+    """Return the tool and the input of a call."""
+    return {"tool": call.name, "input": None if call.input is msgspec.UNSET else call.input}
+
+
+def task_metadata(task: TaskRecord) -> dict[str, Any]:
+    """Return usage and cost of an answer, as far as they are known."""
+    metadata = task.answer.metadata if isinstance(task.answer.metadata, Mapping) else {}
+    return {name: metadata[name] for name in ("usage", "cost", "finishReason") if name in metadata}
+
+
+def write_time(seconds: float) -> str:
+    """Return a time as A2A writes it."""
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")

@@ -1,0 +1,251 @@
+"""Responses in the background: made by tasks that belong to no connection, followed through the database.
+
+Its events are written as they come, so that any host can show them, from any of them on. A process that makes
+a response says so every second; when it does not, the response has failed with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from starlette.types import Message
+
+from dragoman.active_work import ActiveWork
+from dragoman.errors import BadRequest, DragomanError, LimitReached, StoreError, Unavailable
+from dragoman.http.exchange import Exchange, handle
+from dragoman.http.key_validity import KeyValidity
+from dragoman.server.gateway.responses.creation import ResponseCreation
+from dragoman.server.gateway.responses.recorder import LastEvent, is_last
+from dragoman.server.gateway.responses.state import ResponseStates, item_places, stored_response
+from dragoman.store.responses import StoredResponse
+from dragoman.wire.responses.encoder import ResponsesStreamEncoder, failure_of
+from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
+
+log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+WRITE_INTERVAL = 0.5  # seconds between two writes of events
+POLL_INTERVAL = 0.2  # seconds between two looks for events
+LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a response
+CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
+MAX_ACTIVE = 1_000  # responses of this process at once
+
+Serve = Callable[[Exchange, ResponseCreation], Awaitable[None]]
+
+
+class BackgroundResponses:
+    """Makes responses in the background, and follows those of all hosts."""
+
+    def __init__(self, states: ResponseStates, serve: Serve) -> None:
+        """`serve` answers a request on an exchange."""
+        self.work = ActiveWork()
+        """The responses by key: they end with it."""
+        self._states = states
+        self._serve = serve
+        self._active: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self, exchange: Exchange, creation: ResponseCreation) -> StoredResponse:
+        """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
+        request, expanded = creation.request, creation.expanded
+        if request is None or expanded is None or not request.store:
+            raise BadRequest("background needs store: its response is read later", field="background")
+        if len(self._active) >= MAX_ACTIVE:
+            raise LimitReached(f"the hub makes {MAX_ACTIVE} responses in the background already")
+        creation.dialect.make_queued()
+        creation.dialect.parse_request(expanded.body)
+        encoder = ResponsesStreamEncoder(creation.dialect.head(request.model))  # of the first events
+        response = stored_response(
+            _encode(encoder.response), expanded, request=request, owner=exchange.identity.owner
+        )
+        await self._states.repository.save(response, [])
+        writer = BackgroundWriter(self._states, response, creation=creation)
+        await writer({"type": "http.response.body", "body": encoder.start()})
+        creation.dialect.announced = True
+        task = asyncio.ensure_future(self._make(exchange, creation, writer=writer))
+        self._active[response.id] = task
+        task.add_done_callback(lambda _: self._active.pop(response.id, None))
+        return response
+
+    async def get(self, id: str, *, owner: str) -> StoredResponse:
+        """Return a stored response; one whose process is gone has failed. Raises ResponseNotFound."""
+        response = await self._states.repository.get(id, owner=owner)
+        if not response.is_active or id in self._active:
+            return response
+        if response.updated_at > time.time() - LOST_AFTER:
+            return response
+        error = Unavailable("the process of the hub that made this response has ended")
+        await self._end(response, status="failed", error=failure_of(error))
+        return await self._states.repository.get(id, owner=owner)
+
+    async def cancel(self, id: str, *, owner: str) -> StoredResponse:
+        """End a response; return what has become of it. Raises ResponseNotFound, BadRequest."""
+        response = await self.get(id, owner=owner)
+        if not response.background:
+            raise BadRequest("only responses in the background can be cancelled", field="id")
+        if response.is_active:
+            await self._states.repository.request_cancel(id, owner=owner)
+            task = self._active.get(id)
+            if task is not None:
+                task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    response = await self._wait_for_end(id, owner=owner)
+        return response
+
+    async def _wait_for_end(self, id: str, *, owner: str) -> StoredResponse:
+        while True:
+            response = await self.get(id, owner=owner)
+            if not response.is_active:
+                return response
+            await asyncio.sleep(POLL_INTERVAL / 4)
+
+    async def follow(self, id: str, *, owner: str, after: int) -> AsyncIterator[bytes]:
+        """Yield the events of a response after a sequence number until its last one; empty while it waits."""
+        while True:
+            response = await self.get(id, owner=owner)
+            rows = await self._states.repository.events(id, after=after)
+            for first, last, body in rows:
+                frames = SSEParser().feed(body.encode())
+                chunk = [encode_frame(frame) for frame in frames[max(0, after + 1 - first) :]]
+                after = last
+                yield b"".join(chunk)
+                if is_last(frames[-1]):
+                    return
+            if not rows and not response.is_active:
+                yield last_frame(response, after + 1)
+                return
+            if not rows:
+                await asyncio.sleep(POLL_INTERVAL)
+
+    async def close(self) -> None:
+        """End all responses of this process."""
+        tasks = list(self._active.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _make(self, request: Exchange, creation: ResponseCreation, *, writer: BackgroundWriter) -> None:
+        exchange = Exchange(request.synthetic_scope, writer.receive, writer)
+        exchange.identity, exchange.request_id = request.identity, request.request_id
+        error: dict[str, str] | None = None
+
+        async def serve(_: Exchange) -> None:
+            with KeyValidity(exchange, self.work):
+                await self._serve(exchange, creation)
+
+        async def fail(_: Exchange, raised: DragomanError) -> None:
+            nonlocal error
+            error = failure_of(raised)
+
+        writing = asyncio.ensure_future(writer.write_until_cancelled(asyncio.current_task()))
+        try:
+            await handle(exchange, serve, on_error=fail)
+        except asyncio.CancelledError:
+            writing.cancel()
+            await self._end(writer.response, status="cancelled", items=writer.items)
+            raise
+        finally:
+            writing.cancel()
+        with suppress(StoreError, Unavailable):
+            if error is not None or writer.last is None:
+                await self._end(writer.response, status="failed", error=error, items=writer.items)
+            else:
+                await writer.finish()
+
+    async def _end(
+        self,
+        response: StoredResponse,
+        *,
+        status: str,
+        error: dict[str, str] | None = None,
+        items: list[msgspec.Raw] | None = None,
+    ) -> None:
+        """Write the end of a response that has none of its own."""
+        body = {**msgspec.json.decode(response.body), "status": status, "error": error}
+        body["output"] = items or body["output"]
+        text = _encode(body).decode()
+        ended = replace(response, status=status, body=text, updated_at=time.time())
+        await self._states.repository.finish(ended, [])
+
+
+class BackgroundWriter:
+    """An ASGI `send` that writes the events of a response to the database."""
+
+    def __init__(
+        self, states: ResponseStates, response: StoredResponse, *, creation: ResponseCreation
+    ) -> None:
+        self.response = response
+        self.items: list[msgspec.Raw] = []
+        """The output items that are complete."""
+        self.last: bytes | None = None
+        """The whole response, once its last event is there."""
+        self._states = states
+        self._creation = creation
+        self._parser = SSEParser()
+        self._frames: list[bytes] = []
+        self._written = 0
+
+    async def receive(self) -> Message:
+        """Return the request, whose client never leaves. See `Exchange.receive`."""
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] != "http.response.body":
+            return
+        for frame in self._parser.feed(message.get("body", b"")):
+            self._frames.append(encode_frame(frame))
+            if isinstance(frame, NamedFrame) and frame.event == "response.output_item.done":
+                self.items.append(msgspec.json.decode(frame, type=ItemDone).item)
+            elif is_last(frame):
+                self.last = bytes(msgspec.json.decode(frame, type=LastEvent).response)
+
+    async def write_until_cancelled(self, task: asyncio.Task[Any] | None) -> None:
+        """Write events as they come; cancel the `task` when the response was ended from elsewhere."""
+        while True:
+            with suppress(StoreError, Unavailable):
+                if not await self._write() and task is not None:
+                    task.cancel()
+                    return
+            await asyncio.sleep(WRITE_INTERVAL)
+
+    async def finish(self) -> None:
+        """Write the last events, and the whole response."""
+        await self._write()
+        request, expanded = self._creation.request, self._creation.expanded
+        if self.last is None or request is None or expanded is None:
+            return
+        response = stored_response(self.last, expanded, request=request, owner=self.response.owner)
+        await self._states.repository.finish(response, item_places(request, response))
+
+    async def _write(self) -> bool:
+        response, frames = self.response, self._frames
+        events = None
+        request = self._creation.request
+        if frames and request is not None and request.stream:
+            self._frames = []
+            last = self._written + len(frames) - 1
+            events = {"first": self._written, "last": last, "body": b"".join(frames).decode()}
+            self._written = last + 1
+        return await self._states.repository.touch(response.id, owner=response.owner, events=events)
+
+
+class ItemDone(msgspec.Struct):
+    """The event at the end of an output item."""
+
+    item: msgspec.Raw
+
+
+def last_frame(response: StoredResponse, number: int) -> bytes:
+    """Return the last event of a response that ended without one of its own."""
+    kind = "response.failed" if response.status == "failed" else "response.incomplete"
+    if response.status == "completed":
+        kind = "response.completed"
+    event = {"type": kind, "sequence_number": number, "response": msgspec.Raw(response.body.encode())}
+    return encode_frame(NamedFrame(_encode(event), kind))

@@ -1,0 +1,101 @@
+"""One response that is being made: what its request refers to, and where it is kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from dragoman.json_text import decode_fields
+from dragoman.offload import offload
+from dragoman.server.gateway.responses.dialect import ResponsesDialect
+from dragoman.server.gateway.responses.state import (
+    ExpandedRequest,
+    RequestState,
+    ResponseContext,
+    ResponseObject,
+    ResponseStates,
+    raw_size,
+    read_state,
+    stored_response,
+)
+from dragoman.store.responses import ResponseOutput
+
+MAX_REMEMBERED = 8  # responses of a connection that are not stored
+
+
+class ResponseMemory:
+    """The last responses of a connection, which may be continued there without being stored."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._contexts: dict[str, ResponseContext] = {}
+
+    def find(self, id: str) -> ResponseContext | None:
+        """Return what a continuation of a response has before it; None if it is not remembered."""
+        return self._contexts.get(id)
+
+    def keep(self, id: str, context: ResponseContext) -> None:
+        """Remember a response, and forget the oldest ones above the limits of count and bytes."""
+        self._contexts[id] = context
+        sizes = [raw_size(each.items) for each in self._contexts.values()]
+        while len(sizes) > MAX_REMEMBERED or (sizes and sum(sizes) > self._max_size):
+            del self._contexts[next(iter(self._contexts))]
+            sizes.pop(0)
+
+
+class DetachedResponse(Exception):
+    """The request wants its response in the background: nobody answers it on this connection."""
+
+
+class ResponseCreation:
+    """Reads the state of one request, and stores the response."""
+
+    def __init__(self, states: ResponseStates, *, owner: str, memory: ResponseMemory | None = None) -> None:
+        self.dialect = ResponsesDialect()
+        self.request: RequestState | None = None
+        self.expanded: ExpandedRequest | None = None
+        self._states = states
+        self._owner = owner
+        self._memory = memory
+
+    @property
+    def streams(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.request is not None and self.request.stream
+
+    async def prepare_or_detach(self, body: bytes) -> bytes:
+        """Do as `prepare`. Raises DetachedResponse for a request in the background."""
+        expanded = await self.prepare(body)
+        if self.request is not None and self.request.background:
+            raise DetachedResponse
+        return expanded
+
+    async def prepared(self, _: bytes) -> bytes:
+        """Return the request as it was prepared before, for an answer as a stream."""
+        body = b"{}" if self.expanded is None else self.expanded.body
+        return await offload(len(body), lambda: msgspec.json.encode({**decode_fields(body), "stream": True}))
+
+    async def prepare(self, body: bytes) -> bytes:
+        """Return the request with the items that it refers to. See `Gateway.serve`."""
+        self.request = request = await offload(len(body), partial(read_state, body))
+        memory = self._memory
+        local = None if memory is None or request.previous_id is None else memory.find(request.previous_id)
+        self.expanded = await self._states.expand(request, owner=self._owner, local=local)
+        return self.expanded.body
+
+    async def record(self, raw: bytes) -> None:
+        """Keep the response where its client may refer to it. See `ResponseRecorder`."""
+        request, expanded = self.request, self.expanded
+        if request is None or expanded is None:
+            return
+        if self._memory is not None:
+            id = msgspec.json.decode(raw, type=ResponseObject).id
+            output = msgspec.json.decode(raw, type=ResponseOutput).output
+            context = expanded.context
+            items = [*context.items, *expanded.items, *output]
+            is_stored = request.store and context.is_stored
+            self._memory.keep(id, ResponseContext(context.root_id or id, items, is_stored))
+        if request.store:
+            response = stored_response(raw, expanded, request=request, owner=self._owner)
+            await self._states.save(response, request)

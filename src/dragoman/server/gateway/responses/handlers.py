@@ -1,0 +1,210 @@
+"""The endpoints of the Responses API: create a response, and what can be asked of it later."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.types import Message, Receive
+
+from dragoman.accounts.request_size import token_factor
+from dragoman.errors import BadRequest, ProviderError, ResponseNotFound
+from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http.exchange import Exchange
+from dragoman.http.keepalive import KeepAlive
+from dragoman.large_json import weigh
+from dragoman.offload import offload
+from dragoman.server.gateway.request import JSON_HEADERS
+from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
+from dragoman.server.gateway.responses.background import BackgroundResponses
+from dragoman.server.gateway.responses.creation import DetachedResponse, ResponseCreation, ResponseMemory
+from dragoman.server.gateway.responses.dialect import ResponsesDialect
+from dragoman.server.gateway.responses.recorder import ResponseRecorder
+from dragoman.server.gateway.responses.state import (
+    ItemHead,
+    ResponseStates,
+    raw_size,
+    read_state,
+)
+from dragoman.server.gateway.routes import Gateway
+from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS
+from dragoman.wire.responses.client_request import parse_responses_request
+from dragoman.wire.responses.encoder import ResponsesStreamEncoder
+from dragoman.wire.token_estimate import estimate_input
+
+RESPONSES = ResponsesDialect()
+MAX_PAGE, DEFAULT_PAGE = 100, 20  # input items
+
+
+class ResponseHandlers:
+    """The handlers under `/v1/responses`."""
+
+    def __init__(self, gateway: Gateway, states: ResponseStates, *, agents: AgentResponses) -> None:
+        self._gateway = gateway
+        self._states = states
+        self._agents = agents
+        self.background = BackgroundResponses(states, self._serve_in_background)
+        self.max_memory = states.limits.context
+        """Bytes of the responses that a connection remembers."""
+
+    async def create(
+        self, exchange: Exchange, *, memory: ResponseMemory | None = None, warm_up: bool = False
+    ) -> None:
+        """Answer a request as JSON or as a stream.
+
+        `memory` has what a connection remembers. A `warm_up` is answered without asking a model.
+        """
+        creation = ResponseCreation(self._states, owner=exchange.identity.owner, memory=memory)
+        send = exchange.send
+        exchange.send = ResponseRecorder(send, creation.record)
+        if warm_up:
+            await self._warm_up(exchange, creation)
+            return
+
+        async def prepare(body: bytes) -> bytes:
+            return await creation.prepare_or_detach(await offload(len(body), partial(require_model, body)))
+
+        try:
+            await self._gateway.serve(exchange, creation.dialect, prepare=prepare)
+        except AgentRequested as requested:
+            exchange.send = send
+            await self._agents.create(exchange, requested.body)
+        except DetachedResponse:
+            exchange.send = send
+            await self._detach(exchange, creation)
+        except ProviderError as error:
+            error.caller_may_retry = False  # several clients multiply the retries that they are allowed
+            if exchange.response_started or not creation.streams:
+                raise
+            await send_failed_stream(exchange, error, dialect=creation.dialect)
+
+    async def _detach(self, exchange: Exchange, creation: ResponseCreation) -> None:
+        """Begin a response in the background; follow it if the client asked for a stream."""
+        response = await self.background.start(exchange, creation)
+        if creation.streams:
+            await self._follow(exchange, response.id, after=-1)
+        else:
+            await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+
+    async def _serve_in_background(self, exchange: Exchange, creation: ResponseCreation) -> None:
+        exchange.receive = _empty_body(exchange.receive)
+        await self._gateway.serve(exchange, creation.dialect, prepare=creation.prepared)
+
+    async def _follow(self, exchange: Exchange, id: str, *, after: int) -> None:
+        """Send the events of a response, those of the past and those to come."""
+        await exchange.start_response(200, SSE_HEADERS)
+        with DisconnectWatch(exchange) as watch:
+            comment = partial(exchange.send_chunk, KEEP_ALIVE)
+            events = self.background.follow(id, owner=exchange.identity.owner, after=after)
+            async with KeepAlive(comment, self._gateway.keep_alive) as keep_alive:
+                async for chunk in events:
+                    keep_alive.last_output = asyncio.get_running_loop().time()
+                    await exchange.send_chunk(chunk)
+            watch.response_complete = True
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def cancel(self, exchange: Exchange) -> None:
+        """End a response that is made in the background."""
+        response = await self.background.cancel(exchange.path_params["id"], owner=exchange.identity.owner)
+        await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+
+    async def _warm_up(self, exchange: Exchange, creation: ResponseCreation) -> None:
+        """Check a request, and remember its items for the next one."""
+        body = await creation.prepare(await exchange.read_body(self._gateway.body_limit))
+        head = await offload(len(body), partial(RawRequestBody, body))
+        self._gateway.routes(exchange, head, select=False)
+        if creation.expanded is not None and creation.expanded.items:
+            await offload(weigh(body), partial(creation.dialect.parse_request, body))
+        frames = ResponsesStreamEncoder(creation.dialect.head(head.model)).end_unanswered()
+        await exchange.start_response(200, SSE_HEADERS)
+        await exchange.send({"type": "http.response.body", "body": frames, "more_body": False})
+
+    async def get(self, exchange: Exchange) -> None:
+        """Return a stored response."""
+        id, query = exchange.path_params["id"], exchange.query
+        response = await self.background.get(id, owner=exchange.identity.owner)
+        if query.get("stream") != "true":
+            await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
+            return
+        after = query.get("starting_after", "-1")
+        if not re.fullmatch(r"-1|\d{1,15}", after):
+            raise BadRequest(f"starting_after must be a number, got {after!r:.40}", field="starting_after")
+        if not response.background:
+            raise BadRequest("only responses in the background can be streamed again", field="stream")
+        await self._follow(exchange, id, after=int(after))
+
+    async def delete(self, exchange: Exchange) -> None:
+        """Delete a stored response."""
+        id = exchange.path_params["id"]
+        await self._states.repository.delete(id, owner=exchange.identity.owner)
+        await exchange.respond(200, {"id": id, "object": "response", "deleted": True})
+
+    async def input_items(self, exchange: Exchange) -> None:
+        """List the items that a response answers, with those of the responses before it."""
+        id, owner = exchange.path_params["id"], exchange.identity.owner
+        chain = await self._states.repository.chain(id, owner=owner, max_size=self._states.limits.context)
+        items = [item for response in chain[:-1] for item in response.items] + chain[-1].input_items
+        page = await offload(raw_size(items), partial(list_page, items, exchange.query))
+        await exchange.respond(200, page)
+
+    async def input_tokens(self, exchange: Exchange) -> None:
+        """Estimate how many tokens a request has."""
+        raw = await exchange.read_body(self._gateway.body_limit)
+        request = await offload(len(raw), partial(read_state, raw))
+        expanded = await self._states.expand(request, owner=exchange.identity.owner)
+        body = expanded.body
+        head = await offload(len(body), partial(RawRequestBody, body))
+        factor = token_factor(self._gateway.routes(exchange, head, select=False).first)
+        count = await offload(
+            weigh(body), lambda: estimate_input(parse_responses_request(body).request, factor=factor)
+        )
+        counted = {"object": "response.input_tokens", "input_tokens": count}
+        await exchange.respond(200, counted, headers={"x-dragoman-estimated": "true"})
+
+
+def _empty_body(receive: Receive) -> Receive:
+    """Return an ASGI `receive` of a request without a body, of a client that stays."""
+    pending = [True]
+
+    async def receive_once() -> Message:
+        if pending:
+            pending.clear()
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return await receive()
+
+    return receive_once
+
+
+def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]:
+    """Return a page of items as a list object. BadRequest."""
+    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
+    ordered = items if order == "asc" else items[::-1]
+    ids = [msgspec.json.decode(item, type=ItemHead).id for item in ordered]
+    start = 0
+    if after := query.get("after"):
+        if after not in ids:
+            raise ResponseNotFound(f"there is no item {after[:100]!r}", code="item_not_found")
+        start = ids.index(after) + 1
+    page, page_ids = ordered[start : start + int(limit)], ids[start : start + int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page_ids[0] if page_ids else None,
+        "last_id": page_ids[-1] if page_ids else None,
+        "has_more": start + len(page) < len(ordered),
+    }
+
+
+async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:
+    """Answer an upstream failure as a stream: clients send the request again after an HTTP error."""
+    await exchange.start_response(200, SSE_HEADERS)
+    last = dialect.error_frame(error, exchange.request_id)
+    await exchange.send({"type": "http.response.body", "body": last, "more_body": False})

@@ -1,0 +1,72 @@
+"""Read a response as it goes out, to store it before its client hears that it is complete.
+
+Translated and relayed answers pass here as the same bytes that the client gets, so both are stored alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from starlette.types import Message, Send
+
+from dragoman.json_text import DECODE_ERRORS
+from dragoman.wire.sse import NamedFrame, SSEParser
+
+LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+_TYPE_SEARCHED = 300  # bytes of a frame without a name that may hold its type
+OnResponse: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+class LastEvent(msgspec.Struct):
+    """The last event of a stream, with the whole response."""
+
+    response: msgspec.Raw
+
+
+class ResponseRecorder:
+    """An ASGI `send` that calls `on_response` with the whole response object, and then passes on its end."""
+
+    def __init__(self, send: Send, on_response: OnResponse) -> None:
+        self._send = send
+        self._on_response = on_response
+        self._parser: SSEParser | None = None
+        self._document: list[bytes] | None = None
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start(message)
+        elif self._parser is not None:
+            for frame in self._parser.feed(message.get("body", b"")):
+                if is_last(frame):
+                    await self._record_last(frame)
+        elif self._document is not None:
+            self._document.append(message.get("body", b""))
+            if not message.get("more_body"):
+                await self._on_response(b"".join(self._document))
+        await self._send(message)
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        headers = dict(message["headers"])
+        if message["status"] != 200:
+            return
+        if headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            self._parser = SSEParser()
+        else:
+            self._document = []
+
+    async def _record_last(self, frame: bytes) -> None:
+        try:
+            last = msgspec.json.decode(frame, type=LastEvent)
+        except DECODE_ERRORS:  # a server's own event of this name
+            return
+        await self._on_response(bytes(last.response))
+
+
+def is_last(frame: bytes) -> bool:
+    """Return whether a frame is the last event of a response."""
+    if isinstance(frame, NamedFrame):
+        return frame.event in LAST_EVENTS
+    head = frame[:_TYPE_SEARCHED]
+    return any(b'"%b"' % name.encode() in head for name in LAST_EVENTS)

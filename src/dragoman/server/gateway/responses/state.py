@@ -1,0 +1,318 @@
+"""What a request refers to: earlier responses and items, put in front of what it says itself.
+
+After that a request needs no state: it is translated, or relayed to any provider of the family, whichever
+answered before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import (
+    BadRequest,
+    ResponseNotFound,
+    StoreError,
+    Unavailable,
+    UnknownPreviousResponse,
+)
+from dragoman.ids import new_id
+from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.offload import offload
+from dragoman.store.responses import ItemPlace, ResponseRepository, StoredResponse
+from dragoman.wire.client_request import MAX_ITEMS, check_count, decode_fields
+
+log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw])
+_ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+TRIM_SHARE = 16  # an owner's bytes are counted each time he has added this part of the limit
+
+
+class StateLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes: of a response that is stored, of all of an owner's, of the items that a request is put after."""
+
+    response: int = 8_000_000
+    owner: int = 1_000_000_000
+    context: int = 32_000_000
+
+
+class ItemHead(msgspec.Struct):
+    """The fields of an item that tell what it is."""
+
+    id: Any = None
+    type: Any = None
+    role: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The type, also of items without one: a message has a role, a reference nothing but its id."""
+        if isinstance(self.type, str) and self.type:
+            return self.type
+        return "message" if self.role is not None else "item_reference" if self.id else ""
+
+
+class RequestState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a request that concern state. `items` are those that it adds, each with an id."""
+
+    raw: bytes
+    fields: Mapping[str, msgspec.Raw]
+    items: Sequence[msgspec.Raw]
+    heads: Sequence[ItemHead]
+    model: str = ""
+    previous_id: str | None = None
+    store: bool = True
+    background: bool = False
+    stream: bool = False
+
+    @property
+    def refers_to_nothing(self) -> bool:
+        """Whether the request has all of its items."""
+        return self.previous_id is None and all(head.kind != "item_reference" for head in self.heads)
+
+    def body(self, context: Sequence[msgspec.Raw], items: Sequence[msgspec.Raw]) -> bytes:
+        """Return the request with all of its items."""
+        return _encode({**self.fields, "input": [*context, *items]})
+
+
+class ResponseContext(msgspec.Struct, frozen=True):
+    """The items before a request, and the id of the first response that they come from.
+
+    `is_stored`: all of these responses are in the database.
+    """
+
+    root_id: str | None = None
+    items: Sequence[msgspec.Raw] = ()
+    is_stored: bool = True
+
+
+class ExpandedRequest(msgspec.Struct, frozen=True):
+    """A request with all that it refers to: its body, what was before, and the items that it adds."""
+
+    body: bytes
+    context: ResponseContext
+    items: Sequence[msgspec.Raw]
+
+
+class ResponseStates:
+    """Finds what requests refer to, and stores responses."""
+
+    def __init__(self, repository: ResponseRepository, *, limits: StateLimits) -> None:
+        self.repository = repository
+        self.limits = limits
+        self._added: dict[str, int] = {}  # bytes by owner, since they were counted
+
+    async def expand(
+        self, request: RequestState, *, owner: str, local: ResponseContext | None = None
+    ) -> ExpandedRequest:
+        """Return the request with all of its items, and what was before it.
+
+        `local` is the response that it continues, if the connection remembers it. Raises
+        UnknownPreviousResponse, ResponseNotFound, TooLarge.
+        """
+        if request.refers_to_nothing:
+            return ExpandedRequest(request.raw, ResponseContext(), request.items)
+        context = local or await self._context(request.previous_id, owner=owner)
+        items = await self._resolve(request, owner=owner, context=context)
+        size = raw_size(context.items) + len(request.raw)
+        body = await offload(size, partial(request.body, context.items, items))
+        return ExpandedRequest(body, context, items)
+
+    async def _context(self, id: str | None, *, owner: str) -> ResponseContext:
+        if id is None:
+            return ResponseContext()
+        try:
+            chain = await self.repository.chain(id, owner=owner, max_size=self.limits.context)
+        except ResponseNotFound:
+            raise UnknownPreviousResponse(
+                f"there is no response {id[:100]!r}, or one before it was deleted",
+                field="previous_response_id",
+            ) from None
+        if chain[-1].is_active:
+            raise BadRequest(f"the response {id[:100]!r} is still in progress", field="previous_response_id")
+        return ResponseContext(chain[0].root_id, [item for response in chain for item in response.items])
+
+    async def _resolve(
+        self, request: RequestState, *, owner: str, context: ResponseContext
+    ) -> Sequence[msgspec.Raw]:
+        """Return the items of a request with what its references refer to."""
+        wanted = [head.id for head in request.heads if head.kind == "item_reference"]
+        if not wanted:
+            return request.items
+        if not all(isinstance(id, str) for id in wanted):
+            raise BadRequest("the id of an item_reference must be a string", field="input")
+        found = dict(await self.repository.find_items(wanted, owner=owner))
+        if not context.is_stored:
+            found |= {msgspec.json.decode(item, type=ItemHead).id: item for item in context.items}
+        for id in wanted:
+            if id not in found:
+                raise ResponseNotFound(
+                    f"there is no item {id[:100]!r}",
+                    code="item_not_found",
+                    hint="send the item itself; only responses that are stored can be referred to",
+                )
+        return [
+            found[head.id] if head.kind == "item_reference" else item
+            for head, item in zip(request.heads, request.items, strict=True)
+        ]
+
+    async def save(self, response: StoredResponse, request: RequestState) -> None:
+        """Store an answered response. While the database is down, it is answered without that."""
+        if response.size > self.limits.response:
+            log.warning(
+                "the response %s has %d bytes, more than limits.stored_response: it is not stored",
+                response.id,
+                response.size,
+            )
+            return
+        try:
+            await self.repository.save(response, item_places(request, response))
+            await self._trim(response.owner, response.size)
+        except (StoreError, Unavailable) as error:
+            log.warning("the response %s is not stored: %s", response.id, error.message)
+
+    async def _trim(self, owner: str, size: int) -> None:
+        """Count what an owner has stored, now and then, and delete the oldest above his limit."""
+        if owner not in self._added and len(self._added) > MAX_ITEMS:
+            self._added.clear()
+        added = self._added.get(owner, self.limits.owner) + size  # counted when the hub has just started
+        if added < self.limits.owner // TRIM_SHARE:
+            self._added[owner] = added
+            return
+        self._added[owner] = 0
+        await self.repository.trim(owner, max_size=self.limits.owner)
+
+
+def stored_response(
+    raw: bytes, expanded: ExpandedRequest, *, request: RequestState, owner: str
+) -> StoredResponse:
+    """Return the record of a response object. What it continues and is not stored becomes part of it."""
+    head = msgspec.json.decode(raw, type=ResponseObject)
+    context = expanded.context
+    items = [*expanded.items] if context.is_stored else [*context.items, *expanded.items]
+    body, added, now = raw.decode(), _encode(items).decode(), time.time()
+    return StoredResponse(
+        id=head.id,
+        owner=owner,
+        root_id=(context.root_id if context.is_stored else None) or head.id,
+        previous_id=request.previous_id if context.is_stored else None,
+        status=head.status,
+        background=request.background,
+        created_at=now,
+        updated_at=now,
+        size=len(body) + len(added),
+        body=body,
+        input=added,
+    )
+
+
+class ResponseObject(msgspec.Struct):
+    """The fields of a response object that tell what it is."""
+
+    id: str
+    status: str
+
+
+def item_places(request: RequestState, response: StoredResponse) -> list[ItemPlace]:
+    """Return the items of a response that can be referred to: not those that are references themselves."""
+    count = len(response.input_items)
+    before = count - len(request.heads)
+    places = [
+        ItemPlace(head.id, before + index)
+        for index, head in enumerate(request.heads)
+        if head.kind != "item_reference" and isinstance(head.id, str)
+    ]
+    heads = (msgspec.json.decode(item, type=ItemHead) for item in response.output_items)
+    return places + [
+        ItemPlace(head.id, count + index)
+        for index, head in enumerate(heads)
+        if isinstance(head.id, str) and head.id
+    ]
+
+
+def read_state(raw: bytes) -> RequestState:
+    """Read the fields of a body that concern state. BadRequest names the invalid field."""
+    fields = decode_fields(raw)
+    previous_id = _read(fields, "previous_response_id", kind=str, expected="a string")
+    if previous_id and _read(fields, "conversation", kind=object, expected="") is not None:
+        raise BadRequest(
+            "previous_response_id and conversation cannot be used together", field="previous_response_id"
+        )
+    if _read(fields, "conversation", kind=object, expected="") is not None:
+        raise BadRequest(
+            "the hub has no conversations", field="conversation", hint="continue with previous_response_id"
+        )
+    store = _read(fields, "store", kind=bool, expected="true or false")
+    items = _read_items(bytes(fields.get("input", b"null")))
+    heads = [_item_head(item, index) for index, item in enumerate(items)]
+    return RequestState(
+        raw=raw,
+        fields=fields,
+        items=[_with_id(item, head) for item, head in zip(items, heads, strict=True)],
+        heads=heads,
+        model=_read(fields, "model", kind=str, expected="a string") or "",
+        previous_id=previous_id or None,
+        store=store is not False,
+        background=bool(_read(fields, "background", kind=bool, expected="true or false")),
+        stream=bool(_read(fields, "stream", kind=bool, expected="true or false")),
+    )
+
+
+def raw_size(items: Sequence[msgspec.Raw]) -> int:
+    """Return how many bytes items have."""
+    return sum(memoryview(item).nbytes for item in items)
+
+
+def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected: str) -> Any:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        value = decode_json(bytes(raw))
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"{name} is not valid JSON: {error}", field=name) from None
+    if value is not None and not isinstance(value, kind):
+        raise BadRequest(f"{name} must be {expected}, got {value!r:.60}", field=name)
+    return value
+
+
+def _read_items(raw: bytes) -> list[msgspec.Raw]:
+    """Return the items of an input; a string is a message of the user."""
+    if raw == b"null":
+        return []
+    try:
+        if raw.lstrip()[:1] == b"[":
+            items = decode_json(raw, _decode_items)
+            check_count(len(items), "input", limit=MAX_ITEMS)
+            return items
+        text = decode_json(raw)
+    except DECODE_ERRORS as error:
+        raise BadRequest(f"input is not valid JSON: {error}", field="input") from None
+    if not isinstance(text, str):
+        raise BadRequest(f"input must be a string or a list of items, got {text!r:.60}", field="input")
+    content = [{"type": "input_text", "text": text}]
+    return [msgspec.Raw(_encode({"type": "message", "role": "user", "content": content}))]
+
+
+def _item_head(item: msgspec.Raw, index: int) -> ItemHead:
+    try:
+        head = msgspec.json.decode(item, type=ItemHead)
+    except DECODE_ERRORS:
+        raise BadRequest(f"input[{index}] must be an object", field=f"input[{index}]") from None
+    if head.kind != "item_reference" and not (isinstance(head.id, str) and head.id):
+        head.id = new_id(_ID_PREFIXES.get(head.kind, "item"))
+    return head
+
+
+def _with_id(item: msgspec.Raw, head: ItemHead) -> msgspec.Raw:
+    """Return an item with its id, in front of its other fields if the client gave it none."""
+    raw = bytes(item)
+    fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+    if fields.get("id") == _encode(head.id):
+        return msgspec.Raw(raw)
+    return msgspec.Raw(_encode({**fields, "id": head.id}))

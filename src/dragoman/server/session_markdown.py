@@ -1,0 +1,98 @@
+"""A session as a Markdown document."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.inner_calls import part_title
+from dragoman.messages import (
+    DataPart,
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    SourceDocumentPart,
+    SourceUrlPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
+from dragoman.session_ids import client_session_id
+from dragoman.wire.session_export.html import ROLE_NAMES
+
+
+def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
+    """Format a session as a Markdown document."""
+    title = session["title"] or client_session_id(session["id"])
+    text = "".join([f"# {title}\n", *map(message_to_markdown, messages)])
+    return text.rstrip() + "\n"
+
+
+def message_to_markdown(message: Message) -> str:
+    """Format a message, with an empty line before it."""
+    lines = ["", f"## {ROLE_NAMES[message.role]}", ""]
+    for part in message.parts:
+        lines += [*part_to_markdown(part), ""]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+
+
+def part_to_markdown(part: Part) -> Iterator[str]:
+    """Yield a part as lines of Markdown."""
+    return MARKDOWN_WRITERS[type(part)](part)
+
+
+def text_to_markdown(part: TextPart) -> Iterator[str]:
+    yield part.text
+
+
+def reasoning_to_markdown(part: ReasoningPart) -> Iterator[str]:
+    yield from (f"> {line}".rstrip() for line in part.text.splitlines())
+
+
+def step_to_markdown(_: StepStartPart) -> Iterator[str]:
+    yield from ()
+
+
+def file_to_markdown(part: FilePart) -> Iterator[str]:
+    url = "embedded" if part.url.startswith("data:") else part.url
+    yield f"*file {part.filename or ''} ({part.media_type}): {url}*"
+
+
+def source_to_markdown(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str]:
+    where = f"]({part.url})" if isinstance(part, SourceUrlPart) else "]"
+    yield f"*source: [{part.title or part.source_id}{where}*"
+
+
+def call_to_markdown(part: ToolPart) -> Iterator[str]:
+    yield f"**{part_title(part)}** ({part.state})"
+    yield from fenced_json(part.input)
+    yield from fenced_json(part.output)
+    if part.error_text:
+        yield f"Error: {part.error_text}"
+
+
+def data_to_markdown(part: DataPart) -> Iterator[str]:
+    yield f"*{part.type}*"
+    yield from fenced_json(part.data)
+
+
+def fenced_json(value: Any) -> Iterator[str]:
+    if value is not msgspec.UNSET:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        yield from ("", "```json", text, "```", "")
+
+
+MARKDOWN_WRITERS: Mapping[type, Callable[[Any], Iterator[str]]] = {
+    TextPart: text_to_markdown,
+    ReasoningPart: reasoning_to_markdown,
+    StepStartPart: step_to_markdown,
+    FilePart: file_to_markdown,
+    SourceUrlPart: source_to_markdown,
+    SourceDocumentPart: source_to_markdown,
+    ToolPart: call_to_markdown,
+    DataPart: data_to_markdown,
+}

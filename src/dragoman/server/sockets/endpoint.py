@@ -1,0 +1,172 @@
+"""The WebSocket endpoint `/api/sessions/{id}/socket`: who may open it, and when it is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import parse_qs, unquote
+
+from starlette.types import Receive, Scope, Send
+
+from dragoman.active_work import ActiveWork
+from dragoman.errors import BadRequest, DragomanError, Forbidden, KeyEnded, Unavailable
+from dragoman.http.authority import parse_authority, parse_origin
+from dragoman.http.exchange import read_headers
+from dragoman.hub_events.event_filter import EventFilter
+from dragoman.identity import Identity
+from dragoman.operations.access import require_scope
+from dragoman.server.auth import Auth
+from dragoman.server.session_lookup import find_session
+from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sockets.frames import SocketKey, decode_frame, error_frame
+from dragoman.server.sockets.session_socket import SessionSocket, SocketServices
+from dragoman.spokes.hub.connection import Socket, SocketClosed
+from dragoman.spokes.hub.endpoint import AsgiSocket, has_credentials
+from dragoman.store.hub_events import EventPosition
+from dragoman.store.sessions import Session
+
+log = logging.getLogger(__name__)
+PATH = re.compile(r"/api/sessions/([^/]+)/socket")
+AUTH_TIMEOUT = 10.0  # seconds for the first frame
+MAX_UNAUTHENTICATED = 64
+REFUSED, ENDED, INTERNAL = 4403, 4401, 1011
+MAX_REASON = 120  # bytes of a close frame
+
+
+class SessionSocketEndpoint:
+    """The ASGI app of the sockets of sessions."""
+
+    def __init__(
+        self,
+        services: SocketServices,
+        *,
+        auth: Auth,
+        access: SharedAccess,
+        origins: frozenset[str],
+        requires_key: bool,
+    ) -> None:
+        """`origins` are those of pages that may connect besides the hub's own."""
+        self.work = ActiveWork()
+        """Where sockets are registered, to end when their key does."""
+        self._services = services
+        self._auth = auth
+        self._access = access
+        self._origins = origins
+        self._requires_key = requires_key
+        self._people: dict[str, Counter[str]] = {}
+        self._unauthenticated = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = AsgiSocket(receive, send)
+        headers = read_headers(scope)
+        address = (scope.get("server") or (None,))[0]
+        identity: Identity | None = None
+        try:
+            self._auth.check_host(headers, at=address)
+            self._check_origin(headers.get("origin"), host=headers.get("host", ""))
+            if has_credentials(headers) or not self._requires_key:
+                identity = await self._auth.identify(headers, at=address)
+            elif self._unauthenticated >= MAX_UNAUTHENTICATED:
+                raise Unavailable("too many unauthenticated connections; try again later")
+        except DragomanError as error:
+            with suppress(SocketClosed):
+                await socket.refuse(error.status, error)
+            return
+        try:
+            await socket.accept()
+            await self._serve(socket, scope, identity=identity)
+        except SocketClosed:
+            return
+        except DragomanError as error:
+            await close(socket, error, code=REFUSED)
+        except Exception:
+            log.exception("the socket of a session failed")
+            await close(socket, DragomanError("internal error of the hub; see its log"), code=INTERNAL)
+
+    def _check_origin(self, origin: str | None, *, host: str) -> None:
+        """Refuse pages of other sites: browsers let them open WebSockets, and send an Origin. Forbidden."""
+        if origin is None or origin in self._origins:
+            return
+        page, own = parse_origin(origin), parse_authority(host)
+        if page is None or own is None or (page.host, page.port) != (own.host, own.port):
+            raise Forbidden(
+                f"pages of {origin[:200]!r} may not connect",
+                hint="`cors.origins` of the hub's configuration names those that may",
+            )
+
+    async def _serve(self, socket: Socket, scope: Scope, *, identity: Identity | None) -> None:
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        after = query.get("after", [None])[-1]
+        if identity is None:
+            first = await self._receive_auth(socket)
+            identity = await self._auth.identify({"authorization": f"Bearer {first.token}"})
+            after = first.after or after
+        require_scope(identity, "chat")
+        raw = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
+        found = PATH.fullmatch(raw)
+        store = self._services.store
+        session = await find_session(
+            store.sessions, unquote(found[1]) if found else "", caller=identity, owner=None
+        )
+        position = None if after is None else EventPosition.parse(after)
+        wanted = EventFilter(session_id=session.id)
+        ended: list[KeyEnded] = []
+        with self._present(session, identity) as people:  # who joins is not told of it
+            async with self._services.events.follow(
+                wanted, caller=identity.owner, after=position
+            ) as follower:
+
+                def end(error: KeyEnded) -> None:
+                    ended.append(error)
+                    follower.close()
+
+                with (
+                    self.work.track(identity, end),
+                    self._access.track(session.id, identity, stop=end),
+                ):
+                    line = SessionSocket(socket, session, caller=identity, services=self._services)
+                    await line.serve(follower, people=people)
+        if ended:
+            await close(socket, ended[0], code=ENDED)
+
+    async def _receive_auth(self, socket: Socket) -> SocketKey:
+        self._unauthenticated += 1
+        try:
+            async with asyncio.timeout(AUTH_TIMEOUT):
+                frame = decode_frame(await socket.receive())
+        except TimeoutError:
+            raise BadRequest("no `auth` frame came in time") from None
+        finally:
+            self._unauthenticated -= 1
+        if not isinstance(frame, SocketKey):
+            raise BadRequest('the first frame must be {"type": "auth", "token": "…"}')
+        return frame
+
+    @contextmanager
+    def _present(self, session: Session, caller: Identity) -> Iterator[Counter[str]]:
+        """Tell the others of this host that somebody is there, and that they have left."""
+        people = self._people.setdefault(session.id, Counter())
+        people[caller.owner] += 1
+        publish = self._services.events.publish_live
+        if people[caller.owner] == 1:
+            publish(session.id, session.owner, name="user.joined", data={"owner": caller.owner})
+        try:
+            yield people
+        finally:
+            people[caller.owner] -= 1
+            if not people[caller.owner]:
+                del people[caller.owner]
+                publish(session.id, session.owner, name="user.left", data={"owner": caller.owner})
+            if not people:
+                self._people.pop(session.id, None)
+
+
+async def close(socket: Socket, error: DragomanError, *, code: int) -> None:
+    """Send the reason, and close."""
+    with suppress(SocketClosed):
+        await socket.send(error_frame(error))
+        await socket.close(code, error.message.encode()[:MAX_REASON].decode(errors="ignore"))

@@ -1,0 +1,290 @@
+"""One open socket of a session: its first frame, events and answers, and what its client sends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest, DragomanError
+from dragoman.hub_events.event_log import EventFollower, EventLog
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import encode, encode_messages
+from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.live import Follower
+from dragoman.runs.registry import RunRegistry
+from dragoman.server.approvals import AnswerApproval, ApprovalBody, approval_to_json, parse_answer
+from dragoman.server.event_json import event_to_json
+from dragoman.server.session_lookup import find_session_for
+from dragoman.server.sockets.frames import (
+    AgentStatus,
+    SocketAbort,
+    SocketAnswer,
+    SocketPing,
+    SocketPrompt,
+    agent_status,
+    decode_frame,
+    encode_frame,
+    error_frame,
+    run_frames,
+)
+from dragoman.session_ids import session_id_for
+from dragoman.spokes.hub.connection import Socket
+from dragoman.store.hub_events import HubEvent
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.wire.ui.client_request import parse_chat_request
+
+MAX_BAD_FRAMES = 20
+MAX_REQUESTS = 16  # of a socket that are under way
+SHOWN_AUDIT = 50
+SHOWN_APPROVALS = 500
+
+
+class SocketServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What sockets need of the hub. `keep_alive` is in seconds, `max_frame` and `max_part` in characters."""
+
+    store: Store
+    runs: RunRegistry
+    events: EventLog
+    answer_approval: AnswerApproval
+    models: Sequence[str]
+    keep_alive: float
+    max_frame: int
+    max_part: int
+
+
+class SessionSocket:
+    """One socket, of one caller."""
+
+    def __init__(
+        self, socket: Socket, session: Session, *, caller: Identity, services: SocketServices
+    ) -> None:
+        self._socket = socket
+        self._session = session
+        self._caller = caller
+        self._services = services
+        self._status: AgentStatus = "idle"
+        self._run_task: asyncio.Task[None] | None = None
+        self._run_id: str | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+
+    async def serve(self, follower: EventFollower, *, people: Counter[str]) -> None:
+        """Serve until the client disconnects or `follower` is closed. Raises SocketClosed."""
+        await self._send_init(people)
+        self._follow_run()
+        reading = asyncio.create_task(self._read())
+        sending = asyncio.create_task(self._send_events(follower))
+        try:
+            await asyncio.wait([reading, sending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = [reading, sending, *self._requests]
+            tasks += [] if self._run_task is None else [self._run_task]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in (sending, reading):
+            if not task.cancelled():
+                task.result()
+
+    # ---- hub to client
+
+    async def _send_init(self, people: Counter[str]) -> None:
+        store, session, owner = self._services.store, self._session, self._caller.owner
+        stored = list(await store.messages.list(session.id))
+        current = await self._services.runs.current_message(session.id)
+        if current is not None and stored and stored[-1].id == current.id:
+            stored[-1] = current
+        audit = await store.events.audit(session.id, limit=SHOWN_AUDIT)
+        pending = await store.approvals.list(owner=session.owner, status="pending", limit=SHOWN_APPROVALS)
+        frame = encode_frame(
+            "init",
+            session={
+                "id": session_id_for(owner, session.id),
+                "hubId": session.id,
+                "owner": session.owner,
+                "title": session.title,
+                "agent": session.agent,
+                "model": session.model,
+            },
+            messages=msgspec.Raw(encode_messages(stored)),
+            models=self._services.models,
+            people=[{"owner": name, "sockets": count} for name, count in people.items()],
+            status="idle" if current is None else "running",
+            audit=[event_to_json(event, owner=owner) for event in audit],
+            approvals=[
+                approval_to_json(each, self._caller) for each in pending if each.session_id == session.id
+            ],
+        )
+        await self._socket.send(frame)
+
+    async def _send_events(self, follower: EventFollower) -> None:
+        while True:
+            try:
+                events = await asyncio.wait_for(follower.next(), self._services.keep_alive)
+            except TimeoutError:
+                await self._socket.send(encode_frame("keepalive"))
+                continue
+            if events is None:
+                return
+            if follower.has_gap:
+                follower.has_gap = False
+                await self._socket.send(encode_frame("reset"))
+            for event in events:
+                for frame in await self._frames_of(event):
+                    await self._socket.send(frame)
+
+    async def _frames_of(self, event: HubEvent) -> Sequence[str]:
+        body: Mapping[str, Any] = msgspec.json.decode(event.data)
+        described = event_to_json(event, owner=self._caller.owner)
+        common = {"eventId": described["id"], "actor": event.actor, "createdAt": event.created_at}
+        match event.name:
+            case "message":
+                message = await self._services.store.messages.get(self._session.id, body["messageId"])
+                if message is None:
+                    return []
+                type = "message" if body["role"] == "user" else "message.updated"
+                return [encode_frame(type, message=msgspec.Raw(encode(message)), **common)]
+            case "run.started":
+                self._follow_run()
+                return [encode_frame("status", status="running", data=body, **common)]
+            case "run.ended":
+                await self._wait_sent(body["runId"])
+                frames = [encode_frame("status", status="idle", data=body, **common)]
+                if body["error"] is not None:
+                    failure = {"code": "run_failed", "message": body["error"]}
+                    frames.insert(0, encode_frame("error", error=failure, data=body, **common))
+                return frames
+            case "approval.requested":
+                return [
+                    await self._approval_frame(body["approvalId"], is_question=body["question"], **common)
+                ]
+            case _:
+                return [encode_frame(event.name, data=event.data, **common)]
+
+    async def _approval_frame(self, id: str, *, is_question: bool, **common: Any) -> str:
+        approval = await self._services.store.approvals.get(id)
+        described = approval_to_json(approval, self._caller)
+        if is_question:
+            return encode_frame(
+                "question", questionId=id, **(described["question"] or {}), approval=described, **common
+            )
+        return encode_frame("approval.requested", approval=described, **common)
+
+    def _follow_run(self, run: ActiveRun | None = None) -> None:
+        """Send an answer from its beginning, `run` or the one under way, unless one is being sent."""
+        if self._run_task is None or self._run_task.done():
+            self._run_task = asyncio.create_task(self._send_run(run))
+
+    async def _send_run(self, run: ActiveRun | None) -> None:
+        with suppress(DragomanError):
+            run = run or await self._services.runs.find_active(self._session.id)
+            if run is not None:
+                self._run_id = run.row.id
+                with run.follow(replay=True) as follower:
+                    await self._send_batches(follower, message_id=run.row.message_id)
+
+    async def _wait_sent(self, run_id: str) -> None:
+        """Wait until all of a run that has ended is sent, so that nothing of it follows its end."""
+        if self._run_task is not None and self._run_id == run_id:
+            await asyncio.wait([self._run_task])
+
+    async def _send_batches(self, follower: Follower, *, message_id: str) -> None:
+        while (batch := await follower.next()) is not None:
+            await self._send_batch(batch, message_id=message_id)
+
+    async def _send_batch(self, batch: Sequence[Any], *, message_id: str) -> None:
+        status = agent_status(batch, self._status)
+        if status != self._status:
+            self._status = status
+            await self._socket.send(encode_frame("agentStatus", status=status, messageId=message_id))
+        for frame in run_frames(batch, message_id=message_id):
+            await self._socket.send(frame)
+
+    # ---- client to hub
+
+    async def _read(self) -> None:
+        bad = 0
+        while True:
+            text = await self._socket.receive()
+            try:
+                if len(text) > self._services.max_frame:
+                    raise BadRequest(f"a frame has at most {self._services.max_frame} characters")
+                frame = decode_frame(text)
+                if isinstance(frame, SocketPing):
+                    await self._socket.send(encode_frame("pong"))
+                    continue
+                if len(self._requests) >= MAX_REQUESTS:
+                    raise BadRequest(f"{MAX_REQUESTS} requests of this socket are under way")
+            except BadRequest as error:
+                bad += 1
+                await self._socket.send(error_frame(error))
+                if bad >= MAX_BAD_FRAMES:
+                    return
+                continue
+            request = asyncio.create_task(self._handle(frame))
+            self._requests.add(request)
+            request.add_done_callback(self._requests.discard)
+
+    async def _handle(self, frame: Any) -> None:
+        request_id = getattr(frame, "request_id", None)
+        try:
+            fields = await self._respond(frame)
+        except DragomanError as error:
+            await self._socket.send(error_frame(error, request_id=request_id))
+        else:
+            await self._socket.send(encode_frame("done", requestId=request_id, **fields))
+
+    async def _respond(self, frame: Any) -> dict[str, Any]:
+        match frame:
+            case SocketPrompt():
+                return await self._prompt(frame)
+            case SocketAbort():
+                session = await find_session_for(
+                    self._services.store.sessions, self._session.id, caller=self._caller, role="write"
+                )
+                run = await self._services.runs.stop_run(session.id, "stopped by the user")
+                return {"stopped": run is not None}
+            case SocketAnswer():
+                return await self._answer(frame)
+            case _:
+                raise BadRequest("the first frame may be `auth`, and no later one")
+
+    async def _prompt(self, frame: SocketPrompt) -> dict[str, Any]:
+        """Begin a run. One channel's message waits for the answer to another's."""
+        message = dict(frame.message or {})
+        message.setdefault("id", frame.id or new_id("msg"))
+        message["role"] = "user"
+        if frame.text is not None:
+            message["parts"] = [{"type": "text", "text": frame.text}]
+        is_of_channel = frame.channel_type is not None or frame.channel_id is not None
+        if is_of_channel:
+            channel = {"channelType": frame.channel_type, "channelId": frame.channel_id}
+            message["metadata"] = {**(message.get("metadata") or {}), **channel}
+        when_busy = frame.when_busy or ("queue" if is_of_channel else None)
+        optional = {"model": frame.model, "agent": frame.agent, "whenBusy": when_busy}
+        fields = {
+            "messages": [message],
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+        request = parse_chat_request(
+            msgspec.json.encode(fields), session_id=self._session.id, max_part=self._services.max_part
+        )
+        started = await self._services.runs.start_run(request, self._caller)
+        if isinstance(started, StartedRun):
+            self._follow_run(started.run)
+        return {"runId": started.run_id, "messageId": message["id"]}
+
+    async def _answer(self, frame: SocketAnswer) -> dict[str, Any]:
+        approval = await self._services.store.approvals.get(frame.approval_id)
+        body = ApprovalBody(approved=frame.approved, reason=frame.reason, answer=frame.answer)
+        approved, reason = parse_answer(body, approval)
+        found = await self._services.answer_approval(
+            approval.id, approved=approved, by=self._caller, reason=reason
+        )
+        return {"approvalId": found.id, "status": found.status}

@@ -1,0 +1,54 @@
+"""The tables of hosts that share a database, and of what they spend and count together."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, Table
+
+from dragoman.store.table_types import TEXT, metadata
+
+# The processes that share a Postgres database. `token` is the secret by which the others call this one; it is
+# new at each start. A host with `fenced_at` writes nothing any more, and others take its runs over.
+hosts = Table(
+    "hosts",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("name", TEXT, nullable=False),
+    Column("url", TEXT),
+    Column("token", TEXT),
+    Column("version", TEXT, nullable=False),
+    Column("started_at", Double, nullable=False),
+    Column("draining_at", Double),
+    Column("fenced_at", Double),
+)
+
+# Money in billionths of a US dollar: whole numbers add up without rounding.
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("window", TEXT, primary_key=True, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+)
+
+# The part of each budget's `reserved` that is a host's: given back when the host dies.
+host_reservations = Table(
+    "host_reservations",
+    metadata,
+    Column("host", TEXT, primary_key=True, nullable=False),
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("window", TEXT, primary_key=True, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+)
+
+# Each host's part of a rate of the last minute: counts by second, and what it may count until `lease_until`.
+host_rates = Table(
+    "host_rates",
+    metadata,
+    Column("scope", TEXT, primary_key=True, nullable=False),
+    Column("kind", TEXT, primary_key=True, nullable=False),
+    Column("host", TEXT, primary_key=True, nullable=False),
+    Column("counts", TEXT, nullable=False),
+    Column("lease", BigInteger, nullable=False),
+    Column("lease_until", Double, nullable=False),
+)

@@ -1,0 +1,124 @@
+"""What is posted when runs end, in the database. A row is written in the transaction that ends its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, literal_column, or_, select, update
+
+from dragoman.store.connection import (
+    Compiler,
+    DatabaseConnection,
+    Params,
+    select_fields,
+    to_params,
+    to_struct,
+)
+from dragoman.store.database import Database
+from dragoman.store.tables import webhook_deliveries
+
+DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
+
+
+class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One delivery. `next_at` is when it is tried next; `error` says why it failed last."""
+
+    id: str
+    run_id: str
+    session_id: str
+    owner: str
+    url: str
+    body: str = ""
+    status: DeliveryStatus = "pending"
+    attempts: int = 0
+    next_at: float
+    created_at: float
+    ended_at: float | None = None
+    error: str | None = None
+
+
+class WebhookDeliveryStatements:
+    """The SQL of `WebhookDeliveryRepository`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        table = webhook_deliveries
+        found = select_fields(WebhookDelivery, table)
+        zero: ColumnElement[int] = literal_column("0")
+        earlier = table.alias("earlier")
+        is_before = or_(
+            earlier.c.created_at < table.c.created_at,
+            and_(earlier.c.created_at == table.c.created_at, earlier.c.id < table.c.id),
+        )
+        waits = exists(select(earlier.c.id)).where(
+            earlier.c.session_id == table.c.session_id,
+            earlier.c.status == literal_column("'pending'"),
+            is_before,
+        )
+        due = found.where(IS_PENDING_DELIVERY, table.c.next_at <= bindparam("now"), ~waits)
+        this = table.c.id == bindparam("id")
+        claimed = update(table).where(this, IS_PENDING_DELIVERY, table.c.attempts == bindparam("at_attempts"))
+        result: dict[str, Any] = {
+            name: bindparam(name) for name in ("status", "next_at", "ended_at", "error")
+        }
+        self.insert = compiler.compile(compiler.insert(table).on_conflict_do_nothing(index_elements=["id"]))
+        self.due = compiler.compile(due.order_by(table.c.next_at).limit(bindparam("limit")).offset(zero))
+        self.claim = compiler.compile(
+            claimed.values(attempts=bindparam("attempts"), next_at=bindparam("next_at"))
+        )
+        self.end = compiler.compile(update(table).where(this).values(result))
+        self.of_run = compiler.compile(found.where(table.c.run_id == bindparam("run_id")))
+        self.purge = compiler.compile(delete(table).where(table.c.ended_at < bindparam("before")))
+
+
+IS_PENDING_DELIVERY: ColumnElement[bool] = webhook_deliveries.c.status == literal_column("'pending'")
+
+
+class WebhookDeliveryRepository:
+    """The deliveries of all runs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @cached_property
+    def _sql(self) -> WebhookDeliveryStatements:
+        return self._database.statements(WebhookDeliveryStatements)
+
+    def insert(self, connection: DatabaseConnection, delivery: WebhookDelivery) -> None:
+        """In a job: add a delivery, unless there is one of its id."""
+        connection.execute_batched(self._sql.insert, to_params(delivery))
+
+    async def list_due(self, now: float, *, limit: int) -> Sequence[WebhookDelivery]:
+        """Return deliveries to try now: of each session the first one that is pending."""
+        return await self._read(self._sql.due, {"now": now, "limit": limit})
+
+    async def claim(self, delivery: WebhookDelivery, *, until: float) -> bool:
+        """Count an attempt, and keep other hosts from it until a time. False when another one was faster."""
+        params = {
+            "id": delivery.id,
+            "at_attempts": delivery.attempts,
+            "attempts": delivery.attempts + 1,
+            "next_at": until,
+        }
+        return await self._database.write(lambda connection: connection.execute(self._sql.claim, params) > 0)
+
+    async def end(self, id: str, status: DeliveryStatus, *, at: float, error: str | None) -> None:
+        """Write what became of an attempt; of a pending one, `at` is when it is tried again."""
+        ended_at = None if status == "pending" else at
+        params = {"id": id, "status": status, "next_at": at, "ended_at": ended_at, "error": error}
+        await self._database.write(lambda connection: connection.execute(self._sql.end, params))
+
+    async def get_of_run(self, run_id: str) -> WebhookDelivery | None:
+        """Return the delivery of a run."""
+        found = await self._read(self._sql.of_run, {"run_id": run_id})
+        return found[0] if found else None
+
+    async def purge(self, *, before: float) -> None:
+        """Delete the deliveries that ended before this time."""
+        await self._database.write(lambda connection: connection.execute(self._sql.purge, {"before": before}))
+
+    async def _read(self, sql: str, params: Params) -> Sequence[WebhookDelivery]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [to_struct(WebhookDelivery, row) for row in rows]

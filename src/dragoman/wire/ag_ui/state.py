@@ -1,0 +1,31 @@
+"""The state that an agent shares with its front end: `data-state` events as snapshots and deltas of AG-UI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import UNSET
+
+
+def state_events(before: Any, after: Any) -> Iterator[dict[str, Any]]:
+    """Yield the event that brings a client from one state to the next; UNSET before the first.
+
+    Of two objects, a delta with the fields that differ; otherwise a snapshot.
+    """
+    if before is UNSET or not isinstance(before, dict) or not isinstance(after, dict):
+        yield {"type": "STATE_SNAPSHOT", "snapshot": after}
+        return
+    removed = [{"op": "remove", "path": _pointer(key)} for key in before if key not in after]
+    changed = [
+        {"op": "replace" if key in before else "add", "path": _pointer(key), "value": value}
+        for key, value in after.items()
+        if key not in before or before[key] != value
+    ]
+    if removed or changed:
+        yield {"type": "STATE_DELTA", "delta": [*removed, *changed]}
+
+
+def _pointer(key: str) -> str:
+    """Return the JSON Pointer (RFC 6901) of a field."""
+    return "/" + key.replace("~", "~0").replace("/", "~1")

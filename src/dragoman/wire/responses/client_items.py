@@ -1,0 +1,237 @@
+"""Parse the input items of a Responses request to UI messages.
+
+Items that follow each other on the assistant's side become one message; the outputs of its calls are put into
+them, and end it. Developer and system items stay in their place as system messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest
+from dragoman.messages import FilePart, Message, Part, ReasoningPart, Role, ToolPart
+from dragoman.wire.client_request import MAX_ITEMS, check_count
+from dragoman.wire.openai.client_fields import (
+    IgnoredFields,
+    decode_body,
+    describe_value,
+    invalid_field,
+    read_list,
+    read_nonempty_string,
+    read_object,
+    read_optional_string,
+)
+from dragoman.wire.responses.client_content import parse_item_content
+from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTools
+from dragoman.wire.responses.opaque_reasoning import reasoning_metadata
+from dragoman.wire.tool_outputs import write_multimodal_output
+
+_ROLES: Mapping[str, Role] = {
+    "user": "user",
+    "assistant": "assistant",
+    "system": "system",
+    "developer": "system",
+}
+_CALL_TYPES = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call", "tool_search_call")
+_SILENT_TYPES = ("mcp_list_tools", "additional_tools", "mcp_approval_request", "mcp_approval_response")
+
+
+def list_items(value: Any) -> list[dict[str, Any]]:
+    """Return the input as a list of items; a string is a message of the user. BadRequest."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise invalid_field(value, "input", expected="a string or a list of items")
+    check_count(len(value), "input", limit=MAX_ITEMS)
+    return [read_object(item, f"input[{index}]") for index, item in enumerate(value)]
+
+
+def item_type(item: Mapping[str, Any]) -> Any:
+    """Return the type of an item; clients leave it out of messages."""
+    return item.get("type") or ("message" if "role" in item else None)
+
+
+class _ItemDraft(msgspec.Struct):
+    """A message that may still grow."""
+
+    id: str
+    role: Role
+    parts: list[Part]
+    has_outputs: bool = False
+
+
+class ItemParser:
+    """Parses items one by one, and puts outputs into the calls that wait for them."""
+
+    def __init__(self, tools: ClientTools, ignored: IgnoredFields) -> None:
+        self._tools = tools
+        self._ignored = ignored
+        self._drafts: list[_ItemDraft] = []
+        self._open_calls: dict[str, tuple[_ItemDraft, int]] = {}
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages parsed so far, without empty ones."""
+        return tuple(
+            Message(draft.id, draft.role, tuple(draft.parts)) for draft in self._drafts if draft.parts
+        )
+
+    def add(self, item: Mapping[str, Any], field: str) -> None:
+        """Add the next item. BadRequest names the invalid field."""
+        match item_type(item):
+            case "message":
+                self._add_message(item, field)
+            case "reasoning":
+                self._add_reasoning(item, field)
+            case "function_call":
+                self._add_call(item, field, arguments=item.get("arguments"))
+            case "custom_tool_call":
+                text = read_optional_string(item.get("input"), f"{field}.input")
+                self._add_call(item, field, arguments={CUSTOM_INPUT: text})
+            case "mcp_call":
+                self._add_mcp_call(item, field)
+            case kind:
+                self._add_other(item, field, kind=kind)
+
+    def _add_other(self, item: Mapping[str, Any], field: str, *, kind: Any) -> None:
+        match kind:
+            case "item_reference":
+                raise BadRequest(
+                    f"{field}: there is no item {describe_value(item.get('id'))}", field=f"{field}.id"
+                )
+            case str(kind) if kind in _SILENT_TYPES:
+                return
+            case str(kind) if kind in _CALL_TYPES:
+                self._add_client_call(item, field, kind=kind)
+            case str(kind) if kind.endswith("_output") and "call_id" in item:
+                self._add_output(item, field)
+            case "compaction":
+                raise BadRequest(
+                    f"{field}: a compaction can be read by the provider that made it only", field=field
+                )
+            case str(kind) if kind:
+                self._ignored.add_unknown({kind[:60]: True}, (), field="input[].type")
+            case _:
+                raise BadRequest(
+                    f"{field}.type must be the type of an item, got {describe_value(kind)}",
+                    field=f"{field}.type",
+                )
+
+    def _add_message(self, item: Mapping[str, Any], field: str) -> None:
+        role = item.get("role")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise invalid_field(role, f"{field}.role", expected=f"one of {', '.join(_ROLES)}")
+        parts = parse_item_content(
+            item.get("content"), f"{field}.content", role=_ROLES[role], ignored=self._ignored
+        )
+        if _ROLES[role] == "assistant":
+            self._assistant(field).parts += parts
+        else:
+            self._drafts.append(_ItemDraft(field, _ROLES[role], list(parts)))
+
+    def _assistant(self, field: str) -> _ItemDraft:
+        """Return the assistant's message that the next part belongs to."""
+        last = self._drafts[-1] if self._drafts else None
+        if last is None or last.role != "assistant" or last.has_outputs:
+            last = _ItemDraft(field, "assistant", [])
+            self._drafts.append(last)
+        return last
+
+    def _add_reasoning(self, item: Mapping[str, Any], field: str) -> None:
+        texts = [
+            read_optional_string(read_object(part, f"{field}.{name}[{index}]").get("text"), f"{field}.{name}")
+            for name in ("content", "summary")
+            for index, part in enumerate(read_list(item.get(name), f"{field}.{name}"))
+        ]
+        read_optional_string(item.get("encrypted_content"), f"{field}.encrypted_content")
+        part = ReasoningPart("\n\n".join(filter(None, texts)), provider_metadata=reasoning_metadata(item))
+        if part.text or part.provider_metadata:
+            self._assistant(field).parts.append(part)
+
+    def _add_call(self, item: Mapping[str, Any], field: str, *, arguments: Any) -> None:
+        name = read_nonempty_string(item.get("name"), f"{field}.name")
+        namespace = read_optional_string(item.get("namespace"), f"{field}.namespace") or None
+        id = read_nonempty_string(item.get("call_id"), f"{field}.call_id")
+        part = call_part(self._tools.flat_name(name, namespace), arguments, id=id, field=f"{field}.arguments")
+        self._put_call(part, field)
+
+    def _add_client_call(self, item: Mapping[str, Any], field: str, *, kind: str) -> None:
+        """Add a call of a tool that OpenAI defines and the client runs: its action is the input."""
+        id = read_nonempty_string(item.get("call_id"), f"{field}.call_id")
+        action = item.get("action") or item.get("operation") or item.get("arguments") or {}
+        self._put_call(call_part(kind.removesuffix("_call"), action, id=id, field=f"{field}.action"), field)
+
+    def _add_mcp_call(self, item: Mapping[str, Any], field: str) -> None:
+        """Add a call that the hub ran: complete, with its output."""
+        name = read_nonempty_string(item.get("name"), f"{field}.name")
+        label = item.get("server_label")
+        id = read_nonempty_string(item.get("id"), f"{field}.id")
+        flat = name if label in (None, HUB_LABEL) else self._tools.flat_name(name, str(label))
+        part = call_part(flat, item.get("arguments"), id=id, field=f"{field}.arguments")
+        error = item.get("error")
+        if error is not None:
+            part = replace(part, state="output-error", error_text=_error_text(error))
+        else:
+            part = replace(part, state="output-available", output=item.get("output"))
+        draft = self._assistant(field)
+        draft.parts.append(part)
+        draft.has_outputs = True
+
+    def _put_call(self, part: ToolPart, field: str) -> None:
+        draft = self._assistant(field)
+        self._open_calls[part.tool_call_id] = (draft, len(draft.parts))
+        draft.parts.append(part)
+
+    def _add_output(self, item: Mapping[str, Any], field: str) -> None:
+        id = read_nonempty_string(item.get("call_id"), f"{field}.call_id")
+        call = self._open_calls.pop(id, None)
+        if call is None:
+            raise BadRequest(
+                f"{field}.call_id: there is no earlier call {describe_value(id)} without an output",
+                field=f"{field}.call_id",
+            )
+        draft, index = call
+        part = draft.parts[index]
+        if isinstance(part, ToolPart):
+            output = self._output(item.get("output"), f"{field}.output")
+            draft.parts[index] = replace(part, state="output-available", output=output)
+        draft.has_outputs = True
+
+    def _output(self, value: Any, field: str) -> Any:
+        """Return the text of an output; with files, its parts in order; an object as it is."""
+        if isinstance(value, dict):
+            return value
+        if isinstance(value, list) and not all(isinstance(part, dict) and "type" in part for part in value):
+            return value
+        parts = parse_item_content("" if value is None else value, field, role="user", ignored=self._ignored)
+        if any(isinstance(part, FilePart) for part in parts):
+            return write_multimodal_output(parts)
+        return "\n".join(part.text for part in parts if not isinstance(part, FilePart))
+
+
+def _error_text(error: Any) -> str:
+    """Return the text of an `mcp_call`'s error: a string, or an object with content."""
+    content = error.get("content") if isinstance(error, Mapping) else None
+    texts = [part.get("text") for part in content or () if isinstance(part, Mapping)]
+    if texts and all(isinstance(text, str) for text in texts):
+        return "\n".join(map(str, texts))
+    return error if isinstance(error, str) else msgspec.json.encode(error).decode()
+
+
+def call_part(name: str, arguments: Any, *, id: str, field: str) -> ToolPart:
+    """Return the part of a call. Arguments that are not an object are kept as `raw_input`."""
+    part = ToolPart(f"tool-{name}", id, "input-available", input={})
+    if isinstance(arguments, dict):
+        return replace(part, input=arguments)
+    text = read_optional_string(arguments, field)
+    if text.strip() in ("", "null", "{}"):
+        return part
+    try:
+        parsed = decode_body(text.encode())
+    except ValueError:
+        parsed = None
+    return replace(part, input=parsed) if isinstance(parsed, dict) else replace(part, raw_input=text)

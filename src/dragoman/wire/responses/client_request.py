@@ -1,0 +1,233 @@
+"""Parse a client's Responses request to a model request.
+
+The fields that hold state (`previous_response_id`, `conversation`, `item_reference` items) are resolved
+before: what is parsed here has all of its items in `input`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import BadRequest
+from dragoman.model_request import ModelRequest
+from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
+from dragoman.wire.openai.client_fields import (
+    IgnoredFields,
+    decode_body,
+    invalid_field,
+    read_boolean,
+    read_list,
+    read_nonempty_string,
+    read_object,
+    read_optional_string,
+)
+from dragoman.wire.responses.client_items import ItemParser, item_type, list_items
+from dragoman.wire.responses.client_tools import ClientTools
+
+_HINT = 'send {"model": "provider/model", "input": "hi"}'
+_MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
+# Fields that state nothing a model needs, or that are answered by the response itself.
+_SILENT_FIELDS = frozenset(
+    {
+        *("model", "input", "instructions", "stream", "stream_options", "metadata", "store", "include"),
+        *("previous_response_id", "conversation", "background", "background_options", "client_metadata"),
+        *("tools", "tool_choice", "text", "reasoning", "generate", "stream_id", "type", "truncation"),
+        *("max_tool_calls", "extra_body"),
+    }
+)
+
+
+class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
+    """A parsed Responses request. `response_fields` are what the response object repeats of it."""
+
+    tools: ClientTools
+    response_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+def parse_responses_request(raw: bytes) -> ResponsesRequest:
+    """Parse a body; BadRequest names the invalid field."""
+    try:
+        body = decode_body(raw)
+    except ValueError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}", hint=_HINT) from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", hint=_HINT)
+    check_count(len(body), "the body", limit=MAX_FIELDS)
+    ignored = IgnoredFields()
+    tools = ClientTools(ignored)
+    items = list_items(body.get("input"))
+    for index, item in enumerate(items):
+        if item_type(item) == "additional_tools":
+            tools.add(item.get("tools"), f"input[{index}].tools")
+    tools.add(body.get("tools"), "tools")
+    parser = ItemParser(tools, ignored)
+    for index, item in enumerate(items):
+        parser.add(item, f"input[{index}]")
+    options = _parse_options(body, ignored)
+    offered, choice = tools.choose(body.get("tool_choice"))
+    instructions = read_optional_string(body.get("instructions"), "instructions") or None
+    if not parser.messages and instructions is None:
+        raise BadRequest("input must have at least one item", field="input", hint=_HINT)
+    return ResponsesRequest(
+        request=ModelRequest(
+            model=read_nonempty_string(body.get("model"), "model"),
+            messages=parser.messages,
+            instructions=instructions,
+            tools=offered,
+            tool_choice=choice,
+            options=options,
+        ),
+        stream=read_boolean(body.get("stream"), "stream"),
+        ignored_fields=ignored.fields,
+        tools=tools,
+        response_fields=_response_fields(body),
+    )
+
+
+# ---- Options
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+TypeCheck = tuple[Callable[[Any], bool], str]
+# By field: the name of the option, and what it must be.
+_OPTIONS: Mapping[str, tuple[str, TypeCheck]] = {
+    "max_output_tokens": (
+        "max_tokens",
+        (lambda value: _is_integer(value) and value >= 1, "an integer of at least 1"),
+    ),
+    "temperature": ("temperature", (_is_number, "a number")),
+    "top_p": ("top_p", (_is_number, "a number")),
+    "parallel_tool_calls": (
+        "parallel_tool_calls",
+        (lambda value: isinstance(value, bool), "true or false"),
+    ),
+    "user": ("user", (_is_string, "a string")),
+    "safety_identifier": ("safety_identifier", (_is_string, "a string")),
+    "prompt_cache_key": ("prompt_cache_key", (_is_string, "a string")),
+    "prompt_cache_retention": ("prompt_cache_retention", (_is_string, "a string")),
+    "service_tier": ("service_tier", (_is_string, "a string")),
+}
+
+
+def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str, Any]:
+    """Return the options in the terms of chat.completions."""
+    options: dict[str, Any] = {}
+    for field, (name, (is_valid, expected)) in _OPTIONS.items():
+        value = body.get(field)
+        if value is None:
+            continue
+        if not is_valid(value):
+            raise invalid_field(value, field, expected=expected)
+        options[name] = value
+    options |= _parse_text(body.get("text"), ignored)
+    options |= _parse_reasoning(body.get("reasoning"), ignored)
+    _check_metadata(body.get("metadata"))
+    ignored.add_unknown(body, (*_OPTIONS, *_SILENT_FIELDS), field="")
+    return options
+
+
+def _parse_text(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
+    if value is None:
+        return {}
+    text = read_object(value, "text")
+    ignored.add_unknown(text, ("format", "verbosity"), field="text")
+    options: dict[str, Any] = {}
+    verbosity = read_optional_string(text.get("verbosity"), "text.verbosity")
+    if verbosity:
+        options["verbosity"] = verbosity
+    if text.get("format") is None:
+        return options
+    output = read_object(text["format"], "text.format")
+    match read_nonempty_string(output.get("type"), "text.format.type"):
+        case "text":
+            pass
+        case "json_object":
+            options["response_format"] = {"type": "json_object"}
+        case "json_schema":
+            schema = read_object(output.get("schema"), "text.format.schema")
+            fields = {
+                name: output[name] for name in ("description", "strict") if output.get(name) is not None
+            }
+            name = read_optional_string(output.get("name"), "text.format.name") or "answer"
+            options["response_format"] = {
+                "type": "json_schema",
+                "json_schema": {"name": name, "schema": schema, **fields},
+            }
+        case other:
+            raise BadRequest(
+                f"text.format.type must be one of text, json_object, json_schema, got {other!r:.60}",
+                field="text.format.type",
+            )
+    return options
+
+
+def _parse_reasoning(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
+    """Return the effort. A summary is given wherever the model tells its reasoning."""
+    if value is None:
+        return {}
+    reasoning = read_object(value, "reasoning")
+    ignored.add_unknown(reasoning, ("effort", "summary", "generate_summary", "context"), field="reasoning")
+    effort = read_optional_string(reasoning.get("effort"), "reasoning.effort")
+    return {"reasoning_effort": effort} if effort else {}
+
+
+def _check_metadata(value: Any) -> None:
+    if value is None:
+        return
+    metadata = read_object(value, "metadata")
+    check_count(len(metadata), "metadata", limit=_MAX_METADATA)
+    for key, text in metadata.items():
+        if not isinstance(text, str) or len(text) > _MAX_METADATA_VALUE or len(key) > _MAX_METADATA_KEY:
+            raise BadRequest(
+                f"metadata.{key[:_MAX_METADATA_KEY]} must be a string of at most {_MAX_METADATA_VALUE} "
+                f"characters, with a key of at most {_MAX_METADATA_KEY}",
+                field="metadata",
+            )
+
+
+# ---- What the response object repeats
+
+
+def _response_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    text = body.get("text") if isinstance(body.get("text"), Mapping) else {}
+    reasoning = body.get("reasoning") if isinstance(body.get("reasoning"), Mapping) else {}
+    conversation = body.get("conversation")
+    if isinstance(conversation, str):
+        conversation = {"id": conversation}
+    return {
+        "background": bool(body.get("background")),
+        "conversation": conversation,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": body.get("max_tool_calls"),
+        "metadata": body.get("metadata") or {},
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "previous_response_id": body.get("previous_response_id"),
+        "prompt_cache_key": body.get("prompt_cache_key"),
+        "reasoning": {"effort": None, "summary": None, **(reasoning or {})},
+        "safety_identifier": body.get("safety_identifier"),
+        "service_tier": body.get("service_tier") or "default",
+        "store": body.get("store") is not False,
+        "temperature": 1.0 if body.get("temperature") is None else body["temperature"],
+        "text": {"format": {"type": "text"}, **(text or {})},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": read_list(body.get("tools"), "tools"),
+        "top_logprobs": body.get("top_logprobs") or 0,
+        "top_p": 1.0 if body.get("top_p") is None else body["top_p"],
+        "truncation": body.get("truncation") or "disabled",
+        "user": body.get("user"),
+    }

@@ -1,0 +1,196 @@
+"""Read usage and the end from a relayed answer of the Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import ProviderError
+from dragoman.events import Usage
+from dragoman.json_text import DECODE_ERRORS
+from dragoman.wire.encoder import KEEP_ALIVE
+from dragoman.wire.json_codec import parse_lenient_json
+from dragoman.wire.openai.document import read_document
+from dragoman.wire.openai.tap import invalid_frame_error
+from dragoman.wire.openai.usage import read_usage
+from dragoman.wire.provider_errors import find_error, incomplete_answer_error, with_usage
+from dragoman.wire.responses.chunk import responses_error
+from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
+from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
+
+_ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_HEADS = ("response.created", "response.in_progress", "response.queued")
+
+
+class ResponsesTapEvent(msgspec.Struct, gc=False):
+    """The fields of an event that are read."""
+
+    type: str | None = None
+    delta: str | None = None
+    response: msgspec.Raw | None = None
+    error: Any = None
+    code: Any = None
+    message: Any = None
+
+
+_decoder = msgspec.json.Decoder(ResponsesTapEvent)
+
+
+class ResponsesTap:
+    """See `AnswerTap`. A failed response, and an error event, are failures and are not passed on."""
+
+    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+        self.done = False
+        self.failure: ProviderError | None = None
+        self.model: str | None = None
+        self.finish_reason: str | None = None
+        self.text_length = 0
+        self.usage: Usage | None = None
+        self._frames = RelayFrameReader(limit=limit)
+        self._started = False
+
+    @property
+    def generation_finished(self) -> bool:
+        """See `AnswerTap`."""
+        return self.finish_reason is not None
+
+    def feed(self, raw: bytes) -> bytes:
+        """See `AnswerTap`."""
+        if self.failure is not None or self.done:
+            return b""
+        passed = join_frames(self._inspect(self._frames.feed(raw)))
+        self._check_frame_failure()
+        return passed or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
+
+    def close(self) -> bytes:
+        """See `AnswerTap`."""
+        passed = b""
+        if self.failure is None and not self.done:
+            passed = join_frames(self._inspect(self._frames.close()))
+            self._check_frame_failure()
+        if self.failure is None and not self.done:
+            self.failure = incomplete_answer_error("ended without its response", started=self._started)
+        return passed
+
+    def _check_frame_failure(self) -> None:
+        if self.failure is None:
+            self.failure = self._frames.failure
+
+    def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the frames to pass on, as far as there is no failure."""
+        passed: list[bytes] = []
+        for frame in frames:
+            if frame.strip() in (b"", b"null", b"[DONE]"):
+                continue
+            event = _read_event(frame)
+            if event is None:
+                if isinstance(frame, NamedFrame) and not frame.event.startswith(("response.", "error")):
+                    continue  # a heartbeat of the server's own
+                self.failure = invalid_frame_error(frame)
+                break
+            self._record(event, frame)
+            if self.failure is not None:
+                break
+            passed.append(_with_name(frame, event.type))
+            if self.done:
+                break
+        return passed
+
+    def _record(self, event: ResponsesTapEvent, frame: bytes) -> None:
+        if event.delta is not None:
+            self._started = True
+            self.text_length += len(event.delta)
+        elif event.type in _ENDS:
+            self._record_end(event)
+        elif event.type in _HEADS:
+            self._started = True
+            self._record_model(_read_response(event) if self.model is None else None)
+        elif event.type == "error" or event.error or (event.type is None and _is_error(frame)):
+            error = event.error or {"code": event.code, "message": event.message}
+            self.failure = responses_error(error)
+
+    def _record_end(self, event: ResponsesTapEvent) -> None:
+        response = _read_response(event)
+        if response is None:
+            self.failure = incomplete_answer_error("ended without its response", started=self._started)
+            return
+        self._record_model(response)
+        self.usage = read_usage(response.get("usage"), model=self.model or "") or self.usage
+        reason = end_of(response)
+        if reason is None or event.type in ("response.failed", "response.cancelled"):
+            self.failure = failure_in(response)
+            return
+        self.finish_reason, self.done = reason, True
+
+    def _record_model(self, response: Mapping[str, Any] | None) -> None:
+        model = (response or {}).get("model")
+        self.model = model if isinstance(model, str) and model else self.model
+
+
+def _read_event(frame: bytes) -> ResponsesTapEvent | None:
+    """Return the event in a frame; None if it is not a JSON object."""
+    try:
+        return _decoder.decode(frame)
+    except DECODE_ERRORS:
+        pass
+    try:
+        value = parse_lenient_json(frame)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    kind, delta = value.get("type"), value.get("delta")
+    response = value.get("response")
+    return ResponsesTapEvent(
+        type=kind if isinstance(kind, str) else None,
+        delta=delta if isinstance(delta, str) else None,
+        response=None if response is None else msgspec.Raw(msgspec.json.encode(response)),
+        error=value.get("error") or (None if isinstance(kind, str) else find_error(value)),
+        code=value.get("code"),
+        message=value.get("message"),
+    )
+
+
+def _read_response(event: ResponsesTapEvent) -> dict[str, Any] | None:
+    try:
+        value = parse_lenient_json(bytes(event.response or b""))
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_error(frame: bytes) -> bool:
+    return isinstance(frame, NamedFrame) and frame.event == "error"
+
+
+def _with_name(frame: bytes, kind: str | None) -> bytes:
+    """Return a frame with the name that some clients dispatch on."""
+    return frame if isinstance(frame, NamedFrame) or not kind else NamedFrame(frame, kind)
+
+
+def end_of(response: Mapping[str, Any]) -> str | None:
+    """Return how a response ended: its status, or why it is incomplete. None if it failed or is not over."""
+    status = response.get("status")
+    if status == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, Mapping) else None
+        return reason if isinstance(reason, str) and reason else "incomplete"
+    return None if response.get("error") or status not in (None, "completed") else "completed"
+
+
+def failure_in(response: Mapping[str, Any]) -> ProviderError:
+    """Return the error of a response that failed."""
+    error = response.get("error") or {"message": f"the provider's response is {response.get('status')}"}
+    return with_usage(responses_error(error), read_usage(response.get("usage")))
+
+
+def read_response(raw: bytes) -> AnswerSummary:
+    """Read a response document; ProviderError if it is invalid, failed or not over."""
+    value = read_document(raw, "object")
+    model, reason = value.get("model"), end_of(value)
+    if reason is None:
+        raise failure_in(value)
+    name = model if isinstance(model, str) else None
+    return AnswerSummary(read_usage(value.get("usage"), model=name or ""), name, reason)

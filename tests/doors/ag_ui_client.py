@@ -1,0 +1,57 @@
+"""Plays conversations with the stock AG-UI clients (clients/ag_ui.mjs)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+CLIENTS = Path(__file__).with_name("clients")
+VERSIONS = ("1", "0")  # @ag-ui/client 1.0.0, and 0.0.59, which CopilotKit uses
+LIMIT = 60.0
+Report = dict[str, Any]
+
+
+async def play(version: str, url: str, *turns: dict[str, Any], thread: str = "t", **scenario: Any) -> Report:
+    """Play turns; return what the client has: its runs, messages and state."""
+    conversation = {"version": version, "url": url, "threadId": thread, "turns": turns, **scenario}
+    return await run_node("ag_ui.mjs", conversation)
+
+
+async def run_node(script: str, argument: dict[str, Any]) -> Report:
+    """Run a script of the clients' folder; return the JSON that it prints."""
+    node = shutil.which("node")
+    assert node, "these tests need node"
+    assert (CLIENTS / "node_modules").is_dir(), "the clients are not installed: `make setup`"
+    process = await asyncio.create_subprocess_exec(
+        node,
+        script,
+        cwd=CLIENTS,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(LIMIT):
+            out, err = await process.communicate(json.dumps(argument).encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, err.decode()
+    report: Report = json.loads(out)
+    return report
+
+
+def texts(report: Report) -> list[str]:
+    """What the assistant said, by message."""
+    return [
+        each["content"] for each in report["messages"] if each["role"] == "assistant" and "content" in each
+    ]
+
+
+def errors(report: Report) -> list[Any]:
+    """Whatever went wrong in any run."""
+    return [each for run in report["runs"] for each in (run["failed"], run["error"]) if each is not None]

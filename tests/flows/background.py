@@ -1,0 +1,41 @@
+"""Requests for runs in the background, and waiting for what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from tests.serving import Served, ask
+
+
+async def send_away(hub: Served, text: str = "go", **fields: Any) -> str:
+    """Send a message to be answered in the background; the id of its run."""
+    response = await hub.http.post("/api/chat", json=ask(text, background=True, **fields))
+    assert response.status_code == 202, response.text
+    id: str = response.json()["runId"]
+    assert response.headers["location"] == f"/api/runs/{id}"
+    return id
+
+
+async def read_run(hub: Served, id: str, **options: Any) -> dict[str, Any]:
+    """What `GET /api/runs/{id}` says."""
+    response = await hub.http.get(f"/api/runs/{id}", **options)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+async def until_state(hub: Served, id: str, *states: str, **options: Any) -> dict[str, Any]:
+    """The run, once it is in one of these states."""
+    async with asyncio.timeout(30):
+        while True:
+            body = await read_run(hub, id, **options)
+            if body["state"] in states:
+                return body
+            await asyncio.sleep(0.05)
+
+
+def answer_of(run: Mapping[str, Any]) -> str:
+    """The text of a run's message."""
+    return "".join(part.get("text", "") for part in run["message"]["parts"])

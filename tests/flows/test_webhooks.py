@@ -1,0 +1,153 @@
+"""Webhooks at the ends of runs: signed, tried again, in order, and never to where they may not go."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from dragoman.config import read_config
+from dragoman.http.webhook import verify_webhook
+from dragoman.runs import webhooks
+from dragoman.server.app import Hub
+from tests.databases import BACKENDS
+from tests.flows.background import read_run, send_away, until_state
+from tests.serving import Served, ask, listening, write_script
+
+SECRET = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
+
+
+class Receiver:
+    """A server that answers posts with these statuses, then with 204; `got` has what was posted."""
+
+    def __init__(self, statuses: Sequence[int]) -> None:
+        self.statuses = list(statuses)
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.port = 0
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        pairs = (line.split(": ", 1) for line in head[1:] if line)
+        headers = {name.lower(): value for name, value in pairs}
+        self.got.append((headers, await reader.readexactly(int(headers["content-length"]))))
+        status = self.statuses.pop(0) if self.statuses else 204
+        writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n".encode())
+        writer.close()
+
+    def bodies(self) -> list[Any]:
+        return [msgspec.json.decode(body) for _, body in self.got]
+
+
+@asynccontextmanager
+async def receiving(*statuses: int) -> AsyncIterator[Receiver]:
+    receiver = Receiver(statuses)
+    server = await asyncio.start_server(receiver.answer, "127.0.0.1", 0)
+    receiver.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield receiver
+
+
+def configure(folder: Path, steps: Sequence[Any], **section: Any) -> Path:
+    script = write_script(folder, steps, play="once")
+    config = {
+        "providers": {"sim": {"type": "scripted", "script": str(script)}},
+        "model": "sim/any",
+        "webhooks": {"secret_env": "HOOK_SECRET", **section},
+    }
+    path = folder / "dragoman.yaml"
+    path.write_bytes(msgspec.json.encode(config))
+    return path
+
+
+@asynccontextmanager
+async def hub_of(config: Path, data: Path) -> AsyncIterator[Served]:
+    """The hub of a configuration file, served, with the secret in its environment."""
+    async with (
+        Hub.open(read_config(config), data, require_keys=False, environ={"HOOK_SECRET": SECRET}) as hub,
+        listening(hub) as url,
+        httpx2.AsyncClient(base_url=url, timeout=30, trust_env=False) as http,
+    ):
+        yield Served(hub, url, http)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "POLL_INTERVAL", 0.05)
+    monkeypatch.setattr(webhooks, "BACKOFF", (0.05,))
+
+
+async def until_delivery(hub: Any, id: str, status: str) -> dict[str, Any]:
+    async with asyncio.timeout(20):
+        while True:
+            run = await read_run(hub, id)
+            if run["webhook"]["status"] == status:
+                found: dict[str, Any] = run["webhook"]
+                return found
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.promise("background-runs")
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
+async def test_the_end_of_a_run_is_posted_signed_and_in_order_and_tried_again(tmp_path: Path) -> None:
+    async with receiving(500, 503) as receiver:
+        local = {"allow_networks": ["127.0.0.0/8"], "ports": [receiver.port]}
+        config = configure(tmp_path, [{"text": "One."}, {"text": "Two."}], **local)
+        url = f"http://127.0.0.1:{receiver.port}/hook?token=t0p"
+        async with hub_of(config, tmp_path / "hub") as hub:
+            ids = [await send_away(hub, "a", webhook=url)]
+            ids.append(await send_away(hub, "b", webhook=url, whenBusy="queue"))
+            for id in ids:
+                await until_delivery(hub, id, "delivered")
+            assert (await read_run(hub, ids[0]))["webhook"] == {
+                "status": "delivered", "attempts": 3, "error": None
+            }  # fmt: skip
+        bodies = receiver.bodies()
+        assert [body["data"]["runId"] for body in bodies] == [ids[0]] * 3 + [ids[1]]
+        assert {body["type"] for body in bodies} == {"run.done"}
+        assert bodies[0]["data"]["sessionId"] == "s"
+        assert len({headers["webhook-id"] for headers, _ in receiver.got[:3]}) == 1
+        for headers, body in receiver.got:
+            verify_webhook(headers, body, secret=SECRET, now=time.time())
+            assert b"One." not in body
+
+
+async def test_a_delivery_that_failed_survives_a_restart(tmp_path: Path) -> None:
+    async with receiving(*[500] * 2) as receiver:
+        local = {"allow_networks": ["127.0.0.0/8"], "ports": [receiver.port]}
+        config = configure(tmp_path, [{"text": "One."}], url=f"http://127.0.0.1:{receiver.port}/", **local)
+        async with hub_of(config, tmp_path / "hub") as hub:
+            id = await send_away(hub)
+            await until_state(hub, id, "done")
+        config = configure(tmp_path, [], **local)
+        async with hub_of(config, tmp_path / "hub") as hub:
+            await until_delivery(hub, id, "delivered")
+        assert len({headers["webhook-id"] for headers, _ in receiver.got}) == 1
+
+
+async def test_a_delivery_is_given_up_with_a_reason_that_does_not_name_the_address(tmp_path: Path) -> None:
+    async with receiving(*[500] * 9) as receiver:
+        local = {"allow_networks": ["127.0.0.0/8"], "ports": [receiver.port], "attempts": 3}
+        config = configure(tmp_path, [{"text": "One."}], **local)
+        async with hub_of(config, tmp_path / "hub") as hub:
+            id = await send_away(hub, webhook=f"http://127.0.0.1:{receiver.port}/?token=t0p")
+            found = await until_delivery(hub, id, "failed")
+        assert found == {"status": "failed", "attempts": 3, "error": "the receiver answered with status 500"}
+
+
+async def test_nothing_is_posted_to_an_address_that_is_not_public(tmp_path: Path) -> None:
+    async with receiving() as receiver:
+        config = configure(tmp_path, [{"text": "One."}], ports=[receiver.port], attempts=1)
+        async with hub_of(config, tmp_path / "hub") as hub:
+            id = await send_away(hub, webhook=f"http://127.0.0.1:{receiver.port}/")
+            found = await until_delivery(hub, id, "failed")
+            assert "not on the public internet" in found["error"]
+            body = ask("b", background=True, webhook="file:///etc/passwd")
+            assert (await hub.http.post("/api/chat", json=body)).status_code == 400
+        assert receiver.got == []

@@ -1,0 +1,137 @@
+"""Responses in the background: polled, followed from any event on, cancelled, and lost with their process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+
+from dragoman.server.gateway.responses import background
+from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
+from tests.gateway.test_responses import ask, events_in
+
+
+async def poll(at: Desk, id: str, key: dict[str, str] | None = None) -> dict[str, Any]:
+    """The response once it has ended."""
+    async with asyncio.timeout(60):
+        while True:
+            body: dict[str, Any] = (await at.http.get(f"/v1/responses/{id}", headers=key or {})).json()
+            if body["status"] not in ("queued", "in_progress"):
+                return body
+            await asyncio.sleep(0.02)
+
+
+async def wait_for_request(at: Desk) -> None:
+    """Wait until the provider has the request."""
+    while not at.sites["up"].requests:  # noqa: ASYNC110 - it is a list
+        await asyncio.sleep(0.02)
+
+
+async def test_a_response_in_the_background_is_made_while_nobody_listens(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one", counts=usage(3, 1)), completion("two"))) as at:
+        begun = (await ask(at, input="a", background=True)).json()
+        assert (begun["status"], begun["background"], begun["output"]) == ("queued", True, [])
+        ended = await poll(at, begun["id"])
+        assert ended["status"] == "completed"
+        assert ended["output"][0]["content"][0]["text"] == "one"
+        assert ended["usage"]["total_tokens"] == 4
+        assert (await at.row()).tokens.total_tokens == 4
+        assert (await ask(at, input="b", previous_response_id=begun["id"])).status_code == 200
+        again = await at.http.post(f"/v1/responses/{begun['id']}/cancel")
+        assert again.json()["status"] == "completed"
+
+
+async def test_its_events_can_be_followed_from_any_of_them_on(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one", "two"))) as at:
+        whole = events_in((await ask(at, input="a", background=True, stream=True)).content)
+        assert [event["sequence_number"] for event in whole] == list(range(len(whole)))
+        assert [event["type"] for event in whole[:3]] == [
+            "response.created",
+            "response.queued",
+            "response.in_progress",
+        ]
+        assert whole[-1]["type"] == "response.completed"
+        path = f"/v1/responses/{whole[0]['response']['id']}"
+        for after in (-1, 0, 4, len(whole) - 2):
+            query = {"stream": "true", "starting_after": str(after)}
+            assert events_in((await at.http.get(path, params=query)).content) == whole[after + 1 :]
+
+
+async def test_it_outlives_the_connection_that_began_it(tmp_path: Path) -> None:
+    release = asyncio.Event()
+
+    async def wait(peer: Any, _: Any) -> None:
+        await release.wait()
+        await peer.send(tokens("one"))
+
+    async with desk(tmp_path, up=Site(wait)) as at:
+        body = {"model": "up/m", "input": "a", "background": True, "stream": True}
+        async with at.http.stream("POST", "/v1/responses", json=body) as stream:
+            line = await anext(line async for line in stream.aiter_lines() if line.startswith("data: "))
+        id = msgspec.json.decode(line.removeprefix("data: "))["response"]["id"]
+        release.set()
+        assert (await poll(at, id))["status"] == "completed"
+
+
+async def test_it_is_cancelled_and_its_provider_left(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(holding(tokens("one", over=False)))) as at:
+        begun = (await ask(at, input="a", background=True, stream=False)).json()
+        await wait_for_request(at)
+        cancelled = (await at.http.post(f"/v1/responses/{begun['id']}/cancel")).json()
+        assert cancelled["status"] == "cancelled"
+        assert (await poll(at, begun["id"]))["status"] == "cancelled"
+        assert (await at.row()).status == "aborted"
+        foreground = (await ask(at, input="a", store=True, background=False, model="nope/m")).status_code
+        assert foreground == 404
+
+
+async def test_one_whose_process_is_gone_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(tmp_path, up=Site(holding(tokens("one", over=False)))) as at:
+        begun = (await ask(at, input="a", background=True)).json()
+        stored = await at.hub.store.responses.get(begun["id"], owner="local")
+    monkeypatch.setattr(background, "LOST_AFTER", -1.0)
+    async with desk(tmp_path / "other", up=Site(completion())) as at:  # where nobody makes it
+        await at.hub.store.responses.save(stored, [])
+        body = (await at.http.get(f"/v1/responses/{begun['id']}")).json()
+        assert body["status"] == "failed"
+        assert "has ended" in body["error"]["message"]
+        path, query = f"/v1/responses/{begun['id']}", {"stream": "true"}
+        assert events_in((await at.http.get(path, params=query)).content)[-1]["type"] == "response.failed"
+
+
+async def test_one_that_fails_or_is_refused_says_so(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(refusal(500))) as at:
+        begun = (await ask(at, input="a", background=True)).json()
+        assert (await poll(at, begun["id"]))["status"] == "failed"
+        refused = await ask(at, input="a", background=True, store=False)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "background")
+        assert (await ask(at, input=5, background=True)).status_code == 400
+
+
+async def test_it_belongs_to_its_owner_and_ends_with_its_key(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(holding(tokens("one", over=False)))) as at:
+        ada, eve = await at.key("ada"), await at.key("eve")
+        other = await at.key("ada")
+        begun = (await ask(at, ada, input="a", background=True)).json()
+        path = f"/v1/responses/{begun['id']}"
+        assert (await at.http.post(f"{path}/cancel", headers=eve)).status_code == 404
+        await wait_for_request(at)
+        key = next(each for each in await at.hub.store.keys.list() if each.owner == "ada")
+        await at.hub.store.keys.revoke(key.id)
+        assert (await poll(at, begun["id"], other if key.id else eve))["status"] == "failed"
+
+
+async def test_openais_client_polls_and_follows(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one"))) as at:
+        client = openai.AsyncOpenAI(base_url=f"{at.http.base_url}/v1", api_key="none", max_retries=0)
+        begun = await client.responses.create(model="up/m", input="a", background=True, stream=True)
+        events = [event async for event in begun]
+        id = events[0].response.id  # type: ignore[union-attr]
+        rest = await client.responses.retrieve(id, stream=True, starting_after=3)
+        assert [event.type async for event in rest] == [event.type for event in events[4:]]
+        assert (await client.responses.retrieve(id)).output_text == "one"
+        await client.close()

@@ -1,0 +1,161 @@
+"""The WebSocket of the Responses API, as Codex and OpenAI's client use it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+
+from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
+
+LAST = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+@asynccontextmanager
+async def connected(at: Desk, key: Mapping[str, str] | None = None) -> AsyncIterator[ClientConnection]:
+    url = str(at.http.base_url).replace("http://", "ws://")
+    async with (
+        asyncio.timeout(60),
+        connect(f"{url}/v1/responses", additional_headers=dict(key or {}), proxy=None) as client,
+    ):
+        yield client
+
+
+async def send(client: ClientConnection, **fields: Any) -> None:
+    body = {"type": "response.create", "model": "up/m", "store": False, **fields}
+    await client.send(msgspec.json.encode(body).decode())
+
+
+async def answer(client: ClientConnection) -> list[dict[str, Any]]:
+    """The messages of one response."""
+    found: list[dict[str, Any]] = []
+    while not found or found[-1]["type"] not in LAST:
+        found.append(msgspec.json.decode(await client.recv()))
+    return found
+
+
+async def ask(client: ClientConnection, **fields: Any) -> dict[str, Any]:
+    """The last message of a response."""
+    await send(client, **fields)
+    return (await answer(client))[-1]
+
+
+def prompt(at: Desk) -> list[str]:
+    return [message["content"] for message in at.sites["up"].bodies[-1]["messages"]]
+
+
+async def test_a_connection_remembers_responses_that_are_not_stored(tmp_path: Path) -> None:
+    """As Codex: a warm-up that asks no model, then the new items of each turn."""
+    answers = tokens("one", counts=usage(3, 1)), tokens("two"), tokens("three")
+    async with desk(tmp_path, up=Site(*answers)) as at, connected(at) as client:
+        warm = await ask(client, input=[{"role": "developer", "content": "rules"}], generate=False)
+        assert (warm["type"], warm["response"]["output"]) == ("response.completed", [])
+        assert at.sites["up"].requests == []
+        first = await ask(client, input="a", previous_response_id=warm["response"]["id"])
+        assert first["response"]["usage"]["total_tokens"] == 4
+        assert prompt(at) == ["rules", "a"]
+        second = await ask(client, input="b", previous_response_id=first["response"]["id"])
+        assert prompt(at) == ["rules", "a", "one", "b"]
+        assert second["response"]["status"] == "completed"
+        rows = await at.rows(2)
+        assert {row.door for row in rows} == {"responses"}
+    async with desk(tmp_path / "again", up=Site(tokens("x"))) as at, connected(at) as client:
+        unknown = await ask(client, input="b", previous_response_id=first["response"]["id"])
+        assert (unknown["type"], unknown["status"]) == ("error", 400)
+        assert unknown["error"]["code"] == "previous_response_not_found"
+        assert (await ask(client, input="b"))["type"] == "response.completed"
+
+
+async def test_a_stored_response_that_continues_one_that_is_not_is_complete(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one"), tokens("two"), completion("three"))) as at:
+        async with connected(at) as client:
+            first = await ask(client, input="a")
+            second = await ask(client, input="b", store=True, previous_response_id=first["response"]["id"])
+        body = {"model": "up/m", "input": "c", "previous_response_id": second["response"]["id"]}
+        assert (await at.http.post("/v1/responses", json=body)).status_code == 200
+        assert prompt(at) == ["a", "one", "b", "two", "c"]
+
+
+async def test_lanes_are_answered_side_by_side_and_a_lane_in_its_order(tmp_path: Path) -> None:
+    async with (
+        desk(tmp_path, up=Site(holding(tokens("slow", over=False)), tokens("quick"), tokens("next"))) as at,
+        connected(at) as client,
+    ):
+        await send(client, input="a", stream_id="one")
+        while msgspec.json.decode(await client.recv())["type"] != "response.output_text.delta":
+            pass
+        await send(client, input="b", stream_id="two")
+        await send(client, input="c", stream_id="two")
+        for text in ("quick", "next"):
+            last = (await answer(client))[-1]
+            assert last["stream_id"] == "two"
+            assert last["response"]["output"][0]["content"][0]["text"] == text
+
+
+async def test_a_connection_that_closes_ends_what_it_has_asked_for(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def hold(peer: Any, _: Any) -> None:
+        await peer.send(tokens("slow", over=False))
+        await peer.gone()
+        gone.set()
+
+    async with desk(tmp_path, up=Site(hold)) as at:
+        async with connected(at) as client:
+            await send(client, input="a")
+            await client.recv()
+        async with asyncio.timeout(60):
+            await gone.wait()
+
+
+async def test_what_the_hub_cannot_do_is_said_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one"))) as at, connected(at) as client:
+        await client.send('{"type": "response.steer", "previous_response_id": "resp_1", "input": "hm"}')
+        failed = msgspec.json.decode(await client.recv())
+        assert (failed["type"], failed["error"]["code"]) == (
+            "response.steer.failed",
+            "steering_not_supported",
+        )
+        for message in ("{", "[]", '{"type": "x"}', b"\x00"):
+            await client.send(message)
+            assert msgspec.json.decode(await client.recv())["status"] == 400
+        assert (await ask(client, input=5))["error"]["param"] == "input"
+        assert (await ask(client, input="a", model="nope/x"))["status"] == 404
+        assert (await ask(client, input="a"))["type"] == "response.completed"
+
+
+async def test_a_failure_of_the_provider_is_a_failed_response(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(refusal(429))) as at, connected(at) as client:
+        last = await ask(client, input="a")
+        assert (last["type"], last["response"]["error"]["code"]) == (
+            "response.failed",
+            "invalid_prompt",
+        )
+
+
+async def test_a_connection_needs_a_key_and_ends_when_that_is_revoked(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(holding(tokens("slow", over=False)))) as at:
+        for headers in ({}, await at.key("eve", scopes=("chat",))):
+            with pytest.raises(InvalidStatus) as refused:
+                async with connected(at, headers):
+                    pass
+            assert refused.value.response.status_code == (401 if not headers else 403)
+        key = await at.key("ada")
+        async with connected(at, key) as client:
+            await send(client, input="a")
+            await client.recv()
+            [stored] = [each for each in await at.hub.store.keys.list() if each.owner == "ada"]
+            await at.hub.store.keys.revoke(stored.id)
+            messages: list[Any] = []
+            with suppress(ConnectionClosedError):
+                async for message in client:
+                    messages.append(message)  # noqa: PERF401 - the loop ends with an error
+            last = msgspec.json.decode(messages[-1])
+            assert (last["type"], last["status"]) == ("error", 401)

@@ -1,0 +1,168 @@
+"""Agents of the hub as models of the Responses API: chains, calls of the hub, client tools, approvals."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.serving import Served, serving
+
+DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
+PAINT: Any = {"type": "function", "name": "paint", "parameters": {"type": "object"}, "strict": False}
+HUB_TOOL: Any = {"type": "mcp", "server_label": "dragoman"}
+WIPE: list[dict[str, Any]] = [
+    {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}}]},
+    {"text": "So it is."},
+]
+
+
+@asynccontextmanager
+async def client_of(hub: Served) -> AsyncIterator[openai.AsyncOpenAI]:
+    """OpenAI's client for a hub."""
+    async with openai.AsyncOpenAI(base_url=f"{hub.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def ask(client: openai.AsyncOpenAI, words: Any = "hi", *, stream: bool = False, **fields: Any) -> Any:
+    """Ask the default agent; the whole response."""
+    if not stream:
+        return await client.responses.create(model="agent/default", input=words, **fields)
+    async with client.responses.stream(model="agent/default", input=words, **fields) as events:
+        return await events.get_final_response()
+
+
+def kinds(response: Any) -> list[str]:
+    return [item.type for item in response.output]
+
+
+async def sessions(hub: Served) -> list[Any]:
+    answer = await hub.http.get("/api/sessions")
+    found: list[Any] = answer.json()["sessions"]
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_chain_of_responses_is_a_session_and_may_branch(tmp_path: Path, stream: bool) -> None:
+    steps: list[dict[str, Any]] = [
+        {"reasoning": "Hm.", "text": ["Hel", "lo"]},
+        {"text": "Again."},
+        {"text": "Otherwise."},
+    ]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        first = await ask(client, stream=stream)
+        assert (first.output_text, kinds(first), first.status) == (
+            "Hello",
+            ["reasoning", "message"],
+            "completed",
+        )
+        second = await ask(client, "more", stream=stream, previous_response_id=first.id)
+        assert second.output_text == "Again."
+        session = second.dragoman["session"]
+        assert session == first.dragoman["session"]
+        assert [message["role"] for message in await hub.messages(session)] == ["user", "assistant"] * 2
+        branch = await ask(client, "or else", stream=stream, previous_response_id=first.id)
+        assert branch.output_text == "Otherwise."
+        assert branch.dragoman["session"] != session
+        texts = [message["parts"][-1]["text"] for message in await hub.messages(branch.dragoman["session"])]
+        assert texts == ["hi", "Hello", "or else", "Otherwise."]
+        stored = await client.responses.retrieve(second.id)
+        assert (stored.output_text, stored.output[0].id) == ("Again.", second.output[0].id)
+
+
+async def test_a_client_that_sends_its_items_back_goes_on_in_its_session(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hello"}, {"text": "Again."}]) as hub, client_of(hub) as client:
+        question: Any = {"role": "user", "content": "hi", "id": "msg_client-made-id-of-180000"}
+        first = await ask(client, [question])
+        more: Any = {"role": "user", "content": "more"}
+        reference: Any = {"type": "item_reference", "id": first.output[0].id}
+        second = await ask(client, [question, reference, more])
+        assert second.output_text == "Again."
+        assert second.dragoman["session"] == first.dragoman["session"]
+        made_up: Any = {"role": "assistant", "content": "I am the hub."}
+        with pytest.raises(openai.BadRequestError, match="no record"):
+            await ask(client, [question, made_up, more])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_the_hub_runs_is_an_mcp_call_with_its_output(tmp_path: Path, stream: bool) -> None:
+    call = {"name": "hub_call", "input": {"calls": [{"operation": "time.now", "input": {}}]}}
+    steps: list[dict[str, Any]] = [{"text": "Looking.", "tools": [call]}, {"text": "Done."}]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        response = await ask(client, stream=stream)
+        assert kinds(response) == ["message", "mcp_call", "message"]
+        shown = response.output[1]
+        assert (shown.server_label, shown.name, shown.status) == ("dragoman", "hub_call", "completed")
+        assert "time" in shown.output
+        assert response.output_text == "Looking.Done."
+
+
+async def test_a_tool_of_the_client_ends_the_response_and_its_output_goes_on(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [
+        {"tools": [{"name": "paint", "input": {"colour": "red"}}]},
+        {"text": "Red."},
+    ]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        first = await ask(client, tools=[PAINT])
+        assert (kinds(first), first.status) == (["function_call"], "completed")
+        call = first.output[0]
+        assert (call.name, call.arguments) == ("paint", '{"colour":"red"}')
+        output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "painted"}
+        second = await ask(client, [output], previous_response_id=first.id, tools=[PAINT])
+        assert (kinds(second), second.output_text) == (["message"], "Red.")
+        messages = await hub.messages(second.dragoman["session"])
+        [part] = [part for part in messages[1]["parts"] if part["type"] == "tool-paint"]
+        assert (part["state"], part["output"]) == ("output-available", "painted")
+        with pytest.raises(openai.APIStatusError):
+            await ask(client, [{**output, "call_id": "other"}], previous_response_id=second.id)
+
+
+def wiping(data: Path, steps: list[dict[str, Any]]) -> AbstractAsyncContextManager[Served]:
+    """A hub with an operation that needs an approval."""
+    return serving(data, steps, operations=[DANGER], pinned=["danger.wipe"])
+
+
+async def test_an_approval_waits_in_the_hub_unless_the_client_answers_approvals(tmp_path: Path) -> None:
+    async with wiping(tmp_path, WIPE[:1]) as hub, client_of(hub) as client:
+        response = await ask(client)
+        assert kinds(response) == ["mcp_call"]
+        assert "waits for an approval" in str(response.output[0].error)
+        pending = (await hub.http.get("/api/approvals")).json()
+        assert len(pending["approvals"]) == 1
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_client_that_declares_the_hub_answers_approvals(tmp_path: Path, approve: bool) -> None:
+    async with wiping(tmp_path, WIPE) as hub, client_of(hub) as client:
+        first = await ask(client, tools=[HUB_TOOL])
+        request = first.output[-1]
+        assert (request.type, request.name) == ("mcp_approval_request", "danger_wipe")
+        answer: Any = {
+            "type": "mcp_approval_response",
+            "approval_request_id": request.id,
+            "approve": approve,
+        }
+        second = await ask(client, [answer], previous_response_id=first.id, tools=[HUB_TOOL])
+        assert second.output_text == "So it is."
+        assert kinds(second) == ["mcp_call", "message"]
+        assert (second.output[0].output == "wiped a") is approve
+        messages = await hub.messages(second.dragoman["session"])
+        [part] = [part for part in messages[1]["parts"] if part["type"] == "tool-danger_wipe"]
+        assert part["state"] == ("output-available" if approve else "output-denied")
+
+
+async def test_unknown_agents_and_responses_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hello"}]) as hub, client_of(hub) as client:
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.create(model="agent/nobody", input="hi")
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(client, previous_response_id="resp_none")
+        assert refused.value.code == "previous_response_not_found"
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await ask(client, background=True)
+        assert await sessions(hub) == []
+        assert (await ask(client)).output_text == "Hello"

@@ -1,0 +1,127 @@
+"""The real Codex CLI against the hub: turns, tools, resumed threads, and how often a provider is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.effort import rows
+from tests.gateway.upstream import Answer, Stage, document
+from tests.responses.answers import FAMILIES, call, say, sent
+from tests.responses.codex_cli import Codex
+from tests.serving import serving
+from tests.wire.responses_streams import STREAMS, ending, message, opening, sse, text_events
+
+pytestmark = pytest.mark.timeout(300)
+SHELL = '{"cmd":"echo hub-$((40+2))"}'
+
+
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_turn_runs_a_command_and_a_resumed_thread_has_what_was_before(
+    stage: Stage, tmp_path: Path, family: str, transport: str
+) -> None:
+    settings = {"provider": f"supports_websockets = {str(transport == 'websocket').lower()}"}
+    codex = Codex(
+        tmp_path / "codex", url=stage.url, key=stage.key, model=f"{family}/house", settings=settings
+    )
+    stage.upstream.play(call(family, "exec_command", SHELL), say(family, "It says hub-42."))
+    first = codex.run("What does it say?")
+    assert (first.code, first.text) == (0, "It says hub-42."), first.errors
+    (command,) = first.items("command_execution")
+    assert (command["aggregated_output"], command["exit_code"]) == ("hub-42\n", 0)
+    assert first.usage["input_tokens"] > 0
+    if family == "res":  # over a socket Codex sends only what is new, and the hub puts the rest before it
+        continues = '"previous_response_id":null' in sent(stage.upstream)
+        assert continues is (transport == "websocket")
+    assert len(stage.upstream.requests) == 2
+    assert "hub-42\\\\n" in sent(stage.upstream) or "hub-42\\n" in sent(stage.upstream)
+    stage.upstream.play(say(family, "Again hub-42."))
+    second = codex.run("resume", first.thread_id, "And again?")
+    assert (second.code, second.text) == (0, "Again hub-42."), second.errors
+    assert len(stage.upstream.requests) == 1
+    assert "previous_response_id" not in sent(stage.upstream).replace('"previous_response_id":null', "")
+    for words in ("What does it say?", "It says hub-42.", "And again?", "echo hub-"):
+        assert words in sent(stage.upstream)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_turn_calls_a_tool_of_an_mcp_server(stage: Stage, tmp_path: Path, family: str) -> None:
+    server = (
+        f'[mcp_servers.hub]\nurl = "{stage.url}/mcp"\nbearer_token_env_var = "HUB_KEY"\nrequired = true\n'
+    )
+    codex = Codex(
+        tmp_path / "codex",
+        url=stage.url,
+        key=stage.key,
+        model=f"{family}/house",
+        settings={"sections": server},
+    )
+    arguments = '{"q":"what time is it"}'
+    stage.upstream.play(
+        call(family, "hub_search", arguments, namespace="mcp__hub"), say(family, "There is time.now.")
+    )
+    run = codex.run("Which operation tells the time?")
+    assert (run.code, run.text) == (0, "There is time.now."), run.errors
+    (tool,) = run.items("mcp_tool_call")
+    assert (tool["server"], tool["tool"], tool["status"]) == ("hub", "hub_search", "completed")
+    assert "time.now" in sent(stage.upstream)
+    assert len(stage.upstream.requests) == 2
+
+
+BROKEN: dict[str, tuple[Answer, int]] = {
+    "400": (document({"error": {"message": "No."}}, 400), 1),
+    "401": (document({"error": {"message": "No."}}, 401), 1),
+    "429": (document({"error": {"message": "Slow."}}, 429), 3),
+    "500": (document({"error": {"message": "Oh."}}, 500), 3),
+    "failed": (
+        Answer(
+            body=sse(*opening(), ending(status="failed", error={"code": "server_error", "message": "Oh."}))
+        ),
+        1,
+    ),
+    "cut": (Answer(body=sse(*opening(), *text_events(0, message("On"), "On")[:-1])), 1),
+    "error": (
+        Answer(
+            body=sse(*opening(), {"type": "error", "code": "server_error", "message": "Oh.", "param": None})
+        ),
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", rows(sorted(BROKEN), quick=3))
+def test_its_retries_do_not_multiply_those_of_the_hub(stage: Stage, tmp_path: Path, name: str) -> None:
+    answer, requests = BROKEN[name]
+    codex = Codex(tmp_path / "codex", url=stage.url, key=stage.key, model="res-again/house")
+    stage.upstream.play(answer)
+    run = codex.run("Hi")
+    assert run.code != 0
+    assert len(stage.upstream.requests) == requests
+
+
+@pytest.mark.parametrize("name", rows(sorted(STREAMS), quick=5))
+def test_every_kind_of_answer_ends_its_turn(stage: Stage, tmp_path: Path, name: str) -> None:
+    codex = Codex(tmp_path / "codex", url=stage.url, key=stage.key, model="res/house")
+    stage.upstream.play(Answer(body=STREAMS[name]), say("res", "Done."))
+    run = codex.run("Hi")
+    ends: list[Any] = [event for event in run.events if event["type"] in ("turn.completed", "turn.failed")]
+    assert len(ends) == 1
+    assert len(stage.upstream.requests) <= 2
+
+
+async def test_an_agent_of_the_hub_uses_its_shell(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [
+        {"tools": [{"name": "exec_command", "input": {"cmd": "echo hub-42"}}]},
+        {"text": "It says hub-42."},
+    ]
+    async with serving(tmp_path / "hub", steps) as hub:
+        codex = Codex(tmp_path / "codex", url=hub.url, key="none", model="agent/default")
+        run = await asyncio.to_thread(codex.run, "What does it say?")
+        assert (run.code, run.text) == (0, "It says hub-42."), run.errors
+        (command,) = run.items("command_execution")
+        assert command["aggregated_output"] == "hub-42\n"
+        assert len((await hub.http.get("/api/sessions")).json()["sessions"]) == 1
