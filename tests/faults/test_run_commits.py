@@ -98,6 +98,15 @@ def finished_calls(data: Path) -> set[str]:
     return {key for (key,) in query(data, "select idempotency_key from calls where status = 'done'")}
 
 
+def unrecorded_reads(data: Path, made: Sequence[tuple[str, str, str]]) -> set[str]:
+    """The keys of the calls that only read and that the database does not know.
+
+    Such a call waits for no commit (decision 6). Its step is asked again, so the model names the call anew.
+    """
+    recorded = {key for (key,) in query(data, "select idempotency_key from calls")}
+    return {key for kind, _, key in made if kind == "read" and key not in recorded}
+
+
 async def answer_by_truth(hub: Served, file: Path) -> None:
     """Answer what became of each uncertain call as its person could find out."""
     for each in (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]:
@@ -151,6 +160,7 @@ async def test_after_a_kill_at_any_commit_a_run_goes_on_by_itself_and_does_nothi
         file = data / "effects"
         monkeypatch.setenv("EFFECTS", str(file))
         finished, before = finished_calls(data), effects(file)
+        forgotten = unrecorded_reads(data, before)
         async with hub_of(config, data) as hub:
             answer = await play(hub, file)
         made = effects(file)
@@ -158,7 +168,7 @@ async def test_after_a_kill_at_any_commit_a_run_goes_on_by_itself_and_does_nothi
         assert once == {word: 1 for each, word, _ in effects(done) if each == "once"}, data
         assert {word for _, word, _ in made} == set(words)
         assert not finished & {key for _, _, key in made[len(before) :]}, "a finished call ran again"
-        keys = {(word, key) for each, word, key in made if each != "once"}
+        keys = {(word, key) for each, word, key in made if each != "once" and key not in forgotten}
         assert len(keys) == len({word for word, _ in keys}), "a call was repeated under another key"
         assert shape(answer) == shape(expected)
 

@@ -23,7 +23,7 @@ async def test_two_hosts_together_let_in_as_many_requests_of_a_key_as_one(hosts:
     statuses = [await ask(opened[number % 2], secret) for number in range(12)]
     assert statuses.count(200) == 6
     assert statuses.count(429) == 6
-    assert hosts.execute("SELECT count(*) FROM usage WHERE status = 'finished'") == [(6,)]
+    await until(lambda: hosts.execute("SELECT count(*) FROM usage WHERE status = 'finished'") == [(6,)])
 
 
 @pytest.mark.usefixtures("quick_ticks")
