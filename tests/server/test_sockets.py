@@ -56,6 +56,7 @@ async def connected(
         additional_headers=headers,
         origin=None if origin is None else websockets.Origin(origin),
         proxy=None,
+        max_size=4_000_000,
     ) as socket:
         yield SocketClient(socket)
 
@@ -104,6 +105,26 @@ async def test_a_client_that_reconnects_gets_what_it_has_missed(tmp_path: Path) 
                 "status",
                 "message.updated",
             ]
+
+
+async def test_the_first_frame_shows_the_last_messages_of_a_long_session(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hub:
+        texts = ["x"] * 250
+        assert await first_frame(hub, "many", texts) == (200, 50)
+        assert await first_frame(hub, "large", [*texts, "x" * 300_000, "x"]) == (1, 251)
+        assert await first_frame(hub, "one", [*texts, "x" * 2_000_000]) == (1, 250)
+
+
+async def first_frame(hub: Served, session: str, texts: list[str]) -> tuple[int, int]:
+    """How many messages the first frame has, and how many are before them, of a session with these texts."""
+    lines = [{"role": "user", "parts": [{"type": "text", "text": text}]} for text in texts]
+    body = {"messages": [{"id": f"{session}-{at}", **line} for at, line in enumerate(lines)]}
+    imported = await hub.http.post(f"/api/sessions/import?id={session}", json=body)
+    assert imported.status_code == 201, imported.text
+    async with connected(hub, session) as client:
+        [init] = await client.until("init")
+    assert init["messages"][-1]["parts"][0]["text"] == texts[-1]
+    return len(init["messages"]), init["earlierMessages"]
 
 
 async def test_a_socket_opened_in_mid_answer_gets_all_of_it_and_can_stop_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, NotFound, RateLimited
 from dragoman.http.exchange import Exchange
-from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
+from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart, messages_size
 from dragoman.offload import offload
 from dragoman.redaction import redact
 from dragoman.server.session_lookup import find_own_session
@@ -103,8 +103,7 @@ class ShareHandlers:
         async for page in self._store.messages.pages(share_id=share.id):
             for message in page:
                 shown = shown_message(message, tools=share.tools)
-                size = sum(len(part.text) for part in shown.parts if isinstance(part, TextPart))
-                yield await offload(size, partial(redacted_html, shown))
+                yield await offload(messages_size([shown]), partial(redacted_html, shown))
         yield html_end().encode()
 
     async def _json(self, share: Share, title: str | None) -> AsyncIterator[bytes]:
@@ -112,8 +111,8 @@ class ShareHandlers:
         comma = b""
         async for page in self._store.messages.pages(share_id=share.id):
             for message in page:
-                parts = [part_to_json(part) for part in shown_message(message, tools=share.tools).parts]
-                yield comma + msgspec.json.encode({"role": message.role, "parts": parts})
+                shown = shown_message(message, tools=share.tools)
+                yield comma + await offload(messages_size([shown]), partial(redacted_json, shown))
                 comma = b","
         yield b"]}"
 
@@ -139,6 +138,12 @@ def shown_message(message: Message, *, tools: bool) -> Message:
 
 def redacted_html(message: Message) -> bytes:
     return message_to_html(message, redact=redact).encode()
+
+
+def redacted_json(message: Message) -> bytes:
+    return msgspec.json.encode(
+        {"role": message.role, "parts": [part_to_json(each) for each in message.parts]}
+    )
 
 
 def part_to_json(part: Part) -> dict[str, Any]:

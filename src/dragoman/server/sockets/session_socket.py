@@ -14,7 +14,8 @@ from dragoman.errors import BadRequest, DragomanError
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import encode, encode_messages
+from dragoman.messages import Message, encode, encode_messages, messages_size
+from dragoman.offload import offload
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.live import Follower
 from dragoman.runs.registry import RunRegistry
@@ -44,6 +45,8 @@ MAX_BAD_FRAMES = 20
 MAX_REQUESTS = 16  # of a socket that are under way
 SHOWN_AUDIT = 50
 SHOWN_APPROVALS = 500
+SHOWN_MESSAGES = 200
+SHOWN_SIZE = 262_144  # bytes, about, of the messages in one frame: some clients take frames of up to 1 MiB
 
 
 class SocketServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +103,8 @@ class SessionSocket:
         current = await self._services.runs.current_message(session.id)
         if current is not None and stored and stored[-1].id == current.id:
             stored[-1] = current
+        shown = last_messages(stored)
+        messages = await offload(messages_size(shown), lambda: encode_messages(shown))
         audit = await store.events.audit(session.id, limit=SHOWN_AUDIT)
         pending = await store.approvals.list(owner=session.owner, status="pending", limit=SHOWN_APPROVALS)
         frame = encode_frame(
@@ -112,7 +117,8 @@ class SessionSocket:
                 "agent": session.agent,
                 "model": session.model,
             },
-            messages=msgspec.Raw(encode_messages(stored)),
+            messages=msgspec.Raw(messages),
+            earlierMessages=len(stored) - len(shown),
             models=self._services.models,
             people=[{"owner": name, "sockets": count} for name, count in people.items()],
             status="idle" if current is None else "running",
@@ -288,3 +294,14 @@ class SessionSocket:
             approval.id, approved=approved, by=self._caller, reason=reason
         )
         return {"approvalId": found.id, "status": found.status}
+
+
+def last_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the last messages, as many as one frame shows; at least one."""
+    size, first = 0, len(messages)
+    while first > 0 and len(messages) - first < SHOWN_MESSAGES:
+        size += messages_size([messages[first - 1]])
+        if size > SHOWN_SIZE and first < len(messages):
+            break
+        first -= 1
+    return messages[first:]
