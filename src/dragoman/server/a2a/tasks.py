@@ -182,10 +182,13 @@ class TaskService:
         rows = await self._store.tasks.list_first_runs(
             owner=self._caller.owner, agent=self._agent, session_id=session_id, before=last_run, limit=limit
         )
+        read: dict[str, Sequence[Message]] = {}  # a context is read once, however many tasks it has
         found = []
         for row in rows:
             last = await self._store.runs.get_last(row.session_id, message_id=row.message_id)
-            found.append(await self._read(row, last or row))
+            if row.session_id not in read:
+                read[row.session_id] = await self._store.messages.list(row.session_id)
+            found.append(await self._describe(row, last or row, messages=read[row.session_id]))
         return found
 
     async def count(self, context_id: str | None) -> int:
@@ -217,6 +220,16 @@ class TaskService:
 
     async def _read(self, row: RunRecord, last: RunRecord, *, current: Message | None = None) -> TaskRecord:
         messages = await self._store.messages.list(row.session_id)
+        return await self._describe(row, last, messages=messages, current=current)
+
+    async def _describe(
+        self,
+        row: RunRecord,
+        last: RunRecord,
+        *,
+        messages: Sequence[Message],
+        current: Message | None = None,
+    ) -> TaskRecord:
         at = next((index for index, each in enumerate(messages) if each.id == row.message_id), None)
         answer = Message(row.message_id, "assistant") if at is None else messages[at]
         if last.status == "running":
