@@ -13,10 +13,12 @@ import pytest
 
 from dragoman.store.postgres import membership
 from dragoman.store.postgres.membership import Membership
+from tests.effort import PROFILE
 from tests.postgres_server import shared_server
 from tests.serving import Served, serving
 
 TIMEOUT = 60.0
+collect_ignore = [] if PROFILE == "thorough" else ["test_full_disk.py"]
 
 
 class HostCluster:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 import pytest
 
 from tests.hosts.conftest import HostCluster, host_id, until
 from tests.postgres_server import shared_server
-from tests.serving import ask, text_of
+from tests.serving import Served, ask, text_of
 
 pytestmark = pytest.mark.usefixtures("quick_ticks")
 WORDS = [f"word{number} " for number in range(20)]
@@ -46,12 +47,25 @@ async def test_a_full_disk_of_postgres_refuses_writes_and_kills_no_host(hosts: H
     first, second = await hosts.open(2)
     await first.chat("hello")
     hosts.execute(DISK_FULL)
+    await check_refusals(first, second)
+    hosts.execute(DISK_FREE)
+    await check_recovery(hosts)
+
+
+async def check_refusals(first: Served, second: Served) -> None:
+    """A full disk refuses what has to be written, at both hosts; what is there is read."""
     for host in (first, second):
-        refused = await host.http.post("/api/chat", json=ask("more", session="t"))
+        body = ask("more", session="t")
+        body["messages"][0]["parts"][0]["text"] = secrets.token_hex(50_000)  # nothing that compresses
+        refused = await host.http.post("/api/chat", json=body)
         assert (refused.status_code, "free some space" in refused.text) == (503, True)
         assert not host.hub.store.database.is_up
         assert len(await host.messages()) == 2
-    hosts.execute(DISK_FREE)
+
+
+async def check_recovery(hosts: HostCluster) -> None:
+    """Both hosts go on by themselves once there is space."""
+    first, second = hosts.hosts
     await until(lambda: first.hub.store.database.is_up and second.hub.store.database.is_up)
     assert hosts.execute("SELECT count(*) FROM hosts WHERE fenced_at IS NULL") == [(2,)]
     assert text_of(await second.chat("more", session="t")) == "Good day."
