@@ -1,4 +1,4 @@
-"""Hosts whose Postgres has no space left on its file system: mounted by root only, so a part of `make soak`."""
+"""Hosts whose Postgres has a full file system. Only root can mount a small one: a part of `make soak`."""
 
 from __future__ import annotations
 
