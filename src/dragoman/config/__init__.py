@@ -1,7 +1,14 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
 from dragoman.config.environment import config_variables
-from dragoman.config.loader import DATABASE_VARIABLE, locate_error, parse_config, read_config, read_database
+from dragoman.config.loader import (
+    DATABASE_VARIABLE,
+    locate_error,
+    parse_config,
+    read_config,
+    read_database,
+    read_section,
+)
 from dragoman.config.provider_keys import first_key, key_sources, master_key, read_key
 from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.sections import (
@@ -51,4 +58,5 @@ __all__ = [
     "read_config",
     "read_database",
     "read_key",
+    "read_section",
 ]

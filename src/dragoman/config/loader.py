@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from dragoman.config.validation import config_problems
 from dragoman.config.yaml_document import ConfigDocument, read_document
 from dragoman.errors import ConfigError
 
+T = TypeVar("T")
 DOCS_HINT = "docs/configuration.md lists every field"
 DATABASE_VARIABLE = "DRAGOMAN_DATABASE"
 MAX_PROBLEMS = 20  # faults that are told at once
@@ -54,6 +55,12 @@ def read_database(path: Path | None, environ: Mapping[str, str]) -> str | None:
     return parse_config({"database": url}, source="the database").database
 
 
+def read_section(path: Path, kind: type[T], *, environ: Mapping[str, str]) -> T:
+    """Read a YAML file that holds one section. Raises ConfigError with the line of every problem."""
+    document = read_document(_read_file(path), source=str(path), environ=environ)
+    return _convert(document, kind, source=str(path))
+
+
 def locate_error(error: ConfigError, path: Path, *, environ: Mapping[str, str] | None = None) -> ConfigError:
     """Return the error with file and line, if its message begins with the path of a field in this file.
 
@@ -88,16 +95,21 @@ def _read_file(path: Path) -> str:
         raise ConfigError(f"{path}:{line}: not valid YAML: a byte that is not UTF-8") from None
 
 
-def _validate(document: ConfigDocument, *, source: str) -> Config:
+def _convert(document: ConfigDocument, kind: type[T], *, source: str) -> T:
+    """Return what a document says as a section of this kind. Raises ConfigError with every problem."""
     try:
-        value, misfits = check_types(document.value, Config, texts=document.variable_texts)
+        value, misfits = check_types(document.value, kind, texts=document.variable_texts)
         reported = {fault.path for fault in document.problems}
         faults = [*document.problems, *(fault for fault in misfits if fault.path not in reported)]
         if faults:
             raise _config_error(faults, document, source=source)
-        config = msgspec.convert(value, Config)
+        return msgspec.convert(value, kind)
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
+
+
+def _validate(document: ConfigDocument, *, source: str) -> Config:
+    config = _convert(document, Config, source=source)
     if broken := list(config_problems(config)):
         raise _config_error(broken, document, source=source)
     return config

@@ -404,6 +404,7 @@ class Config(ConfigSection, frozen=True):
     prices: dict[str, PriceConfig] = {}
     instructions: str | None = None
     agents: dict[str, AgentConfig] = {}
+    teams: Name | None = None
     operations: list[str] = []
     pinned: list[str] = []
     max_steps: PositiveInt = 10

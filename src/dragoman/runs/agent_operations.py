@@ -27,14 +27,14 @@ class AgentOperations:
     def __init__(self, runs: RunRegistry) -> None:
         self._runs = runs
 
-    def operation(self, agent: AgentSpec) -> Operation:
-        """Return the agent as an operation; its configuration is looked up at each call."""
+    def operation(self, name: str, *, description: str, timeout: float | None = None) -> Operation:
+        """Return an agent as an operation; its configuration is looked up at each call."""
 
         async def begin(assignment: Assignment) -> TurnSpec:
-            return await self._make_turn(agent.name, assignment)
+            return await self._make_turn(name, assignment)
 
-        subagent = Subagent(agent.name, begin, journal=self._runs.subagent_answers)
-        return subagent.operation(agent.description or "", timeout=agent.timeout)
+        subagent = Subagent(name, begin, journal=self._runs.subagent_answers)
+        return subagent.operation(description, timeout=timeout)
 
     async def _make_turn(self, name: str, assignment: Assignment) -> TurnSpec:
         runs, outer = self._runs, assignment.context

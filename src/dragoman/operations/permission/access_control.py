@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -28,6 +29,8 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.operations.permission.policy import STRICTNESS, Policy, Verdict
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
+Restriction: TypeAlias = Callable[[Operation, Context], Verdict | None]
+"""Returns a verdict on a call, or None where it has nothing to say."""
 HIDDEN = Verdict("deny")  # a private operation of another owner
 APPROVAL_HINT = "`dragoman approvals` lists the requests; once it is approved, make the same call again"
 
@@ -48,6 +51,8 @@ class AccessControl:
     ) -> None:
         self.policy = policy
         """May be replaced; later calls use the new one."""
+        self.restrictions: list[Restriction] = []
+        """Asked about each call beside the policy; the strictest verdict counts."""
         self.approvals = approvals
         self._clock = clock
         self._approval_seconds = approval_seconds
@@ -68,6 +73,8 @@ class AccessControl:
                 operation, identity=context.identity, agent=parent.agent
             )
             verdict = max(verdict, parent_verdict, key=strictness)
+        for restriction in self.restrictions:
+            verdict = max(verdict, restriction(operation, context) or verdict, key=strictness)
         return verdict
 
     def check(self, operation: Operation, record: CallRecord, *, context: Context) -> None:

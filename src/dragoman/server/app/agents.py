@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,11 @@ from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import Condition, Halt, SoFar
 from dragoman.agent.structured_output import Output
-from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
 from dragoman.json_text import decode_json
 from dragoman.operations.loader import load_object
-from dragoman.operations.operation import NAME_PATTERN, Operation
-from dragoman.operations.registry import Registry
-from dragoman.runs.agent_operations import AgentOperations
+from dragoman.operations.operation import NAME_PATTERN
 from dragoman.wire.ui.client_request import parse_client_tools
 
 JOINERS = {"all": " and ", "any": " or "}
@@ -202,36 +199,3 @@ def read_schema(path: str) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path!r}: {error.strerror}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path!r} holds no JSON Schema: {error}") from None
-
-
-# Agents that other agents can call, as operations in the registry.
-
-
-class CallableAgents:
-    """Keeps the registry's `agents.*` operations in step with the configuration."""
-
-    def __init__(self, registry: Registry, delegation: AgentOperations) -> None:
-        self._registry = registry
-        self._delegation = delegation
-        self._registered: list[str] = []  # lower-case ids
-
-    def build(self, agents: Mapping[str, AgentSpec]) -> Sequence[Operation]:
-        """Return the agents with a description as operations. ConfigError when an id is taken."""
-        found: dict[str, Operation] = {}
-        taken = {each.id.lower() for each in self._registry.list(NAMESPACE)} - set(self._registered)
-        for agent in agents.values():
-            if agent.description is not None:
-                operation = self._delegation.operation(agent)
-                key = operation.id.lower()
-                if key in taken or key in found:
-                    raise ConfigError(f"agents.{agent.name}: there is an operation {operation.id!r} already")
-                found[key] = operation
-        return list(found.values())
-
-    def replace(self, operations: Sequence[Operation]) -> None:
-        """Replace the registered agents by these operations."""
-        while self._registered:
-            self._registry.remove(self._registered.pop())
-        for operation in operations:
-            self._registry.add(operation)
-            self._registered.append(operation.id.lower())

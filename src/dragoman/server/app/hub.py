@@ -31,13 +31,13 @@ from dragoman.runs.run import RunSettings
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import QueueSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
-from dragoman.server.app.agents import CallableAgents
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
     RetentionPurge,
     release_lost_reservations,
     run_in_background,
 )
+from dragoman.server.app.callable_agents import CallableAgents
 from dragoman.server.app.engines import open_engine
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.internal import listen_for_hosts
@@ -102,7 +102,7 @@ class Hub:
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
-        self._callable_agents.replace(self._callable_agents.build(setup.roster.agents))
+        self._callable_agents.register(setup.roster.agents, services.teams.registry)
         metrics.sources = self._metric_sources()
         self.metrics = metrics
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
@@ -112,12 +112,13 @@ class Hub:
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)
-        # Runs first: their clients get the last frames of the run, before their own requests are ended.
+        # Runs first: their clients get the last frames before their requests are ended.
         self.key_monitor = KeyMonitor(services.store.keys, [self.runs.work, *self.endpoints.work])
         self._services = services
         self._setup = setup
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        services.teams.registry.on_change(self._update_callable_agents)
 
     @property
     def app(self) -> ASGIApp:
@@ -232,7 +233,7 @@ class Hub:
         """
         setting = await build_setup(config, self._services, metrics=self.metrics)
         domain_events = build_domain_events(config)
-        delegates = self._callable_agents.build(setting.roster.agents)
+        delegates = self._callable_agents.build(setting.roster.agents, self._services.teams.registry)
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
         for name in await self.unknown_policy_names(config):
@@ -250,6 +251,13 @@ class Hub:
         self.load_prices()
         self._retiring.append(old.providers)
         self._spawn(self._close_when_idle(old.providers))
+
+    def _update_callable_agents(self) -> None:
+        """Register the agents of the teams as they are now; if an id is taken, leave all as they were."""
+        try:
+            self._callable_agents.register(self._setup.roster.agents, self._services.teams.registry)
+        except ConfigError as error:
+            log.warning("%s", error.message)
 
     async def abort(self, id: str) -> bool:
         """Stop a run, or an active call, with all calls below it. False when it is not active."""
@@ -342,9 +350,15 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
     """Build the model setup of a configuration. ConfigError when an agent pins an unknown operation."""
     secrets = await services.read_secrets(config)
     setting = ModelSetup.build(
-        config, services.environment.environ, secrets=secrets, on_fallback=metrics.provider_fell_back
+        config,
+        services.environment.environ,
+        secrets=secrets,
+        on_fallback=metrics.provider_fell_back,
+        teams=services.teams.registry,
     )
     for name, agent in setting.roster.agents.items():
+        if name not in ("default", *config.agents):
+            continue  # a team's: its tools may be registered later
         pins_of_hub = name == "default" and name not in config.agents
         field = "pinned" if pins_of_hub else f"agents.{name}.operations"
         for number, id in enumerate(agent.operations):

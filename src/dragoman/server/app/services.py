@@ -32,6 +32,7 @@ from dragoman.server.app.background_jobs import AnswerReplayer, run_in_backgroun
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
+from dragoman.server.app.teams import TeamServices
 from dragoman.server.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
@@ -72,6 +73,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     events: EventLog
     session_events: SessionEvents
     shared_access: SharedAccess
+    teams: TeamServices
     host_client: HostClient | None = None
     """For requests to other hosts, if several may share the database."""
     cut_off: Sequence[RunRecord]
@@ -102,13 +104,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
         hooks = open_hooks(config, environment, stack=stack)
-        settings = CallSettings(
-            threads=config.limits.threads,
-            tracer=call_tracer(tracing),
-            max_failures=config.limits.repeats,
-            hooks=hooks.calls if hooks else None,
-            events=session_events,
-        )
+        settings = call_settings(config, tracing, hooks=hooks, events=session_events)
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
         search, meanings = build_search(config, registry)
@@ -125,6 +121,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             events=events,
             session_events=session_events,
             shared_access=access,
+            teams=TeamServices.open(config, environ=environment.environ, access=calls.access_control),
             cut_off=cut_off,
             host_client=host_client,
         )
@@ -171,6 +168,17 @@ def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitS
     hooks = build_hooks(config.hooks, environ=environment.environ, transport=transport)
     stack.push_async_callback(hooks.aclose)
     return hooks
+
+
+def call_settings(config: Config, tracing: Tracing, *, hooks: Hooks, events: SessionEvents) -> CallSettings:
+    """Return the settings of all calls."""
+    return CallSettings(
+        threads=config.limits.threads,
+        tracer=call_tracer(tracing),
+        max_failures=config.limits.repeats,
+        hooks=hooks.calls if hooks else None,
+        events=events,
+    )
 
 
 def build_calls(config: Config, store: Store, *, registry: Registry, settings: CallSettings) -> Calls:

@@ -1,0 +1,59 @@
+"""Agents and sub-agents of teams as operations of the registry, in step with their configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from dragoman.agent.spec import AgentSpec
+from dragoman.errors import ConfigError
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+from dragoman.runs.agent_operations import AgentOperations
+from dragoman.server.app.teams import subagent_operations
+from dragoman.teams.registry import TeamRegistry
+
+
+class CallableAgents:
+    """Keeps the registry's `agents.*` operations in step with the configuration."""
+
+    def __init__(self, registry: Registry, delegation: AgentOperations) -> None:
+        self._registry = registry
+        self._delegation = delegation
+        self._registered: list[str] = []  # lower-case ids
+
+    def register(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry) -> None:
+        """Build and replace. Raises ConfigError, and leaves all as it was, when an id is taken."""
+        self.replace(self.build(agents, teams))
+
+    def build(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry) -> Sequence[Operation]:
+        """Return the agents with a description, and the sub-agents of teams, as operations.
+
+        Raises ConfigError when an id is taken.
+        """
+        found: dict[str, Operation] = {}
+        taken = {each.id.lower() for each in self._registry.list()} - set(self._registered)
+        for agent in agents.values():
+            if agent.description is not None:
+                operation = self._delegation.operation(
+                    agent.name, description=agent.description, timeout=agent.timeout
+                )
+                add_new(operation, found, taken=taken, blame=f"agents.{agent.name}")
+        for operation in subagent_operations(teams, self._delegation):
+            add_new(operation, found, taken=taken, blame=f"teams: {operation.namespace}")
+        return list(found.values())
+
+    def replace(self, operations: Sequence[Operation]) -> None:
+        """Replace the registered agents by these operations."""
+        while self._registered:
+            self._registry.remove(self._registered.pop())
+        for operation in operations:
+            self._registry.add(operation)
+            self._registered.append(operation.id.lower())
+
+
+def add_new(operation: Operation, found: dict[str, Operation], *, taken: Collection[str], blame: str) -> None:
+    """Add an operation to those found. Raises ConfigError when its id is taken."""
+    key = operation.id.lower()
+    if key in taken or key in found:
+        raise ConfigError(f"{blame}: there is an operation {operation.id!r} already")
+    found[key] = operation

@@ -1,0 +1,1 @@
+"""Teams: folders of agents with rules and members, and what teams do."""

@@ -1,0 +1,46 @@
+"""Patterns of `allowed_tools`: which operations they match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.errors import ConfigError
+from dragoman.operations.permission.patterns import (
+    OperationPattern,
+    PatternKind,
+    compile_glob,
+    parse_pattern,
+)
+from dragoman.teams.spec import TEAM_FILE, TeamSpec
+
+
+def is_allowed(patterns: Iterable[str], id: str) -> bool:
+    """Return whether one of the patterns matches an operation."""
+    return any(matches(pattern, id.lower()) for pattern in parse_patterns(patterns))
+
+
+def matches(pattern: OperationPattern, id: str) -> bool:
+    """Return whether a pattern matches a lower-case id."""
+    return pattern.kind is PatternKind.EVERYTHING or compile_glob(pattern.text)(id) is not None
+
+
+def parse_patterns(patterns: Iterable[str]) -> Sequence[OperationPattern]:
+    """Return patterns as they are compared. Raises ConfigError for one that no id can match."""
+    return [parse_pattern(pattern) for pattern in patterns]
+
+
+def exact_ids(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the ids that patterns name in full, sorted: a team's model is shown these as its tools."""
+    found = {each.text for each in parse_patterns(patterns) if each.kind is PatternKind.EXACT}
+    return tuple(sorted(found))
+
+
+def check_patterns(team: TeamSpec) -> None:
+    """Raise ConfigError for a pattern of `allowed_tools` that no id can match."""
+    for number, pattern in enumerate(team.allowed_tools):
+        try:
+            parse_pattern(pattern)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{team.folder / TEAM_FILE}: allowed_tools[{number}]: {error.message}", hint=error.hint
+            ) from None

@@ -1,0 +1,160 @@
+"""The teams of a hub by name, read from their folders, and read again when their files change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dragoman.errors import CallError, ConfigError, NotFound
+from dragoman.operations.context import Context
+from dragoman.suggestions import suggest
+from dragoman.teams.folder import (
+    RuleFile,
+    RuleLevel,
+    Signature,
+    TeamSources,
+    check_folders,
+    common_rules,
+    find_folders,
+    read_sources,
+    signature_of,
+)
+from dragoman.teams.patterns import check_patterns
+from dragoman.teams.spec import TEAM_FILE, TeamFile, TeamSpec
+from dragoman.teams.tree import build_specs
+
+log = logging.getLogger(__name__)
+SUBAGENT_SEPARATOR = "/"
+ROOT = ""  # the signature of the folder of all teams
+ReadTeamFile = Callable[[Path], TeamFile]
+OnChange = Callable[[], None]
+
+
+class TeamRegistry:
+    """The teams in a folder; None for a hub without teams.
+
+    The files are the truth. They are looked at when a run of a team begins (`refresh`), not in between, so
+    teams that do nothing cost nothing. Files that cannot be read change nothing: the last good state stays,
+    and `problems` says why.
+    """
+
+    def __init__(self, root: Path | None, read: ReadTeamFile) -> None:
+        self.root = None if root is None else root.resolve()
+        self.problems: Sequence[str] = ()
+        """What is wrong in the folder now, by file; empty when the teams are what it says."""
+        self.version = 0
+        """Another number after each time that the teams have changed."""
+        self.common_rules: Mapping[RuleLevel, Sequence[RuleFile]] = {}
+        self._read = read
+        self._specs: Mapping[str, TeamSpec] = {}
+        self._sources: Mapping[str, TeamSources] = {}
+        self._folders: Mapping[str, Path] = {}
+        self._signatures: Mapping[str, Signature] = {}
+        self._listeners: list[OnChange] = []
+
+    def on_change(self, listener: OnChange) -> None:
+        """Call a function after each time that the teams have changed."""
+        self._listeners.append(listener)
+
+    def load(self) -> None:
+        """Read all teams. Raises ConfigError with every problem."""
+        if self.root is None:
+            return
+        self._folders = folders = find_folders(self.root)
+        self._signatures = {
+            name: signature_of(folder) for name, folder in {**folders, ROOT: self.root}.items()
+        }
+        check_folders(folders, self.root)
+        files = {name: self._read(path / TEAM_FILE) for name, path in folders.items()}
+        specs = build_specs(files, folders=folders)
+        for spec in specs.values():
+            check_patterns(spec)
+        sources = {name: read_sources(spec.folder, self.root) for name, spec in specs.items()}
+        self.common_rules = common_rules(self.root)
+        self._specs, self._sources, self.problems = specs, sources, ()
+        self.version += 1
+        for listener in self._listeners:
+            listener()
+
+    def reload(self, name: str | None = None) -> bool:
+        """Read the files again if they have changed. Return whether the teams are what the files say.
+
+        With a `name` only the files of that team, of its ancestors and of all teams are looked at.
+        """
+        if self.root is None or not self._has_changed(name):
+            return not self.problems
+        try:
+            self.load()
+        except ConfigError as error:
+            self.problems = error.message.splitlines()
+            log.warning("the teams stay as they were: %s", error.message)
+        return not self.problems
+
+    def get(self, name: str) -> TeamSpec:
+        """Return a team. Raises NotFound, with the names of all."""
+        spec = self._specs.get(name)
+        if spec is None:
+            names = ", ".join(self.names()) or "none"
+            raise NotFound(
+                f"there is no team {name[:100]!r}; the teams are: {names}{suggest(name, self._specs)}"
+            )
+        return spec
+
+    def find(self, name: str) -> TeamSpec | None:
+        """Return a team, or None."""
+        return self._specs.get(name)
+
+    def names(self) -> Sequence[str]:
+        """Return the names of all teams, sorted."""
+        return sorted(self._specs)
+
+    def children(self, name: str) -> Sequence[TeamSpec]:
+        """Return the teams directly below one."""
+        return [self._specs[each] for each in self.names() if self._specs[each].parent == name]
+
+    def ancestors(self, name: str) -> Sequence[TeamSpec]:
+        """Return the teams above one, the root first."""
+        return [self._specs[each] for each in self.get(name).ancestors]
+
+    def members(self, name: str) -> Sequence[TeamSpec]:
+        """Return the teams that one may delegate to: parent, children and its `members`, by name."""
+        return [self._specs[each] for each in sorted(self.get(name).members)]
+
+    def sources(self, name: str) -> TeamSources:
+        """Return the rules and sub-agents in a team's folder."""
+        self.get(name)
+        return self._sources[name]
+
+    def team_of(self, context: Context) -> TeamSpec | None:
+        """Return the team whose agent, or whose sub-agent, makes a call; None for any other caller."""
+        return None if context.agent is None else self.team_of_agent(context.agent)
+
+    def team_of_agent(self, agent: str) -> TeamSpec | None:
+        """Return the team that an agent belongs to: `NAME`, or `NAME/SUBAGENT`; None for another agent."""
+        return self._specs.get(agent.partition(SUBAGENT_SEPARATOR)[0])
+
+    def calling_team(self, context: Context, team: str | None = None) -> TeamSpec:
+        """Return the team that a call is made for: its own, or the one that a person names.
+
+        An agent of a team acts for its own team only. Raises CallError, NotFound.
+        """
+        own = self.team_of(context)
+        if own is None and team is None:
+            raise CallError(
+                "This is an operation of teams, and no team calls it.",
+                hint=f"Name one in `team`: {', '.join(self.names()) or 'there are none'}.",
+            )
+        if own is not None and team not in (None, own.name):
+            raise CallError(f"The team {own.name!r} cannot act for the team {team!r}.")
+        return own or self.get(team or "")
+
+    def _has_changed(self, name: str | None) -> bool:
+        """Return whether files have another time or size than at the last reading."""
+        if self.root is None or signature_of(self.root) != self._signatures.get(ROOT):
+            return True
+        spec = None if name is None else self._specs.get(name)
+        if spec is None and find_folders(self.root) != self._folders:
+            return True
+        names = self._folders if spec is None else (*spec.ancestors, spec.name)
+        return any(signature_of(self._folders[each]) != self._signatures.get(each) for each in names)
