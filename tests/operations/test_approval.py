@@ -174,6 +174,20 @@ async def test_a_request_outside_of_runs_is_asked_once_too(approvals: ApprovalSt
     assert await approvals.create(asking("b")) == first
 
 
+async def test_those_of_a_session_are_listed_whoever_asked_for_them(approvals: ApprovalStore) -> None:
+    for id, owner, session in (
+        ("a", "ann", "s"),
+        ("b", "bob", "s"),
+        ("c", "ann", "other"),
+        ("d", "ann", None),
+    ):
+        await approvals.create(asking(id, owner=owner, session_id=session, tool_call_id=id))
+    await approvals.answer("a", approved=True, by=ANN)
+    assert {each.id for each in await approvals.list(session_id="s")} == {"a", "b"}
+    assert [each.id for each in await approvals.list(session_id="s", status="pending")] == ["b"]
+    assert len(await approvals.list(session_id="s", limit=1)) == 1
+
+
 async def test_what_was_approved_is_found_for_the_very_same_call_outside_of_runs(
     approvals: ApprovalStore, clock: Clock
 ) -> None:

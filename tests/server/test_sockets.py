@@ -227,10 +227,9 @@ async def test_messages_of_two_channels_are_answered_one_after_the_other(tmp_pat
         await create(hub)
         async with connected(hub) as client:
             await client.until("init")
-            for channel in ("chat", "mail"):
-                await client.send("prompt", text=channel, channelType=channel, channelId="1")
-            for _ in range(2):
-                await client.until("message.updated")
+            await client.send("prompt", text="chat", channelType="chat", channelId="1")
+            await client.until("chunk")
+            await hub.chat("mail", channelType="mail", channelId="1")
         messages = await hub.messages()
         assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
         assert [message["metadata"]["channelType"] for message in messages[::2]] == ["chat", "mail"]

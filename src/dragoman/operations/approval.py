@@ -244,9 +244,18 @@ class ApprovalStore(Protocol):
         ...
 
     async def list(
-        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        session_id: str | None = None,
+        status: ApprovalStatus | None = None,
+        limit: int = 100,
     ) -> Sequence[ApprovalRequest]:
-        """List requests, newest first; with `owner`, those of the owner and those the owner may answer."""
+        """List requests, newest first.
+
+        With `session_id` those of a session, whoever asked for them; else with `owner` those of the owner and
+        those the owner may answer.
+        """
         ...
 
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
@@ -384,16 +393,20 @@ class MemoryApprovalStore:
         return request.as_of(self._clock())
 
     async def list(
-        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        session_id: str | None = None,
+        status: ApprovalStatus | None = None,
+        limit: int = 100,
     ) -> Sequence[ApprovalRequest]:
         now = self._clock()
         requests = [each.as_of(now) for each in reversed(self._approvals.values())]
-        matching = [
-            request
-            for request in requests
-            if status in (None, request.status) and (owner is None or involves_owner(request, owner))
-        ]
-        return matching[:limit]
+        if session_id is not None:
+            found = [request for request in requests if request.session_id == session_id]
+        else:
+            found = [request for request in requests if owner is None or involves_owner(request, owner)]
+        return [request for request in found if status in (None, request.status)][:limit]
 
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         request_key = (owner, operation, input_hash, None, None)

@@ -16,9 +16,9 @@ from dragoman.store.store import Store
 
 
 async def fork_session(
-    store: Store, source: Session, *, message_id: str, id: str | None = None, by: Identity | None = None
+    store: Store, source: Session, *, message_id: str, id: str | None = None, by: Identity
 ) -> Session:
-    """Create a session of the same owner with the messages of `source` up to this one, and return it.
+    """Create a session of `by`'s owner with the messages of `source` up to this one, and return it.
 
     The messages before it are shared, so that this takes the same time for a long session as for a short one.
     What waits for an approval or an answer in the source is declined in the fork. `id` is the client's.
@@ -31,7 +31,8 @@ async def fork_session(
     now = time.time()
     fork = replace(
         source,
-        id=hub_session_id(id, owner=source.owner) if id else new_id("ses"),
+        id=hub_session_id(id, owner=by.owner) if id else new_id("ses"),
+        owner=by.owner,
         created_at=now,
         updated_at=now,
         archived_at=None,

@@ -1,7 +1,8 @@
 """HTTP handlers of AG-UI: `POST /agui/{agent}` is a chat request in another dialect.
 
-A thread is a session of the key's owner. What a client says of its history is not trusted: its results of
-front-end tools and its answers to interrupts count only for what waits in the hub's record.
+A thread is a session of the key's owner, or one that is shared with it. What a client says of its history is
+not trusted: its results of front-end tools and its answers to interrupts count only for what waits in the
+hub's record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.http.exchange import Exchange
+from dragoman.identity import Identity
 from dragoman.large_json import weigh
 from dragoman.messages import Message
 from dragoman.offload import offload
@@ -18,6 +20,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
 from dragoman.server.chat import ChatSettings, read_chat_body, send_stored_answer
+from dragoman.server.shared_access import SharedAccess
 from dragoman.server.streaming import stream_run
 from dragoman.store.store import Store
 from dragoman.wire.ag_ui.client_request import (
@@ -41,9 +44,12 @@ from dragoman.wire.ui.client_request import (
 class AgUiHandlers:
     """Handlers of `/agui/{agent}`."""
 
-    def __init__(self, runs: RunRegistry, store: Store, *, settings: ChatSettings) -> None:
+    def __init__(
+        self, runs: RunRegistry, store: Store, *, settings: ChatSettings, access: SharedAccess
+    ) -> None:
         self._runs = runs
         self._store = store
+        self._access = access
         self._settings = settings
 
     async def post(self, exchange: Exchange) -> None:
@@ -60,7 +66,7 @@ class AgUiHandlers:
             max_values=exchange.body_limits.max_values,
         )
         request = await offload(weigh(raw), parse)
-        stored = await self._stored_messages(request.thread_id, owner=exchange.identity.owner)
+        stored = await self._stored_messages(request.thread_id, caller=exchange.identity)
         client_tools = {tool.name for tool in (*spec.client_tools, *request.tools)}
         chat = ChatRequest(
             session_id=request.thread_id,
@@ -77,10 +83,13 @@ class AgUiHandlers:
         dialect = encoder_for(request, chat.action, run_id=row.id, message_id=row.message_id)
         headers = {"x-dragoman-session": request.thread_id, "x-dragoman-run": row.id}
         keep_alive = self._settings.keep_alive
-        await stream_run(exchange, started.follow(), dialect=dialect, keep_alive=keep_alive, headers=headers)
+        with self._access.track_id(request.thread_id, exchange):
+            await stream_run(
+                exchange, started.follow(), dialect=dialect, keep_alive=keep_alive, headers=headers
+            )
 
-    async def _stored_messages(self, thread_id: str, *, owner: str) -> Sequence[Message]:
-        session = await self._store.sessions.get_own(thread_id, owner=owner)
+    async def _stored_messages(self, thread_id: str, *, caller: Identity) -> Sequence[Message]:
+        session = await self._store.sessions.get_accessible(thread_id, caller=caller, role="write")
         if session is None:
             return ()
         stored = await self._store.messages.list(session.id)

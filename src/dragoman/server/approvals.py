@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Annotated, Any, Protocol, get_args
+from typing import Annotated, Any, Literal, Protocol, get_args
 
 import msgspec
 
@@ -13,6 +13,7 @@ from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
+    OWNER,
     ApprovalItem,
     ApprovalRequest,
     ApprovalStatus,
@@ -24,7 +25,9 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.server.query_parameters import parse_limit
+from dragoman.server.session_lookup import find_role, find_session
 from dragoman.session_ids import session_id_for
+from dragoman.store.sessions import SessionRepository, session_not_found
 
 MAX_BODY = 131_072
 MAX_PAGE = 500
@@ -53,35 +56,55 @@ class AnswerApproval(Protocol):
 class ApprovalHandlers:
     """Handlers of `/api/approvals`.
 
-    A key sees what was asked for its owner's calls and what its owner may answer; with the scope "admin" it
-    sees and answers everything. To answer takes the scope "chat": a key that is only for calling operations
-    cannot approve its own calls.
+    A key sees what was asked for its owner's calls, what its owner may answer, and what is asked in sessions
+    that it may read; with the scope "admin" it sees and answers everything. To answer takes the scope "chat":
+    a key that is only for calling operations cannot approve its own calls.
     """
 
-    def __init__(self, approvals: Kept, *, answer: AnswerApproval | None = None) -> None:
-        """`answer` replaces `approvals.answer` where an answer has further effects."""
+    def __init__(
+        self,
+        approvals: Kept,
+        *,
+        answer: AnswerApproval | None = None,
+        sessions: SessionRepository | None = None,
+    ) -> None:
+        """`answer` replaces `approvals.answer` where an answer has further effects.
+
+        `sessions` tells who takes part in the session of an approval; without it nobody does.
+        """
         self._approvals = approvals
+        self._sessions = sessions
         self._answer = answer or approvals.answer
 
     async def list(self, exchange: Exchange) -> None:
-        """List approvals, newest first; `?status` is one of the five, `?limit` the maximum number."""
+        """List approvals, newest first; `?status` is one of the five, `?limit` the maximum number.
+
+        `?session` lists those of a session that the caller may read, whoever asked for them.
+        """
         query = exchange.query
         status = parse_status(query.get("status"))
         limit = parse_limit(query.get("limit", "100"), maximum=MAX_PAGE)
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
-        owner = visible_owner(caller)
-        found = await self._approvals.list(owner=owner, status=status, limit=limit)
-        await exchange.respond(200, {"approvals": [approval_to_json(approval, caller) for approval in found]})
+        owner, session, may_write = visible_owner(caller), query.get("session"), False
+        if session is None:
+            found = await self._approvals.list(owner=owner, status=status, limit=limit)
+        else:
+            id = await self._find_session_id(session, caller)
+            found = await self._approvals.list(session_id=id, status=status, limit=limit)
+            may_write = await self._role_in(id, caller) == "write"
+        described = [approval_to_json(each, caller, may_write=may_write) for each in found]
+        await exchange.respond(200, {"approvals": described})
 
     async def get(self, exchange: Exchange) -> None:
         """Return one approval. NotFound, also for one that the caller may not see."""
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
-        if visible_owner(caller) is not None and not involves_owner(found, caller.owner):
+        role = await self._role_in(found.session_id, caller)
+        if visible_owner(caller) is not None and role is None and not involves_owner(found, caller.owner):
             raise NotFound(f"there is no approval {found.id!r}")
-        await exchange.respond(200, approval_to_json(found, caller))
+        await exchange.respond(200, approval_to_json(found, caller, may_write=role == "write"))
 
     async def answer(self, exchange: Exchange) -> None:
         """Approve or deny with `{"approved": true | false, "reason"?}`; answer a question with `{"answer"}`.
@@ -96,9 +119,22 @@ class ApprovalHandlers:
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         approval = await self._approvals.get(exchange.path_params["id"])
-        approved, reason = parse_answer(body, approval if may_answer(approval, caller) else None)
+        may_write = await self._role_in(approval.session_id, caller) == "write"
+        may_see = may_write or may_answer(approval, caller)
+        approved, reason = parse_answer(body, approval if may_see else None)
         found = await self._answer(approval.id, approved=approved, by=caller, reason=reason)
         await exchange.respond(200, approval_to_json(found, caller))
+
+    async def _find_session_id(self, id: str, caller: Identity) -> str:
+        """Return the hub's id of a session that the caller may read. NotFound."""
+        if self._sessions is None:
+            raise session_not_found(id)
+        return (await find_session(self._sessions, id, caller=caller)).id
+
+    async def _role_in(self, session_id: str | None, caller: Identity) -> Literal["read", "write"] | None:
+        if self._sessions is None or session_id is None:
+            return None
+        return await find_role(self._sessions, session_id, caller=caller)
 
 
 def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[bool, str | None]:
@@ -129,8 +165,13 @@ def may_answer_approvals(caller: Identity) -> bool:
     return caller.may("chat") or caller.may("admin")
 
 
-def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, Any]:
-    """Return the approval as JSON; `mayAnswer` says whether this caller could answer it now."""
+def approval_to_json(
+    approval: ApprovalRequest, caller: Identity, *, may_write: bool = False
+) -> dict[str, Any]:
+    """Return the approval as JSON; `mayAnswer` says whether this caller could answer it now.
+
+    `may_write`: the caller may send messages to the session of the approval.
+    """
     return {
         "id": approval.id,
         "status": approval.status,
@@ -147,7 +188,7 @@ def approval_to_json(approval: ApprovalRequest, caller: Identity) -> dict[str, A
         "answerers": approval.answerers,
         "mayAnswer": approval.status == "pending"
         and may_answer_approvals(caller)
-        and may_answer(approval, caller),
+        and (may_answer(approval, caller) or (may_write and OWNER in approval.answerers)),
         "agent": approval.agent,
         "callId": approval.call_id,
         "runId": approval.run_id,

@@ -10,7 +10,7 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.session_lookup import find_own_session, find_session_for
+from dragoman.server.session_lookup import find_session_for
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id, session_id_for
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -32,7 +32,9 @@ class ForkBody(MessageBody, rename="camel", forbid_unknown_fields=True):
 
 
 class BranchHandlers:
-    """Handlers of `/api/sessions/{id}/fork`, `/rewind` and `/branch`. Only the owner forks a session."""
+    """Handlers of `/api/sessions/{id}/fork`, `/rewind` and `/branch`, for those who may write in the session.
+
+    A fork belongs to who makes it."""
 
     def __init__(self, store: Store, *, runs: RunRegistry) -> None:
         self._store = store
@@ -40,7 +42,7 @@ class BranchHandlers:
 
     async def fork(self, exchange: Exchange) -> None:
         """Create a session that goes on by itself from a message of this one."""
-        session = await self._find_session(exchange)
+        session = await self._find_writable(exchange)
         body = _parse_body(await exchange.read_json(MAX_BODY), ForkBody)
         if body.id is not None and not is_session_id(body.id):
             raise BadRequest(f"id must be a printable string of 1 to {MAX_ID_LENGTH} characters", field="id")
@@ -70,10 +72,6 @@ class BranchHandlers:
     async def _find_writable(self, exchange: Exchange) -> Session:
         id = exchange.path_params["id"]
         return await find_session_for(self._store.sessions, id, caller=exchange.identity, role="write")
-
-    async def _find_session(self, exchange: Exchange) -> Session:
-        id = exchange.path_params["id"]
-        return await find_own_session(self._store.sessions, id, caller=exchange.identity)
 
 
 def _parse_body(payload: Any, kind: type[B]) -> B:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
+from dragoman.errors import Forbidden
 from dragoman.identity import Identity
 from dragoman.operations.access import SessionRole, require_owner, visible_owner
 from dragoman.session_ids import client_session_id, hub_session_id
@@ -51,6 +53,17 @@ async def find_session_for(
         require_owner(caller.owner, readable.owner, resource=f"session {id!r}")
         return readable
     return session
+
+
+async def find_role(
+    sessions: SessionRepository, id: str, *, caller: Identity
+) -> Literal["read", "write"] | None:
+    """Return what the caller may do in a session, by the hub's id; None if it may not know of it."""
+    try:
+        found = await sessions.get_accessible(id, caller=caller, role="write")
+    except Forbidden:
+        return "read"
+    return None if found is None else "write"
 
 
 async def resolve_session_filter(

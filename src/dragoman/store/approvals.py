@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, Update, bindparam, insert, literal_column, or_, update
@@ -38,6 +38,7 @@ from dragoman.store.tables import IS_RUNNING, approvals, calls
 REQUEST_COLUMNS = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
 ANSWER_COLUMNS = ("status", "answered_at", "answered_by", "reason", "state")
 STATUSES: tuple[ApprovalStatus, ...] = ("pending", "approved", "denied", "expired", "used")
+ListScope: TypeAlias = Literal["all", "owner", "session"]
 IS_LIVE = approvals.c.expires_at > bindparam("now")
 IS_OPEN = approvals.c.status.in_([literal_column("'pending'"), literal_column("'approved'")])
 
@@ -76,14 +77,18 @@ class ApprovalStatements:
         )
         self.list_for_run = compiler.compile(in_run.order_by(approvals.c.created_at, approvals.c.id))
         self.list_settled = compiler.compile(settled.order_by(approvals.c.created_at, approvals.c.id))
+        of_session = approvals.c.session_id == bindparam("session_id")
+        scopes: dict[ListScope, list[ColumnElement[bool]]] = {
+            "all": [],
+            "owner": [concerns_owner],
+            "session": [of_session],
+        }
         self.list_by = {
-            (status, by_owner): compiler.compile(
-                newest.where(
-                    *([has_status(status)] if status else []), *([concerns_owner] if by_owner else [])
-                )
+            (status, scope): compiler.compile(
+                newest.where(*([has_status(status)] if status else []), *conditions)
             )
             for status in (None, *STATUSES)
-            for by_owner in (False, True)
+            for scope, conditions in scopes.items()
         }
 
 
@@ -141,17 +146,28 @@ class ApprovalRepository:
         return await self._database.read(lambda connection: self._load(connection, id, now=self._clock()))
 
     async def list(
-        self, *, owner: str | None = None, status: ApprovalStatus | None = None, limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        session_id: str | None = None,
+        status: ApprovalStatus | None = None,
+        limit: int = 100,
     ) -> Sequence[ApprovalRequest]:
-        """Return approvals, newest first: all, or those that an owner requested or may answer."""
+        """Return approvals, newest first: all, those of a session, or those that an owner requested or may
+        answer.
+        """
         now = self._clock()
         params: dict[str, Any] = {"now": now, "limit": limit}
-        if owner is not None:
+        scope: ListScope = "all"
+        if session_id is not None:
+            scope, params["session_id"] = "session", session_id
+        elif owner is not None:
+            scope = "owner"
             params |= {"owner": owner, "named": f"%{escape_like(encode_json(owner) or '')}%"}
-        sql = self._sql.list_by[status, owner is not None]
+        sql = self._sql.list_by[status, scope]
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         found = [to_approval(row).as_of(now) for row in rows]
-        return [each for each in found if owner is None or involves_owner(each, owner)]
+        return [each for each in found if scope != "owner" or involves_owner(each, owner or "")]
 
     async def list_settled(self, since: float) -> Sequence[ApprovalRequest]:
         """Return the approvals that a run may have to continue for, oldest first.

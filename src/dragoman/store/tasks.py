@@ -23,14 +23,17 @@ class TaskRepository:
     async def list_first_runs(
         self,
         *,
-        owner: str,
+        owner: str | None = None,
         agent: str,
         session_id: str | None = None,
         before: RunRecord | None = None,
         limit: int = 50,
     ) -> Sequence[RunRecord]:
-        """Return the first runs of an owner's answers by an agent, newest first; `before` is a run."""
-        params: dict[str, Any] = {"owner": owner, "agent": agent, "limit": limit}
+        """Return the first runs of answers by an agent, of everybody or an owner, newest first; `before` is a
+        run."""
+        params: dict[str, Any] = {"agent": agent, "limit": limit}
+        if owner is not None:
+            params["owner"] = owner
         if session_id is not None:
             params["session_id"] = session_id
         if before is not None:
@@ -42,9 +45,11 @@ class TaskRepository:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_run(row) for row in rows]
 
-    async def count(self, *, owner: str, agent: str, session_id: str | None = None) -> int:
-        """Return how many answers of an agent an owner has."""
-        params = {"owner": owner, "agent": agent}
+    async def count(self, *, owner: str | None = None, agent: str, session_id: str | None = None) -> int:
+        """Return how many answers of an agent there are, of everybody or of an owner."""
+        params = {"agent": agent}
+        if owner is not None:
+            params["owner"] = owner
         if session_id is not None:
             params["session_id"] = session_id
         counted = select(func.count(func.distinct(runs.c.message_id)))

@@ -25,6 +25,7 @@ from dragoman.server.a2a.tasks import BegunTask, TaskRecord, TaskService, task_s
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
 from dragoman.server.http_endpoint import send_error
+from dragoman.server.shared_access import SharedAccess
 from dragoman.server.streaming import stream_run
 from dragoman.store.store import Store
 from dragoman.version import version
@@ -66,24 +67,32 @@ class A2aSettings(msgspec.Struct, frozen=True, kw_only=True):
     requires_key: bool = True
 
 
+class A2aServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the handlers need of the hub."""
+
+    runs: RunRegistry
+    store: Store
+    access: SharedAccess
+    answer_approval: AnswerApproval
+
+
 class A2aHandlers:
     """Handlers of `/a2a/{agent}` and of agent cards."""
 
     def __init__(
         self,
-        runs: RunRegistry,
-        store: Store,
+        services: A2aServices,
         *,
         auth: Auth,
         settings: A2aSettings,
-        answer_approval: AnswerApproval,
         push: PushConfigs,
     ) -> None:
-        self._runs = runs
-        self._store = store
+        self._runs = services.runs
+        self._store = services.store
+        self._access = services.access
+        self._answer_approval = services.answer_approval
         self._auth = auth
         self._settings = settings
-        self._answer_approval = answer_approval
         self._push = push
         self._methods: Mapping[str, Method] = {
             "GetTask": self._get_task,
@@ -256,7 +265,7 @@ class A2aHandlers:
             self._push.check(push)
         begun = await service.begin(params, max_part=self._settings.part)
         if push is not None and begun.task.state not in TERMINAL_STATES:
-            await self._push.create(begun.task, push)
+            await self._push.create(await service.find_own(begun.task.id), push)
         return params, begun
 
     async def _send_message(self, exchange: Exchange, service: TaskService, *, raw: bytes) -> Any:
@@ -265,7 +274,7 @@ class A2aHandlers:
         configuration = params.configuration
         task, length = begun.task, None if configuration is None else configuration.history_length
         if begun.run is not None and not (configuration and configuration.return_immediately):
-            with DisconnectWatch(exchange) as watch:
+            with self._access.track_id(task.run.session_id, exchange), DisconnectWatch(exchange) as watch:
                 await begun.run.wait_ended()
             if watch.disconnected:
                 return None
@@ -335,9 +344,10 @@ class A2aHandlers:
             )
             return envelope.frame(StreamItem(status_update=update))
 
-        await stream_run(
-            exchange, follower, dialect=encoder, keep_alive=self._settings.keep_alive, closing=closing
-        )
+        with self._access.track_id(task.run.session_id, exchange):
+            await stream_run(
+                exchange, follower, dialect=encoder, keep_alive=self._settings.keep_alive, closing=closing
+            )
 
     async def _get_task(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, TaskParams)
@@ -351,23 +361,23 @@ class A2aHandlers:
 
     async def _create_push_config(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, PushConfigParams)
-        return await self._push.create(await service.find(params.task_id), params)
+        return await self._push.create(await service.find_own(params.task_id), params)
 
     async def _get_push_config(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, PushConfigId)
-        return await self._push.get(await service.find(params.task_id), params.id)
+        return await self._push.get(await service.find_own(params.task_id), params.id)
 
     async def _list_push_configs(self, service: TaskService, raw: bytes) -> Any:
-        task = await service.find(parse_params(raw, PushConfigTask).task_id)
+        task = await service.find_own(parse_params(raw, PushConfigTask).task_id)
         return {"configs": await self._push.list(task), "nextPageToken": ""}
 
     async def _delete_push_config(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, PushConfigId)
-        await self._push.delete(await service.find(params.task_id), params.id)
+        await self._push.delete(await service.find_own(params.task_id), params.id)
         return {}
 
     async def find_task(self, caller: Identity, id: str, *, agent: str) -> TaskRecord:
-        """Return a task as its owner sees it. Raises A2aError, NotFound."""
+        """Return a task as `caller` sees it. Raises A2aError, NotFound."""
         return await self._service_for(agent, caller).find(id)
 
     async def _list_tasks(self, service: TaskService, raw: bytes) -> Any:

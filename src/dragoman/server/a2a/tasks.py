@@ -1,4 +1,4 @@
-"""A2A tasks: a context is a session of the key's owner, a task is one answer in it.
+"""A2A tasks: a context is a session of the key's owner or a shared one, a task is one answer in it.
 
 An answer that waited for a person goes on in a further run. A task's id is that of the first run of its
 answer; its state is that of the last one. A run of a task goes on whether anybody follows it or not.
@@ -17,6 +17,7 @@ from dragoman.errors import A2aError, BadRequest, NotFound
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart
+from dragoman.operations.access import SessionRole
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
@@ -95,7 +96,7 @@ class BegunTask(msgspec.Struct, frozen=True):
 
 
 class TaskService:
-    """The tasks of one agent, for one caller: only its owner's are found."""
+    """The tasks of one agent, for one caller: its owner's are found, and those in sessions shared with it."""
 
     def __init__(
         self, runs: RunRegistry, store: Store, *, agent: str, caller: Identity, decline: Decline
@@ -132,7 +133,7 @@ class TaskService:
 
     async def _continue(self, message: SentMessage) -> BegunTask:
         task_id = message.task_id
-        task = await self.find(task_id)
+        task = await self.find(task_id, role="write")
         if message.context_id and message.context_id != task.context_id:
             raise BadRequest(f"task {task_id!r} is of another context", field="message.contextId")
         if task.state in TERMINAL_STATES:
@@ -145,14 +146,25 @@ class TaskService:
             return BegunTask(task, None)
         return await self._start(task.context_id, action)
 
-    async def find(self, id: str) -> TaskRecord:
-        """Return a task. Raises A2aError, the same for another owner's or agent's as for none."""
+    async def find(self, id: str, *, role: SessionRole = "read") -> TaskRecord:
+        """Return a task that the caller may use in this role.
+
+        Raises A2aError, the same for a task that the caller may not see, or another agent's, as for none;
+        Forbidden when the caller has a lesser role.
+        """
         try:
-            row = await self._require_run(id)
+            row = await self._require_run(id, role=role)
         except NotFound:
             raise A2aError(f"there is no task {id!r}", "TASK_NOT_FOUND") from None
         last = await self._store.runs.get_last(row.session_id, message_id=row.message_id)
         return await self._read(row, last or row)
+
+    async def find_own(self, id: str) -> TaskRecord:
+        """Return a task of the caller's owner. Raises A2aError."""
+        task = await self.find(id)
+        if task.run.owner != self._caller.owner:
+            raise A2aError(f"task {id!r} was begun by another owner", "UNSUPPORTED_OPERATION")
+        return task
 
     async def active_run(self, task: TaskRecord) -> ActiveRun | None:
         """Return the run of a task that is being worked on."""
@@ -161,7 +173,7 @@ class TaskService:
 
     async def cancel(self, id: str) -> TaskRecord:
         """Cancel a task, also one that waits. Raises A2aError for one that has ended."""
-        task = await self.find(id)
+        task = await self.find(id, role="write")
         if task.state in TERMINAL_STATES:
             raise A2aError(f"task {id!r} has ended", "TASK_NOT_CANCELABLE")
         if await self.active_run(task) is not None:
@@ -180,7 +192,7 @@ class TaskService:
         session_id = await self._session_id(context_id)
         last_run = (await self.find(before)).first if before else None
         rows = await self._store.tasks.list_first_runs(
-            owner=self._caller.owner, agent=self._agent, session_id=session_id, before=last_run, limit=limit
+            **self._scope(session_id), before=last_run, limit=limit
         )
         read: dict[str, Sequence[Message]] = {}  # a context is read once, however many tasks it has
         found = []
@@ -194,21 +206,28 @@ class TaskService:
     async def count(self, context_id: str | None) -> int:
         """Return how many tasks there are."""
         session_id = await self._session_id(context_id)
-        return await self._store.tasks.count(
-            owner=self._caller.owner, agent=self._agent, session_id=session_id
-        )
+        return await self._store.tasks.count(**self._scope(session_id))
+
+    def _scope(self, session_id: str | None) -> Mapping[str, Any]:
+        """Return whose tasks are listed: everybody's in a session, else the caller's own."""
+        owner = self._caller.owner if session_id is None else None
+        return {"owner": owner, "agent": self._agent, "session_id": session_id}
 
     async def _session_id(self, context_id: str | None) -> str | None:
         """Return the id of a context's session; of an unknown one, an id that no session has."""
         if context_id is None:
             return None
-        session = await self._store.sessions.get_own(context_id, owner=self._caller.owner)
+        session = await self._store.sessions.get_accessible(context_id, caller=self._caller)
         return "" if session is None else session.id
 
-    async def _require_run(self, id: str) -> RunRecord:
+    async def _require_run(self, id: str, *, role: SessionRole = "read") -> RunRecord:
         row = await self._store.runs.get(id)
-        if row is None or row.owner != self._caller.owner or row.agent != self._agent:
+        if row is None or row.agent != self._agent:
             raise NotFound(f"there is no task {id!r}")
+        if row.owner != self._caller.owner:
+            sessions = self._store.sessions
+            if await sessions.get_accessible(row.session_id, caller=self._caller, role=role) is None:
+                raise NotFound(f"there is no task {id!r}")
         return row
 
     async def _first_run(self, row: RunRecord) -> RunRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dragoman.config import Config
 from dragoman.http.exchange import ErrorHandler, Handler
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.a2a.handlers import A2aHandlers, A2aSettings, send_rest_error
+from dragoman.server.a2a.handlers import A2aHandlers, A2aServices, A2aSettings, send_rest_error
 from dragoman.server.a2a.push import PushConfigs
 from dragoman.server.app.push import build_push_post, push_settings
 from dragoman.server.app.services import HubServices
@@ -52,11 +52,14 @@ def build_a2a_handlers(
     environment = services.environment
     settings = push_settings(config, environment.environ)
     return A2aHandlers(
-        runs,
-        services.store,
+        A2aServices(
+            runs=runs,
+            store=services.store,
+            access=services.shared_access,
+            answer_approval=answer_approval,
+        ),
         auth=auth,
         settings=a2a_settings(config, requires_key=environment.require_keys),
-        answer_approval=answer_approval,
         push=PushConfigs(services.store, build_push_post(config), settings=settings),
     )
 

@@ -60,7 +60,9 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
             session_routes(SessionHandlers(store, runs=None)),
             run_routes(RunHandlers(store, runs=None, abort=refuse_abort)),
             call_routes(CallHandlers(store, abort=refuse_abort)),
-            approval_routes(ApprovalHandlers(store.approvals, answer=StoredAnswers(store))),
+            approval_routes(
+                ApprovalHandlers(store.approvals, answer=StoredAnswers(store), sessions=store.sessions)
+            ),
             artifact_routes(ArtifactHandlers(store.artifacts)),
             usage_routes(UsageHandlers(store)),
         )

@@ -392,7 +392,7 @@ def build_handlers(
     access = services.shared_access
     return ApiHandlers(
         chat=ChatHandlers(parts.runs, store, access=access, settings=settings),
-        ag_ui=AgUiHandlers(parts.runs, store, settings=settings),
+        ag_ui=AgUiHandlers(parts.runs, store, settings=settings, access=access),
         a2a=build_a2a_handlers(
             config, services, runs=parts.runs, auth=auth, answer_approval=parts.answer_approval
         ),
@@ -404,7 +404,7 @@ def build_handlers(
         calls=CallHandlers(
             store, abort=parts.abort, source=services.operation_source, flush_usage=ledger.flush
         ),
-        approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval),
+        approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval, sessions=store.sessions),
         artifacts=ArtifactHandlers(store.artifacts),
         servers=McpServerHandlers(servers, switchboard, editor=parts.external),
         domain_events=DomainEventHandlers(services.session_events, store),

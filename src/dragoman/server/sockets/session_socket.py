@@ -21,7 +21,7 @@ from dragoman.runs.live import Follower
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.approvals import AnswerApproval, ApprovalBody, approval_to_json, parse_answer
 from dragoman.server.event_json import event_to_json
-from dragoman.server.session_lookup import find_session_for
+from dragoman.server.session_lookup import find_role, find_session_for
 from dragoman.server.sockets.frames import (
     AgentStatus,
     SocketAbort,
@@ -106,7 +106,8 @@ class SessionSocket:
         shown = last_messages(stored)
         messages = await offload(messages_size(shown), lambda: encode_messages(shown))
         audit = await store.events.audit(session.id, limit=SHOWN_AUDIT)
-        pending = await store.approvals.list(owner=session.owner, status="pending", limit=SHOWN_APPROVALS)
+        pending = await store.approvals.list(session_id=session.id, status="pending", limit=SHOWN_APPROVALS)
+        may_write = await self._may_write()
         frame = encode_frame(
             "init",
             session={
@@ -123,11 +124,13 @@ class SessionSocket:
             people=[{"owner": name, "sockets": count} for name, count in people.items()],
             status="idle" if current is None else "running",
             audit=[event_to_json(event, owner=owner) for event in audit],
-            approvals=[
-                approval_to_json(each, self._caller) for each in pending if each.session_id == session.id
-            ],
+            approvals=[approval_to_json(each, self._caller, may_write=may_write) for each in pending],
         )
         await self._socket.send(frame)
+
+    async def _may_write(self) -> bool:
+        sessions = self._services.store.sessions
+        return await find_role(sessions, self._session.id, caller=self._caller) == "write"
 
     async def _send_events(self, follower: EventFollower) -> None:
         while True:
@@ -175,7 +178,7 @@ class SessionSocket:
 
     async def _approval_frame(self, id: str, *, is_question: bool, **common: Any) -> str:
         approval = await self._services.store.approvals.get(id)
-        described = approval_to_json(approval, self._caller)
+        described = approval_to_json(approval, self._caller, may_write=await self._may_write())
         if is_question:
             return encode_frame(
                 "question", questionId=id, **(described["question"] or {}), approval=described, **common
@@ -268,12 +271,13 @@ class SessionSocket:
         message["role"] = "user"
         if frame.text is not None:
             message["parts"] = [{"type": "text", "text": frame.text}]
-        is_of_channel = frame.channel_type is not None or frame.channel_id is not None
-        if is_of_channel:
-            channel = {"channelType": frame.channel_type, "channelId": frame.channel_id}
-            message["metadata"] = {**(message.get("metadata") or {}), **channel}
-        when_busy = frame.when_busy or ("queue" if is_of_channel else None)
-        optional = {"model": frame.model, "agent": frame.agent, "whenBusy": when_busy}
+        optional = {
+            "model": frame.model,
+            "agent": frame.agent,
+            "whenBusy": frame.when_busy,
+            "channelType": frame.channel_type,
+            "channelId": frame.channel_id,
+        }
         fields = {
             "messages": [message],
             **{name: value for name, value in optional.items() if value is not None},

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.json_shape import MAX_VALUES, check_shape
@@ -101,6 +102,15 @@ class ChatBody(msgspec.Struct, rename="camel"):
     when_busy: WhenBusy | None = None
     background: bool = False
     webhook: str | None = None
+    channel_type: Annotated[str, Meta(max_length=MAX_ID_LENGTH)] | None = None
+    channel_id: Annotated[str, Meta(max_length=MAX_ID_LENGTH)] | None = None
+
+    @property
+    def channel(self) -> Mapping[str, str | None]:
+        """The channel that the message is of, as metadata of it; empty without one."""
+        if self.channel_type is None and self.channel_id is None:
+            return {}
+        return {"channelType": self.channel_type, "channelId": self.channel_id}
 
 
 class ChatMessageHead(msgspec.Struct):
@@ -126,6 +136,7 @@ def parse_chat_request(
 ) -> ChatRequest:
     """Parse a body; BadRequest names the invalid field, TooLarge the part of more than `max_part` characters.
 
+    A message of a channel has the channel in its metadata, and is queued where its session is busy.
     Of the messages, only the one that the request is about is decoded; it may have `max_values`. The others
     are history, which the session has. `session_id` comes from the path, if it has one; a different `id` in
     the body is rejected.
@@ -145,7 +156,7 @@ def parse_chat_request(
         model=body.model,
         agent=body.agent,
         tools=parse_client_tools(tools),
-        when_busy=body.when_busy,
+        when_busy=body.when_busy or ("queue" if body.channel else None),
         background=body.background,
         webhook=parse_webhook_url(body.webhook),
     )
@@ -218,11 +229,20 @@ def _parse_action(
     field = f"messages[{index}]"
     raw_message = _decode_message(messages[index], field, max_values=max_values)
     if body.trigger == "regenerate-message":
-        return RegenerateAnswer(_parse_user_message(raw_message, field, max_part=max_part))
+        message = _parse_user_message(raw_message, field, max_part=max_part)
+        return RegenerateAnswer(with_channel(message, body.channel))
     if raw_message.get("role") == "assistant":
         return _parse_continuation(raw_message, field)
-    message = _parse_user_message(raw_message, field, max_part=max_part)
+    message = with_channel(_parse_user_message(raw_message, field, max_part=max_part), body.channel)
     return NewMessage(message) if body.message_id is None else EditMessage(message)
+
+
+def with_channel(message: Message, channel: Mapping[str, str | None]) -> Message:
+    """Return the message with its channel in the metadata."""
+    if not channel:
+        return message
+    metadata = message.metadata if isinstance(message.metadata, Mapping) else {}
+    return msgspec.structs.replace(message, metadata={**metadata, **channel})
 
 
 def _decode_message(raw: msgspec.Raw, field: str, *, max_values: int) -> Mapping[str, Any]:

@@ -27,6 +27,7 @@ from dragoman.errors import (
 from dragoman.events import Event, ToolInputAvailable, ToolInputStart
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
+from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, Part, ToolPart
 from dragoman.offload import offload
@@ -145,7 +146,7 @@ class AgentResponses:
             raise BadRequest("agents do not answer in the background here", field="background", hint=hint)
         previous, state = await self._find_previous(state, owner=identity.owner)
         agent_input = await offload(len(body), partial(read_input, state))
-        session_id, action, approved = await self._choose_action(agent_input, previous, owner=identity.owner)
+        session_id, action, approved = await self._choose_action(agent_input, previous, caller=identity)
         chat = ChatRequest(
             session_id=session_id, action=action, agent=name, tools=tuple(agent_input.parsed.request.tools)
         )
@@ -184,7 +185,7 @@ class AgentResponses:
         return PreviousResponse(stored, turn), rest
 
     async def _choose_action(
-        self, agent_input: AgentInput, previous: PreviousResponse | None, *, owner: str
+        self, agent_input: AgentInput, previous: PreviousResponse | None, *, caller: Identity
     ) -> tuple[str, ChatAction, Sequence[ToolPart]]:
         """Return the session of a request, what it asks for there, and the calls that it approves or denies.
 
@@ -195,7 +196,7 @@ class AgentResponses:
             if message is None or agent_input.outputs or agent_input.answers:
                 raise BadRequest("input must have a message of the user", field="input")
             return new_id("responses"), NewMessage(message), ()
-        session = await self._session(previous.turn, owner=owner)
+        session = await self._session(previous.turn, owner=caller.owner)
         stored = await self._store.messages.list(session.id)
         is_last = bool(stored) and stored[-1].id == previous.turn.message_id
         if agent_input.outputs or agent_input.answers:
@@ -211,7 +212,7 @@ class AgentResponses:
         if is_last:
             return previous.turn.session, NewMessage(message), ()
         fork_id = new_id("responses")
-        await fork_session(self._store, session, message_id=previous.turn.message_id, id=fork_id)
+        await fork_session(self._store, session, message_id=previous.turn.message_id, id=fork_id, by=caller)
         return fork_id, NewMessage(message), ()
 
     async def _session(self, turn: AgentTurn, *, owner: str) -> Session:
