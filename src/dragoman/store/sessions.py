@@ -38,7 +38,7 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.grants import GrantRepository
 from dragoman.store.hub_events import HubEventRepository, NewEvent
-from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions
+from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions, team_tasks
 
 SessionKind: TypeAlias = Literal["ancestor", "importing"]
 MAX_NAMED = 10  # sessions in an error
@@ -174,7 +174,7 @@ class SessionStatements:
         self.delete = compiler.compile(delete(sessions).where(this))
         self.delete_related = [
             compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
-            for table in (calls, approvals, artifacts)
+            for table in (calls, approvals, artifacts, team_tasks)
         ]
         self.active = compiler.compile(active)
 

@@ -42,6 +42,7 @@ from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.tasks import TaskRepository
+from dragoman.store.team_tasks import TeamTaskRepository
 from dragoman.store.usage import UsageRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
@@ -125,6 +126,11 @@ class Store:
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @cached_property
+    def team_tasks(self) -> TeamTaskRepository:
+        """The tasks of teams."""
+        return TeamTaskRepository(self.database, sessions=self.sessions, clock=self.sessions.now)
 
     @cached_property
     def shares(self) -> ShareRepository:

@@ -23,20 +23,27 @@ from sqlalchemy.sql import text
 
 from dragoman.store.event_tables import hub_events, session_grants
 from dragoman.store.host_tables import budgets, host_rates, host_reservations, hosts
+from dragoman.store.key_tables import former_secrets, keys, secrets
 from dragoman.store.response_tables import responses
 from dragoman.store.table_types import INTEGER, TEXT, metadata
+from dragoman.store.task_tables import team_pauses, team_tasks
 
 __all__ = [
     "INTEGER",
     "TEXT",
     "budgets",
+    "former_secrets",
     "host_rates",
     "host_reservations",
     "hosts",
     "hub_events",
+    "keys",
     "metadata",
     "responses",
+    "secrets",
     "session_grants",
+    "team_pauses",
+    "team_tasks",
 ]
 
 sessions = Table(
@@ -461,40 +468,3 @@ usage = Table(
 )
 
 Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL, postgresql_where=HAS_CALL)
-
-keys = Table(
-    "keys",
-    metadata,
-    Column("id", TEXT, primary_key=True, nullable=False),
-    Column("hash", TEXT, nullable=False, unique=True),
-    Column("prefix", TEXT, nullable=False),
-    Column("owner", TEXT, nullable=False),
-    Column("name", TEXT),
-    Column("scopes", TEXT, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("revoked_at", Double),
-    Column("last_used_at", Double),
-    Column("models", TEXT),
-    Column("limits", TEXT),
-    Column("expires_at", Double),
-)
-
-# Secrets that were rotated; each stays valid until its grace period ends.
-former_secrets = Table(
-    "former_secrets",
-    metadata,
-    Column("hash", TEXT, primary_key=True, nullable=False),
-    Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
-    Column("valid_until", Double, nullable=False),
-)
-
-secrets = Table(
-    "secrets",
-    metadata,
-    Column("name", TEXT, primary_key=True, nullable=False),
-    Column("nonce", LargeBinary, nullable=False),
-    Column("ciphertext", LargeBinary, nullable=False),
-    Column("key_id", TEXT, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("updated_at", Double, nullable=False),
-)

@@ -1,0 +1,44 @@
+"""The tables of keys and of secrets."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Double, ForeignKey, LargeBinary, Table
+
+from dragoman.store.table_types import TEXT, metadata
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("hash", TEXT, nullable=False, unique=True),
+    Column("prefix", TEXT, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("name", TEXT),
+    Column("scopes", TEXT, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    Column("last_used_at", Double),
+    Column("models", TEXT),
+    Column("limits", TEXT),
+    Column("expires_at", Double),
+)
+
+# Secrets that were rotated; each stays valid until its grace period ends.
+former_secrets = Table(
+    "former_secrets",
+    metadata,
+    Column("hash", TEXT, primary_key=True, nullable=False),
+    Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("valid_until", Double, nullable=False),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("name", TEXT, primary_key=True, nullable=False),
+    Column("nonce", LargeBinary, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
+    Column("key_id", TEXT, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+)
