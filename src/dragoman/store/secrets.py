@@ -14,8 +14,9 @@ from dragoman.errors import BadRequest, ConfigError, NotFound
 from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
+from dragoman.store.key_tables import secrets
 from dragoman.store.mcp_servers import McpServerStatements, reencrypt_servers
-from dragoman.store.tables import secrets
+from dragoman.store.vault import VaultStatements, reencrypt_vaults
 
 SECRETS_LOCK = "secrets"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -55,7 +56,7 @@ class SecretRepository:
     ) -> None:
         self._database = database
         self._clock = clock
-        self._master_key = master_key
+        self.master_key = master_key
 
     @cached_property
     def _sql(self) -> SecretStatements:
@@ -100,7 +101,8 @@ class SecretRepository:
     async def rotate(self, new_key: MasterKey) -> int:
         """Encrypt all secrets with a new master key; return how many. All or none change.
 
-        So are the configurations of MCP servers that hosts have encrypted with the old one.
+        So are the vaults of teams, and the configurations of MCP servers that hosts have encrypted with the
+        old one.
         """
         old = self._require_key()
 
@@ -112,6 +114,7 @@ class SecretRepository:
             }
 
         servers = self._database.statements(McpServerStatements)
+        vaults = self._database.statements(VaultStatements)
 
         def job(connection: DatabaseConnection) -> int:
             # so that a secret that is set meanwhile is not overwritten by its old value
@@ -119,14 +122,14 @@ class SecretRepository:
             rows = [resealed(row) for row in connection.fetch_all(self._sql.select_all, {})]
             connection.execute_many(self._sql.update_encrypted, rows)
             reencrypt_servers(connection, servers, old=old, new=new_key)
-            return len(rows)
+            return len(rows) + reencrypt_vaults(connection, vaults, old=old, new=new_key)
 
         count = await self._database.write(job)
-        self._master_key = new_key
+        self.master_key = new_key
         return count
 
     def _require_key(self) -> MasterKey:
-        if self._master_key is None:
+        if self.master_key is None:
             raise ConfigError(
                 "secrets need a master key, and none is set",
                 hint=(
@@ -134,4 +137,4 @@ class SecretRepository:
                     "`dragoman secrets generate-key` makes one"
                 ),
             )
-        return self._master_key
+        return self.master_key

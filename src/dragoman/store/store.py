@@ -27,6 +27,7 @@ from dragoman.store.hosts import HostRepository
 from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
+from dragoman.store.memories import MemoryRepository
 from dragoman.store.message_search import MessageSearchRepository
 from dragoman.store.messages import MessageRepository
 from dragoman.store.push_configs import PushConfigRepository
@@ -44,6 +45,7 @@ from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.tasks import TaskRepository
 from dragoman.store.team_tasks import TeamTaskRepository
 from dragoman.store.usage import UsageRepository
+from dragoman.store.vault import VaultRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:
@@ -136,6 +138,16 @@ class Store:
     def shares(self) -> ShareRepository:
         """The shared links of sessions."""
         return ShareRepository(self.database, branches=self.branches, clock=self.sessions.now)
+
+    @cached_property
+    def memories(self) -> MemoryRepository:
+        """What the teams know."""
+        return MemoryRepository(self.database, clock=self.sessions.now)
+
+    @cached_property
+    def vault(self) -> VaultRepository:
+        """The secrets of the teams."""
+        return VaultRepository(self.database, clock=self.sessions.now, master_key=self.secrets.master_key)
 
     @classmethod
     async def open(

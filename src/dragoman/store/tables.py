@@ -27,6 +27,7 @@ from dragoman.store.key_tables import former_secrets, keys, secrets
 from dragoman.store.response_tables import responses
 from dragoman.store.table_types import INTEGER, TEXT, metadata
 from dragoman.store.task_tables import team_pauses, team_tasks
+from dragoman.store.team_tables import memories
 
 __all__ = [
     "INTEGER",
@@ -38,6 +39,7 @@ __all__ = [
     "hosts",
     "hub_events",
     "keys",
+    "memories",
     "metadata",
     "responses",
     "secrets",

@@ -288,9 +288,11 @@ def check_names(names: Iterable[str]) -> None:
 
 def list_master_keys(raw: sqlite3.Connection) -> list[str]:
     """Return the fingerprints of the master keys with which the stored secrets are encrypted."""
-    if not raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'secrets'").fetchone():
-        return []
-    return [key for (key,) in raw.execute("SELECT DISTINCT key_id FROM secrets ORDER BY key_id")]
+    found: set[str] = set()
+    for table in ("secrets", "vault_entries"):
+        if raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
+            found.update(key for (key,) in raw.execute(f"SELECT DISTINCT key_id FROM {table}"))  # noqa: S608
+    return sorted(found)
 
 
 def copy_files(source: Path, target: Path) -> None:
