@@ -85,7 +85,7 @@ class Loop:
         """
         turn = self.turn
         yield [
-            e.Start(turn.fold.id, {"model": turn.agent.model, "agent": turn.agent.name}),
+            e.Start(turn.fold.id, turn.agent.start_metadata),
             *turn.input_events,
         ]
         self._store_answers(turn.input_events)

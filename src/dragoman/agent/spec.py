@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -11,8 +11,10 @@ from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.stop_conditions import Condition
 from dragoman.agent.structured_output import Output
 from dragoman.model_request import Tool
+from dragoman.operations.context import Context
 from dragoman.wire.ui.client_request import WhenBusy
 
+Briefing: TypeAlias = Callable[[Context], Awaitable[str]]
 DEFAULT_MAX_STEPS = 10
 NO_POLICY = ContextPolicy()
 
@@ -25,7 +27,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     shortens conversations too long for the model; `context_sizes` returns the tokens that a model accepts,
     by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
     `after_crash` says what becomes of its answers that a crash of the hub cut off, `when_busy` what becomes
-    of a message that arrives while it answers.
+    of a message that arrives while it answers. `metadata` is added to that of its messages. `briefing` is
+    what the model is told before the last message of the user, in each run anew; it is not stored.
     """
 
     name: str = "default"
@@ -46,3 +49,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     description: str | None = None
     after_crash: Literal["resume", "close"] = "resume"
     when_busy: WhenBusy = "refuse"
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    briefing: Briefing | None = None
+
+    @property
+    def start_metadata(self) -> dict[str, Any]:
+        """The metadata with which each of its messages begins."""
+        return {"model": self.model, "agent": self.name, **self.metadata}

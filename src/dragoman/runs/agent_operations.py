@@ -18,7 +18,7 @@ from dragoman.operations.operation import Operation
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.plan import RunPlan
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.turns import make_turn
+from dragoman.runs.turns import add_briefing, make_turn
 
 
 class AgentOperations:
@@ -52,7 +52,7 @@ class AgentOperations:
         )
         turn = make_turn(
             resolved,
-            run_plan,
+            await add_briefing(resolved.agent, run_plan, context=context),
             context=context,
             toolbox=await runs.factory.toolbox(resolved.agent.operations, (), context=context),
             billing=runs.factory.billing,

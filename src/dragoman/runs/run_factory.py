@@ -31,7 +31,7 @@ from dragoman.runs.preparation import (
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.runner_runs import RunnerRuns
-from dragoman.runs.turns import make_turn
+from dragoman.runs.turns import add_briefing, make_turn
 from dragoman.store import runs as rows
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -131,6 +131,7 @@ class RunFactory:
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
         await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
+        run_plan = await add_briefing(agent, run_plan, context=context)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )

@@ -354,7 +354,7 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
         services.environment.environ,
         secrets=secrets,
         on_fallback=metrics.provider_fell_back,
-        teams=services.teams.registry,
+        teams=services.teams,
     )
     for name, agent in setting.roster.agents.items():
         if name not in ("default", *config.agents):

@@ -15,9 +15,8 @@ from dragoman.providers.balance import BalancedModels
 from dragoman.providers.routing import Routing
 from dragoman.server.app.agents import build_agents
 from dragoman.server.app.providers import ProviderSet
-from dragoman.server.app.teams import HubAgents
+from dragoman.server.app.teams import HubAgents, TeamServices
 from dragoman.server.gateway.model_catalog import ModelCatalog
-from dragoman.teams.registry import TeamRegistry
 
 OnFallback = Callable[[str, str], None]
 
@@ -39,7 +38,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         *,
         secrets: Mapping[str, str],
         on_fallback: OnFallback,
-        teams: TeamRegistry,
+        teams: TeamServices,
     ) -> ModelSetup:
         """Build the setup; `secrets` come from the encrypted table, `fell` is called on each fallback."""
         agents = HubAgents(build_agents(config), teams, config=config)

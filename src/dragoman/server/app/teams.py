@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from dragoman.agent.spec import AgentSpec
 from dragoman.config import Config, read_section
 from dragoman.errors import ConfigError
+from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.runs.agent_operations import AgentOperations
@@ -22,6 +24,7 @@ from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamFile, TeamSpec
 
+TeamBriefing: TypeAlias = Callable[[TeamSpec, Context], Awaitable[str]]
 DEFAULT_FOLDER = Path("teams")
 
 
@@ -29,6 +32,8 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
     """What the operations of teams share in one hub."""
 
     registry: TeamRegistry
+    briefings: list[TeamBriefing] = msgspec.field(default_factory=list)
+    """What a run of a team is told on the side of the user: each returns a text, or "" for nothing."""
 
     @classmethod
     def open(cls, config: Config, *, environ: Mapping[str, str], access: AccessControl) -> TeamServices:
@@ -38,6 +43,12 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
         registry.load()
         check_names(config, registry)
         return cls(registry=registry)
+
+    async def brief(self, context: Context) -> str:
+        """Return what the run of a team's agent is told before the message of the user."""
+        team = self.registry.team_of(context)
+        texts = [] if team is None else [await briefing(team, context) for briefing in self.briefings]
+        return "\n\n".join(text for text in texts if text)
 
 
 def check_names(config: Config, teams: TeamRegistry) -> None:
@@ -82,12 +93,13 @@ def read_team_file(path: Path, environ: Mapping[str, str]) -> TeamFile:
 class HubAgents(Mapping[str, AgentSpec]):
     """The agents of a configuration, and those of the teams as their files are now."""
 
-    def __init__(self, agents: Mapping[str, AgentSpec], teams: TeamRegistry, *, config: Config) -> None:
+    def __init__(self, agents: Mapping[str, AgentSpec], teams: TeamServices, *, config: Config) -> None:
         self._agents = agents
-        self._teams = teams
+        self._services = teams
+        self._teams = teams.registry
         self._config = config
         self._built: dict[str, AgentSpec] = {}
-        self._version = teams.version
+        self._version = self._teams.version
 
     def __getitem__(self, name: str) -> AgentSpec:
         if name in self._agents:
@@ -114,19 +126,19 @@ class HubAgents(Mapping[str, AgentSpec]):
             raise KeyError(name)
         _, separator, below = name.partition(SUBAGENT_SEPARATOR)
         if not separator:
-            return team_agent(self._teams, team, config=self._config)
+            return team_agent(self._services, team, config=self._config)
         files = {file.name: file for file in self._teams.sources(team.name).subagents}
-        return team_agent(self._teams, team, config=self._config, subagent=files[below])
+        return team_agent(self._services, team, config=self._config, subagent=files[below])
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not None
 
 
 def team_agent(
-    teams: TeamRegistry, team: TeamSpec, *, config: Config, subagent: SubagentFile | None = None
+    services: TeamServices, team: TeamSpec, *, config: Config, subagent: SubagentFile | None = None
 ) -> AgentSpec:
     """Return the agent that answers for a team, or for one of its sub-agents."""
-    prompt = build_prompt(teams, team, subagent=None if subagent is None else subagent.name)
+    prompt = build_prompt(services.registry, team, subagent=None if subagent is None else subagent.name)
     model, steps = team.model or config.model or "", team.max_steps
     name, description = team.name, team.description or f"The team {team.name}."
     if subagent is not None:
@@ -144,4 +156,6 @@ def team_agent(
         context_sizes=context_size_lookup(config),
         description=description,
         when_busy=team.when_busy,
+        metadata={"team": team.name, "prompt": prompt.hashes},
+        briefing=services.brief,
     )
