@@ -52,8 +52,8 @@ class AnswerDecoder(Protocol):
         """Why the answer failed, if it did."""
 
     @property
-    def pending_arguments(self) -> int:
-        """The number of characters of tool calls that the next bytes may complete: they are decoded then."""
+    def pending_size(self) -> int:
+        """Bytes of the frame and characters of tool calls that the next bytes may complete: decoded then."""
 
     def limit_arguments(self, characters: int) -> None:
         """Set the most characters of the arguments of one call; before the first bytes."""

@@ -41,13 +41,13 @@ async def read_answer(
         while batch is not None:
             if batch:
                 yield batch
+            for piece in answer.pieces:  # once: an iterator, or nothing
+                await asyncio.sleep(0)
+                yield piece
             if answer.ended:
                 break
             raw = await receive()
             batch = answer.feed(raw) if answer.size <= SMALL else await answer.feed_large(raw)
-        for batch in answer.pieces:
-            await asyncio.sleep(0)
-            yield batch
         await answer.finish()
     except ProviderError as error:
         raise redact(error) from None
@@ -59,8 +59,8 @@ async def read_answer(
 class DecodedResponse:
     """One answer. Call `start`, then `feed` what `receive` returns until it has `ended`, then `finish`.
 
-    `size` counts bytes. `first_batch` are the events of the reads in `start`; the other batches of a document
-    are in `pieces`. Always `close` it.
+    `size` counts bytes. `first_batch` are the events of the reads in `start`. After a batch of a document or
+    of a large frame, the rest of it is in `pieces`. Always `close` it.
     """
 
     def __init__(
@@ -94,7 +94,8 @@ class DecodedResponse:
         """Read until the first event. Raises ProviderError if there is no body or the server is too busy."""
         try:
             while not (self.first_batch or self.ended):
-                self.first_batch = self.feed(await self._response.receive())
+                raw = await self._response.receive()
+                self.first_batch = self.feed(raw) if self.size <= SMALL else await self.feed_large(raw)
             if self._document is not None:
                 await self._decode_document(self._document)
         except ProviderError as error:
@@ -142,8 +143,10 @@ class DecodedResponse:
         return batch
 
     async def feed_large(self, raw: bytes) -> Sequence[Event]:
-        """Do what `feed` does; in a thread if it may decode the arguments of a large tool call."""
-        return await offload(self._decoder.pending_arguments, lambda: self.feed(raw))
+        """Do what `feed` does; in a thread if it may decode a large frame, or a call with large arguments."""
+        size = self._decoder.pending_size
+        batch = await offload(size, lambda: self.feed(raw))
+        return batch if size <= SMALL else self._first_piece(batch)
 
     def _end(self) -> Sequence[Event]:
         self.ended = True
@@ -162,8 +165,13 @@ class DecodedResponse:
         decoder = self._decoder
         events = await offload(self.size, lambda: decoder.decode_document(b"".join(document)))
         self._failure = decoder.failure
-        pieces = split_events(self._with_key_name(events), PIECE)
-        self.first_batch, self.pieces = next(pieces, ()), pieces
+        self.first_batch = self._first_piece(self._with_key_name(events))
+
+    def _first_piece(self, batch: Sequence[Event]) -> Sequence[Event]:
+        """Return the first piece of a large batch; the others are in `pieces`."""
+        pieces = split_events(batch, PIECE)
+        first, self.pieces = next(pieces, ()), pieces
+        return first
 
     def _with_key_name(self, batch: Sequence[Event]) -> Sequence[Event]:
         """Add the name of the key to the finish event at the end of the last batch."""

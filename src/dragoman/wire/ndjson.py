@@ -17,9 +17,10 @@ class NdjsonSplitter:
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.failure: FrameTooLong | None = None
+        self.pending_size = 0
+        """Bytes of the incomplete line that have arrived."""
         self._limit = limit
         self._pending: list[bytes] = []  # reads of the incomplete line
-        self._pending_size = 0
         self._started = False
 
     def feed(self, raw: bytes) -> bytes:
@@ -58,13 +59,13 @@ class NdjsonSplitter:
         if not raw or self.failure is not None:
             return
         self._pending.append(raw)
-        self._pending_size += len(raw)
-        if self._pending_size > self._limit + 1:  # a trailing CR does not count
+        self.pending_size += len(raw)
+        if self.pending_size > self._limit + 1:  # a trailing CR does not count
             self._fail_too_long()
 
     def _clear_buffer(self) -> None:
         self._pending = []
-        self._pending_size = 0
+        self.pending_size = 0
 
     def _lines_within_limit(self, block: bytes) -> bytes:
         """Return the lines before the first one that is too long."""

@@ -57,9 +57,10 @@ class SSEParser:
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         self.comment_count = 0
+        self.pending_size = 0
+        """Bytes of the incomplete frame that have arrived."""
         self._limit = limit
         self._pending: list[bytes] = []  # reads of the incomplete frame
-        self._pending_size = 0
         self._started = False
         self._after_cr = False
 
@@ -121,15 +122,15 @@ class SSEParser:
         return raw.removeprefix(_BOM)
 
     def _buffer(self, raw: bytes) -> list[bytes]:
-        self._pending_size += len(raw)
-        if self._pending_size > self._limit + 1:  # the line end of the last line does not count
+        self.pending_size += len(raw)
+        if self.pending_size > self._limit + 1:  # the line end of the last line does not count
             self._raise_too_long()
         self._pending.append(raw)
         return []
 
     def _clear_buffer(self) -> None:
         self._pending = []
-        self._pending_size = 0
+        self.pending_size = 0
 
     def _raise_too_long(self) -> None:
         self._clear_buffer()

@@ -35,6 +35,10 @@ class AnswerTap(Protocol):
     def generation_finished(self) -> bool:
         """True when the model has finished and only the usage may still follow."""
 
+    @property
+    def pending_size(self) -> int:
+        """Bytes of the frame that the next read may complete: it is decoded then."""
+
     def feed(self, raw: bytes) -> bytes:
         """Return the part of this read that may be sent to the client."""
 
@@ -72,6 +76,11 @@ class RelayFrameReader:
         self.failure: ProviderError | None = None
         self._parser = SSEParser(limit=limit)
         self._seen_comments = 0
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes of the incomplete frame that have arrived."""
+        return self._parser.pending_size
 
     def feed(self, raw: bytes) -> Sequence[bytes]:
         """Return the frames that this read completes."""

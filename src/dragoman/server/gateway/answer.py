@@ -154,8 +154,7 @@ class RelayedAnswer:
                 response.mark_failed(tap.failure)
                 raise tap.failure
             raw = await response.receive()
-            relayed = tap.feed(raw) if raw else tap.close()
-            if relayed:
+            if relayed := await self._relay(tap, raw):
                 return relayed
         return None
 
@@ -197,13 +196,20 @@ class RelayedAnswer:
                 self._unexpected_format = raw + await response.read()
                 response.close()
                 return
-            relayed = tap.feed(raw) if raw else tap.close()
+            relayed = await self._relay(tap, raw)
             self._first_bytes = b"" if relayed == KEEP_ALIVE else relayed
             if tap.failure is not None and not self._first_bytes:
                 raise tap.failure
             if not raw:
                 break
         self._progress.started = True
+
+    @staticmethod
+    async def _relay(tap: AnswerTap, raw: bytes) -> bytes:
+        """Return the part of a read that is passed on. A large frame is checked in a thread."""
+        if tap.pending_size > SMALL:
+            return await offload(tap.pending_size, lambda: tap.feed(raw) if raw else tap.close())
+        return tap.feed(raw) if raw else tap.close()
 
     async def _read_document(self, response: RelayedResponse) -> None:
         document = (await response.read()).removeprefix(BYTE_ORDER_MARK)

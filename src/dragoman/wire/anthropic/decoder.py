@@ -73,9 +73,9 @@ class AnthropicDecoder:
         return self._parser.comment_count + self._ping_count
 
     @property
-    def pending_arguments(self) -> int:
+    def pending_size(self) -> int:
         """See `AnswerDecoder`."""
-        return self._builder.pending_arguments
+        return self._parser.pending_size + self._builder.pending_arguments
 
     def limit_arguments(self, characters: int) -> None:
         """See `AnswerDecoder`."""

@@ -93,6 +93,11 @@ class AnthropicTap:
         """See `AnswerTap`."""
         return self.finish_reason is not None
 
+    @property
+    def pending_size(self) -> int:
+        """See `AnswerTap`."""
+        return self._frames.pending_size
+
     def feed(self, raw: bytes) -> bytes:
         """See `AnswerTap`."""
         if self.failure is not None or self.done:

@@ -53,9 +53,9 @@ class OllamaDecoder:
         return 0
 
     @property
-    def pending_arguments(self) -> int:
+    def pending_size(self) -> int:
         """See `AnswerDecoder`."""
-        return self._builder.tool_calls.arguments_length
+        return self._splitter.pending_size + self._builder.tool_calls.arguments_length
 
     def limit_arguments(self, characters: int) -> None:
         """See `AnswerDecoder`."""

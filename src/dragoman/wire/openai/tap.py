@@ -125,6 +125,11 @@ class OpenAITap:
         """See `AnswerTap`."""
         return self.finish_reason is not None and not self._unfinished_choices
 
+    @property
+    def pending_size(self) -> int:
+        """See `AnswerTap`."""
+        return self._frames.pending_size
+
     def feed(self, raw: bytes) -> bytes:
         """See `AnswerTap`."""
         if self.failure is not None or self.done:

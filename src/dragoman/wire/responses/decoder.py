@@ -64,9 +64,9 @@ class ResponsesDecoder:
         return self._parser.comment_count
 
     @property
-    def pending_arguments(self) -> int:
+    def pending_size(self) -> int:
         """See `AnswerDecoder`."""
-        return self._builder.tool_calls.arguments_length
+        return self._parser.pending_size + self._builder.tool_calls.arguments_length
 
     def limit_arguments(self, characters: int) -> None:
         """See `AnswerDecoder`."""
