@@ -225,8 +225,8 @@ class RunRegistry:
         await self._tell_of_queued(queued, active)
         return await self.queue.wait_begun(queued) if waits else queued
 
-    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> HubRun:
-        """Begin the run of a message that has waited.
+    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> None:
+        """Begin the run of a message that has waited, at the host of the session's runner if it has one.
 
         Raises RunActive when the session is busy, Conflict when it does not wait any more, and what a start
         raises.
@@ -237,9 +237,11 @@ class RunRegistry:
             if queued.session_id in self._active:
                 raise RunActive(queued.session_id, self._active[queued.session_id].row.id)
             session = await find_writable_session(self._store, queued.session_id, identity=identity)
-            run = await self.factory.start(request, session, identity=identity, on_end=self._remove_run)
-            self._register(run, identity)
-            return run
+            begun = await self.factory.start_anywhere(
+                request, session, identity=identity, on_end=self._remove_run
+            )
+            if isinstance(begun, HubRun):
+                self._register(begun, identity)
 
     def _check_starting(self, request: ChatRequest, session_id: str) -> None:
         """Raise RunActive while another request starts a run of the session, if this one may not wait."""

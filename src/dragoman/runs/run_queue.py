@@ -1,8 +1,8 @@
 """The queue of each session: messages that arrived while a run was active, and wait in the database.
 
-The host of the run begins the next one as soon as the run has ended. Whatever is left (its host was killed,
-an approval has expired, another host had no room) is found by the sweep of any host. A row is deleted in the
-transaction that begins its run, so that it begins once.
+The host of the run begins the next one as soon as the run has ended, and a host with room what waits for it.
+Whatever is left (its host was killed, an approval has expired) is found by the sweep of any host. A row is
+deleted in the transaction that begins its run, so that it begins once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 2.0  # seconds between two looks for messages whose session is free
 SWEPT = 200  # sessions in one sweep
-POLL_INTERVAL = 0.25  # seconds between two looks for a run that another host may have begun
+POLL_INTERVAL = 2.0  # seconds between two looks for a run of which another host's signal was missed
 CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
 RETENTION = 86_400.0  # seconds for which one that was withdrawn, or has failed, is known
 INTERRUPTED = "interrupted by a new message"
@@ -55,7 +55,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
 class QueuedRunStarter(Protocol):
     """Starts queued runs: see `RunRegistry`."""
 
-    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> HubRun: ...
+    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> None: ...
     async def find_active(self, session_id: str) -> ActiveRun | None: ...
     def get(self, run_id: str) -> HubRun | None: ...
     def get_active(self, session_id: str) -> HubRun | None: ...
@@ -88,15 +88,20 @@ class RunQueue:
         self._clock = clock
         self._sessions: set[str] = set()
         """Sessions in whose queue something may wait, as far as this host knows."""
+        self._announced: dict[str, str] = {}
+        """The sessions of messages of which runs of this host have told."""
+        self._beginning = 0  # runs in the background
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._dispatching: dict[str, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        store.signals.subscribe("queue", self._look)
+        store.signals.subscribe("begun", self._note_begun)
 
     @property
     def is_full(self) -> bool:
         """Whether this host has as many runs in the background as it may."""
-        return self._starter.count_background() >= self.settings.background_runs
+        return self._starter.count_background() + self._beginning >= self.settings.background_runs
 
     def may_have(self, session_id: str) -> bool:
         """Return whether something may wait in the session; False only if nothing does."""
@@ -129,6 +134,8 @@ class RunQueue:
         session = session or new_session(request, owner=identity.owner, now=now)
         stored = await self._store.queued_runs.add(queued, session=session, limits=self.settings.limits)
         self._sessions.add(request.session_id)
+        if request.background:
+            self._store.signals.send("queue", request.session_id)  # another host may have room
         return stored
 
     async def has_waiting(self, session_id: str) -> bool:
@@ -144,6 +151,7 @@ class RunQueue:
     def nudge(self, run: HubRun, queued: QueuedRun) -> None:
         """Tell a run of this host, and its followers, of a message that has been queued behind it."""
         self._sessions.add(queued.session_id)
+        self._announced[queued.id] = queued.session_id
         run.announce(queue_event(queued))
         if queued.mode == "steer":
             run.end_after_step(e.Data("data-steered", {"messageId": queued.message_id, "runId": queued.id}))
@@ -166,11 +174,15 @@ class RunQueue:
         """Withdraw a message; False when it does not wait any more."""
         withdrawn = await self._store.queued_runs.end(queued.id, "withdrawn", at=self._clock())
         if withdrawn:
-            self._wake(queued.id)
-            run = self._starter.get_active(queued.session_id)
-            if run is not None:
-                run.announce(queue_event(queued, state="withdrawn"))
+            self._tell(queued.id)
+            self._announce_withdrawn(queued)
         return withdrawn
+
+    def _announce_withdrawn(self, queued: QueuedRun) -> None:
+        self._announced.pop(queued.id, None)
+        run = self._starter.get_active(queued.session_id)
+        if run is not None:
+            run.announce(queue_event(queued, state="withdrawn"))
 
     async def withdraw_all(self, session_id: str) -> None:
         """Withdraw all that waits in a session, which is about to be deleted."""
@@ -178,7 +190,7 @@ class RunQueue:
             waiting = await self._store.queued_runs.list(session_id)
             await self._store.queued_runs.withdraw_all(session_id, at=self._clock())
             for queued in waiting:
-                self._wake(queued.id)
+                self._tell(queued.id)
 
     async def wait_begun(self, queued: QueuedRun) -> StartedRun | StoredAnswer:
         """Wait until a message is being answered, wherever, or has been.
@@ -221,10 +233,12 @@ class RunQueue:
 
     def run_ended(self, run: HubRun) -> None:
         """Begin what waits for the end of this run."""
+        for id in [id for id, session in self._announced.items() if session == run.row.session_id]:
+            del self._announced[id]
         if run.row.session_id in self._sessions:
             self.dispatch_soon(run.row.session_id)
-        if run.row.background and len(self._sessions) > 0:
-            self._spawn(self.sweep())
+        if run.row.background and (self._sessions or self._store.host_id is not None):
+            self._spawn(self._sweep_for_room())
 
     def dispatch_soon(self, session_id: str) -> None:
         """Begin the session's next message, in the background."""
@@ -250,6 +264,10 @@ class RunQueue:
         """Begin what waits in sessions without an active run. Raises StoreError, Unavailable."""
         for session_id in await self._store.queued_runs.free_sessions(SWEPT):
             await self.dispatch(session_id)
+
+    async def _sweep_for_room(self) -> None:
+        with suppress(StoreError, Unavailable):
+            await self.sweep()
 
     async def purge(self) -> None:
         """Forget what was withdrawn, has failed, or was posted, long ago."""
@@ -280,8 +298,9 @@ class RunQueue:
             self._sessions.discard(session_id)
             return False
         self._sessions.add(session_id)
-        if (queued.background and self.is_full) or await self._is_waiting(queued):
+        if await self._is_waiting(queued) or (queued.background and self.is_full):
             return False
+        self._beginning += queued.background
         try:
             identity = await find_requester(self._store, queued, key_id=queued.key_id, owner=queued.owner)
             await self._starter.begin_queued(queued, identity)
@@ -292,7 +311,9 @@ class RunQueue:
         except DragomanError as error:
             await self._give_up(queued, error)
             return True
-        self._wake(queued.id)
+        finally:
+            self._beginning -= queued.background
+        self._tell(queued.id)
         return False
 
     async def _is_waiting(self, queued: QueuedRun) -> bool:
@@ -311,7 +332,30 @@ class RunQueue:
     async def _give_up(self, queued: QueuedRun, error: DragomanError) -> None:
         log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, error.message)
         await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=error.message)
-        self._wake(queued.id)
+        self._tell(queued.id)
+
+    def _tell(self, id: str) -> None:
+        """Wake who waits for a message, here and at other hosts: its run has begun, or it will have none."""
+        self._wake(id)
+        self._store.signals.send("begun", id)
+
+    def _look(self, session_id: str | None) -> None:
+        """Begin what another host has queued, unless this one has no room either."""
+        if not self._closed and not self.is_full:
+            self._spawn(self._sweep_for_room() if session_id is None else self.dispatch(session_id))
+
+    def _note_begun(self, id: str | None) -> None:
+        """Wake who waits for what another host has begun, or taken out of the queue."""
+        for waiting in [id] if id is not None else list(self._waiters):
+            self._wake(waiting)
+        if id in self._announced:
+            self._spawn(self._look_withdrawn(id))
+
+    async def _look_withdrawn(self, id: str) -> None:
+        with suppress(StoreError, Unavailable):
+            queued = await self._store.queued_runs.get(id)
+            if queued is not None and queued.status == "withdrawn" and id in self._announced:
+                self._announce_withdrawn(queued)
 
     def _wake(self, id: str) -> None:
         waiter = self._waiters.pop(id, None)

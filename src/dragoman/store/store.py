@@ -39,6 +39,7 @@ from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions import SessionRepository
 from dragoman.store.shares import ShareRepository
+from dragoman.store.signals import HostSignals
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
@@ -51,6 +52,7 @@ from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 if TYPE_CHECKING:
     from dragoman.store.postgres.backend import DatabaseUse, PostgresBackend
     from dragoman.store.postgres.membership import Membership
+    from dragoman.store.postgres.signal_connection import SignalConnection
 
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
@@ -77,6 +79,8 @@ DEFAULT_DATABASE = DatabaseSettings()
 
 class Store:
     """The hub's persistent data. Use it as an async context manager, or call `close`."""
+
+    _signal_connection: SignalConnection | None = None
 
     def __init__(
         self,
@@ -135,6 +139,11 @@ class Store:
         return TeamTaskRepository(self.database, sessions=self.sessions, clock=self.sessions.now)
 
     @cached_property
+    def signals(self) -> HostSignals:
+        """What the hosts tell each other at once."""
+        return HostSignals()
+
+    @cached_property
     def shares(self) -> ShareRepository:
         """The shared links of sessions."""
         return ShareRepository(self.database, branches=self.branches, clock=self.sessions.now)
@@ -176,8 +185,10 @@ class Store:
             recovered=not exclusive,
             membership=backend.membership if backend.name == "postgresql" else None,
         )
-        if store.membership is not None:
+        if store.membership is not None and backend.name == "postgresql":
             store.membership.start(asyncio.get_running_loop())
+            store._signal_connection = backend.connect_signals(store.signals)
+            store._signal_connection.start()
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
@@ -205,6 +216,9 @@ class Store:
 
     async def close(self) -> None:
         """Finish queued jobs, then close the database."""
+        connection, self._signal_connection = self._signal_connection, None
+        if connection is not None:
+            await asyncio.to_thread(connection.close)
         await self.database.close()
 
     async def __aenter__(self) -> Store:

@@ -36,9 +36,11 @@ from dragoman.store.postgres.schema import (
     needs_migration,
     upgrade_schema,
 )
+from dragoman.store.postgres.signal_connection import SignalConnection
 from dragoman.store.postgres.url import parse_url, shown_url
 from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
+from dragoman.store.signals import HostSignals
 from dragoman.store.sqlite import lock_folder
 
 DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]
@@ -238,6 +240,10 @@ class PostgresBackend:
         except psycopg.Error as error:
             raise self.translate_error(error) from error
         return None
+
+    def connect_signals(self, signals: HostSignals) -> SignalConnection:
+        """Return a connection, not yet begun, between the signals of this host and those of the others."""
+        return SignalConnection(signals, self._open)
 
     def release(self) -> None:
         if self.membership is not None:

@@ -1,0 +1,128 @@
+"""The connection over which a host tells the others of changes and hears of theirs: LISTEN and NOTIFY.
+
+A thread waits for the server and for what is to be sent. Notifications are few and short: each takes a lock
+of the whole database for a moment, and reaches every host. Live text goes from host to host instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import psycopg
+from psycopg import sql
+
+from dragoman.errors import StoreError
+from dragoman.ids import new_id
+from dragoman.store.postgres.connection import RawConnection
+from dragoman.store.signals import HostSignals
+
+log = logging.getLogger(__name__)
+CHECK_INTERVAL = 10.0  # seconds without a word after which the connection is tried
+RETRY_INTERVAL = 0.5  # seconds between two attempts to connect
+MAX_WAITING = 10_000  # signals that wait for a connection; what is more is dropped, as in a gap
+CHANNEL = "SELECT 'dragoman_' || md5(current_schema())"  # a channel is one of the database, not of the schema
+NOTIFY = "SELECT pg_notify(%s, signal) FROM unnest(%s::text[]) AS signal"
+
+
+class SignalConnection:
+    """Connects `HostSignals` to those of the other hosts of a schema."""
+
+    def __init__(self, signals: HostSignals, connect: Callable[[], RawConnection]) -> None:
+        self._signals = signals
+        self._connect = connect
+        self._prefix = f"{new_id('host')}\n"  # what this host sends it hears as well
+        self._loop = asyncio.get_running_loop()
+        self._guard = threading.Lock()
+        self._waiting: list[str] = []
+        self._is_stopping = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_reader, False)
+        os.set_blocking(self._wake_writer, False)
+        self._thread = threading.Thread(target=self._run, name="dragoman-signals", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen, and to send."""
+        self._signals.post = self._post
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what waits, if the connection is there, and close it. Blocks."""
+        self._signals.post = None
+        self._is_stopping = True
+        self._wake()
+        self._thread.join()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _post(self, text: str) -> None:
+        with self._guard:
+            if len(self._waiting) < MAX_WAITING:
+                self._waiting.append(text)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_writer, b"\0")
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            try:
+                with self._connect() as raw:
+                    self._serve(raw)
+            except (psycopg.Error, OSError, StoreError) as error:
+                log.debug("the signals of other hosts cannot be heard now: %s", type(error).__name__)
+            except Exception:
+                log.exception("the connection for signals failed")
+            if not self._is_stopping:
+                select.select([self._wake_reader], [], [], RETRY_INTERVAL)
+                self._drain()
+
+    def _serve(self, raw: RawConnection) -> None:
+        raw.add_notify_handler(lambda each: self._receive(each.payload))
+        row = raw.execute(CHANNEL).fetchone()
+        channel = str(row[0]) if row else ""
+        raw.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        self._call(self._signals.note_gap)
+        while True:
+            texts = self._take()
+            if texts:
+                raw.execute(NOTIFY, (channel, texts))
+            if self._is_stopping:
+                return
+            ready, _, _ = select.select([raw.fileno(), self._wake_reader], [], [], CHECK_INTERVAL)
+            if not ready:
+                raw.execute("SELECT")
+            elif raw.fileno() in ready:
+                self._read(raw)
+            self._drain()
+
+    def _read(self, raw: RawConnection) -> None:
+        """Take what the server has sent by itself. Raises psycopg.OperationalError when it has closed."""
+        raw.pgconn.consume_input()
+        while (found := raw.pgconn.notifies()) is not None:
+            self._receive(found.extra.decode())
+
+    def _receive(self, payload: str) -> None:
+        if not payload.startswith(self._prefix):
+            _, _, text = payload.partition("\n")
+            self._call(lambda: self._signals.receive(text))
+
+    def _take(self) -> Sequence[str]:
+        with self._guard:
+            taken, self._waiting = self._waiting, []
+        return [self._prefix + text for text in dict.fromkeys(taken)]
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            while os.read(self._wake_reader, 4_096):
+                pass
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback)

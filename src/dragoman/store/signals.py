@@ -1,0 +1,57 @@
+"""Signals between the hosts of a database: a word that something has changed, for those who would poll.
+
+A signal holds a name and an id, never data: whoever gets it reads the database. It may get lost with a
+connection, so each subscriber also looks from time to time, and is called with None after a gap. Where one
+process has the database alone, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+log = logging.getLogger(__name__)
+SignalName: TypeAlias = Literal["queue", "begun", "spokes", "definitions", "grants", "presence"]
+OnSignal: TypeAlias = Callable[[str | None], None]
+SEPARATOR = "\n"
+MAX_SIGNAL = 7_000  # bytes; Postgres refuses 8,000
+
+
+class HostSignals:
+    """Sends signals to the other hosts, and calls who has subscribed to theirs, on the event loop."""
+
+    def __init__(self) -> None:
+        self.post: Callable[[str], None] | None = None
+        """Sends a text to all hosts, this one included; None where there are no others."""
+        self._subscribers: dict[str, list[OnSignal]] = {}
+
+    def subscribe(self, name: SignalName, on_signal: OnSignal) -> None:
+        """Call a function with the id of each signal of another host.
+
+        It gets None when signals may have been missed, or when the id was too long.
+        """
+        self._subscribers.setdefault(name, []).append(on_signal)
+
+    def send(self, name: SignalName, id: str = "") -> None:
+        """Tell the other hosts, soon and without waiting. Call it once what has changed is committed."""
+        if self.post is not None:
+            text = f"{name}{SEPARATOR}{id}"
+            self.post(text if len(text.encode()) <= MAX_SIGNAL else name)
+
+    def receive(self, text: str) -> None:
+        """Take the text of a signal of another host."""
+        name, separator, id = text.partition(SEPARATOR)
+        self._call(name, id if separator else None)
+
+    def note_gap(self) -> None:
+        """Let all subscribers look: signals may have been missed."""
+        for name in self._subscribers:
+            self._call(name, None)
+
+    def _call(self, name: str, id: str | None) -> None:
+        for on_signal in self._subscribers.get(name, ()):
+            try:
+                on_signal(id)
+            except Exception:
+                log.exception("the signal %r of another host could not be handled", name)
