@@ -11,7 +11,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import psycopg
@@ -80,7 +80,7 @@ class SignalConnection:
             except Exception:
                 log.exception("the connection for signals failed")
             if not self._is_stopping:
-                select.select([self._wake_reader], [], [], RETRY_INTERVAL)
+                wait_readable(self._wake_reader, seconds=RETRY_INTERVAL)
                 self._drain()
 
     def _serve(self, raw: RawConnection) -> None:
@@ -95,7 +95,7 @@ class SignalConnection:
                 raw.execute(NOTIFY, (channel, texts))
             if self._is_stopping:
                 return
-            ready, _, _ = select.select([raw.fileno(), self._wake_reader], [], [], CHECK_INTERVAL)
+            ready = wait_readable(raw.fileno(), self._wake_reader, seconds=CHECK_INTERVAL)
             if not ready:
                 raw.execute("SELECT")
             elif raw.fileno() in ready:
@@ -126,3 +126,11 @@ class SignalConnection:
     def _call(self, callback: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(callback)
+
+
+def wait_readable(*descriptors: int, seconds: float) -> Collection[int]:
+    """Wait until one of the descriptors can be read; return those that can."""
+    poll = select.poll()
+    for each in descriptors:
+        poll.register(each, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(seconds * 1_000)}
