@@ -208,6 +208,48 @@ async def test_pages_of_other_origins_and_clients_without_a_key_are_refused(tmp_
             assert (await client.until("error"))[-1]["error"]["code"] == "unauthorized"
 
 
+@pytest.mark.parametrize("path", ["/api/sessions/s/socket", "/v1/responses", "/api/runners", "/api/spoke"])
+async def test_a_page_sends_its_key_as_a_subprotocol(tmp_path: Path, path: str) -> None:
+    scopes = ("chat", "gateway", "runner", "spoke")
+    async with serving(tmp_path, keys=True) as hub:
+        ann = await key_of(hub, "ann", *scopes)
+        await create(hub, ann)
+        key = ann["authorization"].removeprefix("Bearer ")
+        url = hub.url.replace("http", "ws") + path
+
+        def offering(secret: str) -> websockets.connect:
+            names = [websockets.Subprotocol(name) for name in ("dragoman", f"dragoman.key.{secret}")]
+            return websockets.connect(url, subprotocols=names, proxy=None)
+
+        async with offering(key) as socket:
+            assert socket.subprotocol == "dragoman"
+        with pytest.raises(websockets.InvalidStatus) as refusal:
+            async with offering(f"{key}x"):
+                pass
+        assert refusal.value.response.status_code == 401
+
+
+async def test_a_question_is_asked_and_answered_over_the_socket(tmp_path: Path) -> None:
+    question_input = {"text": "Which one?", "options": ["red", "blue"]}
+    call: dict[str, Any] = {"name": "user_question", "input": question_input}
+    steps: list[dict[str, Any]] = [{"tools": [call]}, {"text": "Blue it is."}]
+    async with serving(tmp_path, steps, pinned=["user.question"]) as hub:
+        await create(hub)
+        async with connected(hub) as client, connected(hub) as other:
+            await client.until("init")
+            await client.send("prompt", text="choose")
+            question = (await other.until("question"))[-1]
+            assert {name: question[name] for name in question_input} == question_input
+            async with connected(hub) as late:
+                [init] = await late.until("init")
+                assert init["approvals"][0]["question"] == question_input
+            await other.send("answer", approvalId=question["questionId"], answer="blue", requestId="q")
+            assert (await other.until("done"))[-1]["status"] == "approved"
+            await client.until("message.updated")  # the answer up to the question
+            whole = (await client.until("message.updated"))[-1]
+            assert whole["message"]["parts"][-1]["text"] == "Blue it is."
+
+
 async def test_a_frame_that_cannot_be_read_is_answered_and_many_end_the_socket(tmp_path: Path) -> None:
     async with serving(tmp_path) as hub:
         await create(hub)

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dragoman.errors import FrameTooLong, WireError
+from dragoman.http.websocket import Socket, SocketClosed
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.spokes.hub.bad_frames import BadFrameLog, FramePacer
-from dragoman.spokes.hub.connection import CLOSE_SECONDS, Socket, SocketClosed
+from dragoman.spokes.hub.connection import CLOSE_SECONDS
 from dragoman.spokes.protocol import BAD_FRAME
 from dragoman.wire.runner.frames import (
     FrameFromRunner,

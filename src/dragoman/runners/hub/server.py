@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dragoman.errors import Conflict, DragomanError, RateLimited, StoreError, Unavailable
+from dragoman.http.websocket import Socket
 from dragoman.identity import Identity
 from dragoman.runners.hub.connection import RunnerSocket
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
-from dragoman.spokes.hub.connection import Socket
 from dragoman.spokes.protocol import HUB_RESTART, REPLACED, UNAUTHORIZED
 from dragoman.store.sessions import Session, session_not_found
 from dragoman.store.store import Store

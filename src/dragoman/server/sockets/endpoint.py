@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman.active_work import ActiveWork
 from dragoman.errors import BadRequest, DragomanError, Forbidden, KeyEnded, Unavailable
 from dragoman.http.authority import parse_authority, parse_origin
-from dragoman.http.exchange import read_headers
+from dragoman.http.websocket import AsgiSocket, Socket, SocketClosed
 from dragoman.hub_events.event_filter import EventFilter
 from dragoman.identity import Identity
 from dragoman.operations.access import require_scope
@@ -24,8 +24,6 @@ from dragoman.server.session_lookup import find_session
 from dragoman.server.shared_access import SharedAccess
 from dragoman.server.sockets.frames import SocketKey, decode_frame, error_frame
 from dragoman.server.sockets.session_socket import SessionSocket, SocketServices
-from dragoman.spokes.hub.connection import Socket, SocketClosed
-from dragoman.spokes.hub.endpoint import AsgiSocket, has_credentials
 from dragoman.store.hub_events import EventPosition
 from dragoman.store.sessions import Session
 
@@ -61,20 +59,20 @@ class SessionSocketEndpoint:
         self._unauthenticated = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        socket = AsgiSocket(receive, send)
-        headers = read_headers(scope)
+        socket = AsgiSocket(scope, receive, send)
+        headers = socket.headers
         address = (scope.get("server") or (None,))[0]
         identity: Identity | None = None
         try:
             self._auth.check_host(headers, at=address)
             self._check_origin(headers.get("origin"), host=headers.get("host", ""))
-            if has_credentials(headers) or not self._requires_key:
+            if socket.has_credentials or not self._requires_key:
                 identity = await self._auth.identify(headers, at=address)
             elif self._unauthenticated >= MAX_UNAUTHENTICATED:
                 raise Unavailable("too many unauthenticated connections; try again later")
         except DragomanError as error:
             with suppress(SocketClosed):
-                await socket.refuse(error.status, error)
+                await socket.refuse(error)
             return
         try:
             await socket.accept()

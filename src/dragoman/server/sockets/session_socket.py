@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, DragomanError
+from dragoman.http.websocket import Socket
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
 from dragoman.ids import new_id
@@ -35,7 +36,6 @@ from dragoman.server.sockets.frames import (
     run_frames,
 )
 from dragoman.session_ids import session_id_for
-from dragoman.spokes.hub.connection import Socket
 from dragoman.store.hub_events import HubEvent
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store

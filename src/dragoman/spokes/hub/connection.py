@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.errors import DragomanError, FrameTooLong, WireError
+from dragoman.http.websocket import Socket, SocketClosed
 from dragoman.spokes.hub.bad_frames import (
     BadFrameLog,
     FramePacer,
@@ -36,24 +37,6 @@ from dragoman.spokes.protocol import (
 
 CLOSE_SECONDS = 1.0
 UNREQUESTED = (ProgressFrame, PingFrame, PongFrame, RegisterFrame, UnregisterFrame)
-
-
-class SocketClosed(Exception):
-    """The WebSocket is closed; by the spoke, with this code, if it is known."""
-
-    def __init__(self, code: int | None = None) -> None:
-        super().__init__(code)
-        self.code = code
-
-
-class Socket(Protocol):
-    """A WebSocket; receive() and send() raise SocketClosed when it is closed."""
-
-    async def receive(self) -> str: ...
-
-    async def send(self, text: str) -> None: ...
-
-    async def close(self, code: int, reason: str) -> None: ...
 
 
 class CloseReason:

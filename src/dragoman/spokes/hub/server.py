@@ -10,10 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, Unavailable, WireError
+from dragoman.http.websocket import Socket
 from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import PartialRegister
-from dragoman.spokes.hub.connection import Socket, SpokeConnection
+from dragoman.spokes.hub.connection import SpokeConnection
 from dragoman.spokes.hub.definition_approvals import DefinitionApprovals
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims, NamespaceStore
 from dragoman.spokes.hub.operations import SpokeOperations

@@ -41,3 +41,8 @@ class SpokeSettings(msgspec.Struct, frozen=True, kw_only=True):
     abandon_timeout: float = 30.0
     attempts: int = 3
     origins: tuple[str, ...] = ()
+
+    @property
+    def recheck(self) -> float:
+        """Seconds between two checks of the key of a spoke."""
+        return self.heartbeat

@@ -17,15 +17,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import BadRequest, DragomanError, KeyEnded, LimitReached, WireError
-from dragoman.http.exchange import ClientDisconnected, Exchange, handle, read_headers
+from dragoman.http.exchange import ClientDisconnected, Exchange, handle
+from dragoman.http.websocket import AsgiSocket, SocketClosed
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.json_text import DECODE_ERRORS, decode_fields
 from dragoman.operations.access import require_scope
 from dragoman.server.gateway.responses.creation import ResponseMemory
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
-from dragoman.spokes.hub.connection import SocketClosed
-from dragoman.spokes.hub.endpoint import AsgiSocket
 from dragoman.wire.sse import SSEParser
 
 log = logging.getLogger(__name__)
@@ -67,16 +66,15 @@ class ResponsesSocket:
         self._max_memory = max_memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        socket = AsgiSocket(receive, send)
-        headers = read_headers(scope)
+        socket = AsgiSocket(scope, receive, send)
         address = (scope.get("server") or (None,))[0]
         try:
-            self._auth.check_host(headers, at=address)
-            identity = await self._auth.identify(headers, at=address)
+            self._auth.check_host(socket.headers, at=address)
+            identity = await self._auth.identify(socket.headers, at=address)
             require_scope(identity, "gateway")
         except DragomanError as error:
             with suppress(SocketClosed):
-                await socket.refuse(error.status, error)
+                await socket.refuse(error)
             return
         try:
             await socket.accept()
