@@ -24,6 +24,7 @@ from dragoman.cli import (
     sessions,
     spokes,
 )
+from dragoman.cli.teams import command as teams_command
 from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart
 
@@ -40,6 +41,7 @@ APPS: dict[str, typer.Typer] = {
     "spokes": spokes.spokes,
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,
+    "teams": teams_command.teams,
     "local": local.local,
     "database": database.database,
 }

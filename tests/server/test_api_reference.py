@@ -27,6 +27,7 @@ from dragoman.server.app.routes import (
     gateway_routes,
     public_routes,
 )
+from dragoman.server.app.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.branches import BranchHandlers
@@ -49,12 +50,14 @@ from dragoman.server.runs import RunHandlers
 from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.shares import ShareHandlers
+from dragoman.server.teams import TeamHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving
 
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
+TEAM_ROOMS: Any = {"teams": TeamHandlers}
 ROOMS: Any = {
     "chat": ChatHandlers,
     "ag_ui": AgUiHandlers,
@@ -72,6 +75,7 @@ ROOMS: Any = {
     "artifacts": ArtifactHandlers,
     "servers": McpServerHandlers,
     "hosts": HostHandlers,
+    "teams": TeamApi(**TEAM_ROOMS),
     "events": EventHandlers,
     "domain_events": DomainEventHandlers,
     "grants": GrantHandlers,

@@ -37,6 +37,7 @@ from dragoman.cli import (
 )
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
+from dragoman.cli.teams import command as teams_command
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.redaction import redact_log
@@ -83,6 +84,7 @@ GROUPS = {
     "spokes": spokes.spokes,
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,
+    "teams": teams_command.teams,
     "local": local.local,
     "database": database.database,
 }

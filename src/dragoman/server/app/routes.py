@@ -41,6 +41,7 @@ from dragoman.server.app.model_setup import listed_models
 from dragoman.server.app.push import build_push_post, push_settings
 from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
+from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
@@ -107,6 +108,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
     hosts: HostHandlers
+    teams: TeamApi
     events: EventHandlers
     domain_events: DomainEventHandlers
     grants: GrantHandlers
@@ -239,6 +241,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield "/api/events", {"GET": handlers.events.follow}, "chat"
     yield "/api/sessions/{id}/events", {"POST": handlers.domain_events.publish}, "chat"
     yield from grant_routes(handlers.grants)
+    yield from team_routes(handlers.teams)
     yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
     yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
 
@@ -411,6 +414,7 @@ def build_handlers(
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
+        teams=build_team_api(services),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,

@@ -1,0 +1,1 @@
+"""`dragoman teams`: the folder of teams, and what teams do."""
