@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import re
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 MASK = "***"
 MIN_SECRET = 4  # characters: shorter values would redact half of every text
 SECRET_PREFIX = 8  # characters of a secret that must not be shown either
 MAX_LINE = 500  # characters of a line that is shown
 MAX_DEPTH = 100  # levels of a JSON value
+MIN_FORM = (
+    8  # characters of another spelling of a secret, or of one line of it: shorter ones occur in any text
+)
 
 # Keys of the known vendors, of AWS and of Google; and JSON web tokens.
 KEY = re.compile(
@@ -52,6 +58,32 @@ class Redactor:
         if isinstance(value, list):
             return [self.redact_json(item, depth=depth - 1) for item in value]
         return value
+
+
+def secret_forms(value: str) -> frozenset[str]:
+    """Return how a secret may be spelled in a text: as it is, escaped, encoded, and its long lines.
+
+    JSON once and twice, URLs, HTML, hexadecimal, and base64 at any place within longer data.
+    """
+    escaped = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+    escaped |= {json.dumps(form)[1:-1] for form in escaped}
+    urls = {quote(value, safe=""), quote(value), quote_plus(value)}
+    urls |= {re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), url) for url in urls}
+    raw = value.encode()
+    codes = {raw.hex(), raw.hex().upper(), *base64_forms(raw)}
+    lines = {line.strip() for line in value.splitlines()}
+    others = {form for form in (*codes, *lines) if len(form) >= MIN_FORM}
+    return frozenset({value, html.escape(value), *escaped, *urls, *others})
+
+
+def base64_forms(raw: bytes) -> frozenset[str]:
+    """Return what base64 has of some bytes wherever they stand in longer data, in both alphabets."""
+    forms: set[str] = set()
+    for shift in range(3):  # of the first byte within its group of three
+        encoded = base64.b64encode(bytes(shift) + raw).decode()
+        end = (len(raw) + shift) * 8 // 6  # up to here the characters depend on these bytes alone
+        forms.add(encoded[-(-shift * 8 // 6) : end])
+    return frozenset(forms | {form.replace("+", "-").replace("/", "_") for form in forms})
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:

@@ -59,19 +59,22 @@ from dragoman.operations.permission.policy import Policy, Verdict
 from dragoman.operations.prepared_calls import (
     is_resumed,
     make_idempotency_key,
+    make_record,
+    operation_name,
     pending_result,
+    recorded_result,
     to_outcome,
     to_result,
     with_earlier,
 )
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeated_failures import RepeatedFailureLimiter
+from dragoman.operations.secret_handles import CallSecrets, SecretLookup, mask_arguments
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RECORD_TIMEOUT = 5.0  # how long recording an aborted call may delay its end
-MAX_NAME_LENGTH = 200
 
 ABORTED = CallFailure(code="aborted", message="The call was aborted.")
 NOT_RECORDED = CallFailure(
@@ -120,6 +123,8 @@ class Calls:
             Policy(), MemoryApprovalStore(clock), clock=clock
         )
         self.approval_flow = ApprovalFlow(self.access_control, ledger, clock=clock)
+        self.secrets: SecretLookup | None = None
+        """Finds the secrets that a call may use, and that nothing may show."""
         self.overflow = overflow or ArtifactOverflow(MemoryArtifactStore())
         self._registry = registry
         self._ledger = ledger
@@ -239,7 +244,7 @@ class Calls:
     def publish(self, context: Context, name: str, *, data: Any) -> None:
         """Publish a domain event for a call; see `Context.publish`."""
         if self._events is not None:
-            self._events.publish(context, name, data=data)
+            self._events.publish(context, name, data=context.seal(data) if context.seal else data)
 
     async def offload(self, function: Callable[[], T]) -> T:
         """Run a blocking function in a thread. Cancelling drops the result; the thread runs on."""
@@ -251,11 +256,15 @@ class Calls:
     async def _prepare(
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
-        target, arguments, digest = (
-            self._resolve_target(operation, context),
-            {} if input is None else input,
-            "",
-        )
+        target: CallTarget = self._resolve_target(operation, context)
+        arguments, secrets, digest = {} if input is None else input, None, ""
+        if self.secrets is not None:
+            try:
+                secrets = await self._load_secrets(context)
+                if secrets is not None:
+                    arguments = await self._worker.run(secrets.seal_input, arguments)
+            except DragomanError as error:
+                target, arguments = error, None
         try:
             digest = await offload(measure(arguments), lambda: hash_input(arguments))
         except (TypeError, ValueError, RecursionError) as error:
@@ -263,23 +272,16 @@ class Calls:
         if not isinstance(arguments, Mapping) and isinstance(target, Operation):
             target = invalid_input([make_problem((), "an object", got=arguments)])
         called = operation if isinstance(target, DragomanError) else target
-        record = CallRecord(
-            id=call_id,
-            operation=operation_name(called),
-            effect="read" if isinstance(called, str) else called.effect,
-            owner=context.identity.owner,
-            input=arguments,
-            input_hash=digest,
-            idempotency_key=context.idempotency_key or call_id,
-            started_at=self._clock(),
-            parent_id=context.call_id or context.parent_id,
-            run_id=context.run_id,
-            session_id=context.session_id,
-            tool_call_id=context.tool_call_id,
-            agent=context.agent,
-            step=context.step,
+        masked = arguments if self.secrets is None else mask_arguments(operation_name(called), arguments)
+        record = make_record(
+            called, masked, input_hash=digest, context=context, call_id=call_id, now=self._clock()
         )
-        return PreparedCall(target, record, context)
+        return PreparedCall(target, record, context, secrets=secrets, input=arguments)
+
+    async def _load_secrets(self, context: Context) -> CallSecrets | None:
+        """Return the secrets of the caller's team; None without any."""
+        loading = None if self.secrets is None else self.secrets(context)
+        return None if loading is None else await loading or None
 
     def _resolve_target(self, operation: str | Operation, context: Context) -> CallTarget:
         if isinstance(operation, Operation):
@@ -318,19 +320,19 @@ class Calls:
             if pending is not None:
                 return to_outcome(replace(attempt.record, id=pending.call_id or ""), pending_result(pending))
         except DragomanError as error:
-            attempt = PreparedCall(error, attempt.record, attempt.context)
+            attempt = replace(attempt, target=error, earlier=None, is_restart=False)
         record = attempt.record
         running = self._running[record.id] = CancellableCall()
         ending: ExecutionResult | None = None
         try:
             if await self._record_start(attempt):
                 ending = await self._run_traced(attempt)
-                await self._record_end(record, ending)
+                await self._record_end(record, recorded_result(attempt, ending))
             else:
                 ending = ExecutionResult("failed", error=NOT_RECORDED)
         except asyncio.CancelledError:
             ending = ending or ExecutionResult("aborted", error=replace(ABORTED, hint=running.stop_reason))
-            await self._record_end_shielded(record, ending)
+            await self._record_end_shielded(record, recorded_result(attempt, ending))
             if running.stop_reason is None:
                 raise
         finally:
@@ -425,7 +427,7 @@ class Calls:
             return await self._run(attempt)
         with self._tracer.call(attempt.record) as span:
             ending = await self._run(attempt)
-            span.set_outcome(ending.result, ending.error)
+            span.set_outcome(recorded_result(attempt, ending).result, ending.error)
             return ending
 
     async def _run(self, attempt: PreparedCall) -> ExecutionResult:
@@ -477,10 +479,6 @@ class Calls:
         if approved is not None:
             return await self._run(approved)
         return pending_result(await self.approval_flow.request_approval(attempt, error), failure)
-
-
-def operation_name(operation: str | Operation) -> str:
-    return operation[:MAX_NAME_LENGTH] if isinstance(operation, str) else operation.id
 
 
 def convert_exit_exceptions(function: Callable[[], T]) -> T:

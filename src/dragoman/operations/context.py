@@ -133,7 +133,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
     parent, where its place among the parent's calls could change. `earlier_calls` are those that the run
-    had made before a crash.
+    had made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles;
+    None when it has none. Results, errors, progress and events are sealed by themselves.
     """
 
     identity: Identity = LOCAL
@@ -164,6 +165,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     key_scope: str | None = None
     call_key: str | None = None
     earlier_calls: EarlierCallLookup | None = None
+    seal: Callable[[Any], Any] | None = None
 
     @property
     def crosses_owners(self) -> bool:
@@ -192,7 +194,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         it is ignored.
         """
         if self.on_progress is not None:
-            self.on_progress(to_jsonable(value))
+            progress = to_jsonable(value)
+            self.on_progress(progress if self.seal is None else self.seal(progress))
 
     def publish(self, name: str, data: Mapping[str, Any]) -> None:
         """Publish a domain event, as `data-<name>`, to those who follow the session of this call.

@@ -37,6 +37,7 @@ from dragoman.operations.context import CallNode, Context, OperationCaller, curr
 from dragoman.operations.ledger import CallRecord, LedgerEntry, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_jsonable, to_jsonable_or_raw
+from dragoman.operations.secret_handles import SECRET_RESULTS, CallSecrets, mask_arguments
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class PreparedCall(msgspec.Struct, frozen=True):
     """A call before it runs: its operation, or the error that stands for it.
 
     `earlier` is the same call as a crash found it; with `is_restart` it runs again under the same id.
+    `input` is what it runs with: the record's has secret arguments masked. `secrets` are its team's.
     """
 
     target: CallTarget
@@ -73,6 +75,8 @@ class PreparedCall(msgspec.Struct, frozen=True):
     context: Context
     earlier: LedgerEntry | None = None
     is_restart: bool = False
+    secrets: CallSecrets | None = None
+    input: Any = None
 
 
 class AccessCheck(Protocol):
@@ -96,7 +100,7 @@ class Execution:
     ) -> None:
         self._prepared = prepared
         self._record = prepared.record  # hooks may change its input
-        self._effective_input: Any = prepared.record.input  # after repair
+        self._effective_input: Any = prepared.input  # after repair
         self._hooks = applicable_hooks(prepared)
         self._check = check
         self._worker = worker
@@ -112,10 +116,21 @@ class Execution:
         target, started_at = self._prepared.target, monotonic()
         if isinstance(target, DragomanError):
             return ExecutionResult("failed", error=to_failure(target))
-        result = await self._run_to_end(target)
+        result = await self._seal(await self._run_to_end(target))
         if self._hooks is None:
             return result
         return await self._revise(result, self._hooks, seconds=monotonic() - started_at)
+
+    async def _seal(self, result: ExecutionResult) -> ExecutionResult:
+        """Return the result without secrets. Those of the calls of a batch are sealed already."""
+        secrets, record = self._prepared.secrets, self._prepared.record
+        if secrets is None:
+            return result
+        value = result.result
+        if not is_meta_call(record) and record.operation not in SECRET_RESULTS:
+            value = await self._worker.run(secrets.seal, value)
+        error = None if result.error is None else secrets.seal_failure(result.error)
+        return replace(result, result=value, error=error, notes=tuple(secrets.seal(list(result.notes))))
 
     async def review(self) -> CallReview:
         """Check the call without running it, and without using up approvals.
@@ -188,6 +203,7 @@ class Execution:
         if context.budget is not None and not is_meta_call(record):
             context.budget.count_call()
         arguments = self._parse_input(operation) if hooked_arguments is None else hooked_arguments
+        arguments = self._reveal_secrets(operation, arguments)
         context_inside = function_context(self._prepared, self._node, operation=operation)
         parent, self._node.deadline = context.node, context_inside.deadline
         is_parent_deadline = (
@@ -205,6 +221,12 @@ class Execution:
         finally:
             current_context.reset(token)
             await self._node.close()
+
+    def _reveal_secrets(self, operation: Operation, arguments: Any) -> Any:
+        """Return the arguments with values in place of handles. Raises CallDenied."""
+        secrets, input = self._prepared.secrets, self._effective_input
+        revealed = input if secrets is None else secrets.reveal(input, operation)
+        return arguments if revealed is input else operation.parse(revealed)
 
     async def _apply_hooks(self, operation: Operation, hooks: CallHooks) -> Any:
         """Return the arguments to run with, once policy and hooks allow the call."""
@@ -291,7 +313,9 @@ class Execution:
         record, effective_input, target = self._record, self._effective_input, self._prepared.target
         return HookedCall(
             operation=record.operation,
-            input=effective_input if isinstance(effective_input, Mapping) else {},
+            input=mask_arguments(record.operation, effective_input)
+            if isinstance(effective_input, Mapping)
+            else {},
             effect=target.policy_effect if isinstance(target, Operation) else record.effect,
             owner=record.owner,
             key_id=self._prepared.context.identity.key_id,
@@ -305,7 +329,7 @@ class Execution:
 
     def _parse_input(self, operation: Operation) -> Any:
         """Return the arguments. The input of a model is repaired once if it nearly fits."""
-        input = self._prepared.record.input
+        input = self._prepared.input
         if isinstance(input, Mapping) and len(input) > MAX_ARGUMENTS:
             problem = make_problem((), f"at most {MAX_ARGUMENTS} arguments", got=f"{len(input)} arguments")
             raise invalid_input([problem])
@@ -426,6 +450,7 @@ def function_context(prepared: PreparedCall, node: CallNode, *, operation: Opera
         state=None if grant is None else grant.state,
         may_wait=operation.resumes and (context.node is None or context.may_wait),
         call_key=None,
+        seal=None if prepared.secrets is None else prepared.secrets.seal,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded
@@ -13,6 +15,40 @@ from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.permission.access_control import APPROVAL_HINT
+
+MAX_NAME_LENGTH = 200
+
+
+def make_record(
+    called: str | Operation, input: Any, *, input_hash: str, context: Context, call_id: str, now: float
+) -> CallRecord:
+    """Return the record of a call that begins now."""
+    return CallRecord(
+        id=call_id,
+        operation=operation_name(called),
+        effect="read" if isinstance(called, str) else called.effect,
+        owner=context.identity.owner,
+        input=input,
+        input_hash=input_hash,
+        idempotency_key=context.idempotency_key or call_id,
+        started_at=now,
+        parent_id=context.call_id or context.parent_id,
+        run_id=context.run_id,
+        session_id=context.session_id,
+        tool_call_id=context.tool_call_id,
+        agent=context.agent,
+        step=context.step,
+    )
+
+
+def operation_name(operation: str | Operation) -> str:
+    return operation[:MAX_NAME_LENGTH] if isinstance(operation, str) else operation.id
+
+
+def recorded_result(attempt: PreparedCall, ending: ExecutionResult) -> ExecutionResult:
+    """Return a result as it is recorded and traced: without secrets that only the caller may see."""
+    secrets = attempt.secrets
+    return ending if secrets is None else replace(ending, result=secrets.seal(ending.result))
 
 
 def pending_result(approval: ApprovalRequest, failure: CallFailure | None = None) -> ExecutionResult:

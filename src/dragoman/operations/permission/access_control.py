@@ -349,9 +349,8 @@ class ApprovalFlow:
             completion = CallCompletion(status="aborted", ended_at=self._clock(), notes=(note,))
             with suppress(StoreError, Unavailable):  # it is recorded later
                 await self._ledger.record_end(approval.call_id, completion)
-        return PreparedCall(
-            attempt.target, attempt.record, replace(attempt.context, grant=Grant.from_approval(approval))
-        )
+        context = replace(attempt.context, grant=Grant.from_approval(approval))
+        return replace(attempt, context=context, earlier=None, is_restart=False)
 
 
 def denied_failure(reason: str | None) -> CallFailure:

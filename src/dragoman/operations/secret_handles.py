@@ -1,0 +1,251 @@
+"""Handles of secrets: `secret:NAME` in an input stands for a value that only the called function gets.
+
+`call()` puts the value in just before the function runs, and puts the handle back into everything that comes
+out of the call: result, error, progress, events. So no model, ledger, approval, log or trace has the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import CallDenied, InvalidInput
+from dragoman.operations.batch import parse_batch
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
+from dragoman.operations.outcome import CallFailure
+from dragoman.redaction import MASK, MAX_DEPTH, secret_forms
+
+NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+HANDLE_PATTERN = re.compile(rf"(?<![A-Za-z0-9_-])secret:({NAME_PATTERN.pattern})")
+MIN_EDGE, MAX_EDGE = 4, 12  # characters of a secret at the edge of a cut text from which on they are masked
+NEVER_RECEIVE = frozenset(
+    {"agents", "artifacts", "files", "history", "hub", "math", "memory", "plugins", "skills", "tasks"}
+    | {"teams", "time", "triggers", "user", "vault"}
+)
+"""Namespaces whose operations get the handle as it is: they store or show what they are given."""
+SECRET_ARGUMENTS = {"vault.set": "value"}
+"""Arguments that are recorded as `***`: the value is not in the vault yet."""
+SECRET_RESULTS = frozenset({"vault.get"})
+"""Operations that return a value in plain text where its entry allows that. It is recorded as its handle."""
+
+
+class VaultSecret(msgspec.Struct, frozen=True, eq=False):
+    """A secret with its value. `receivers` says of an operation's id whether it may receive the value."""
+
+    name: str
+    value: str
+    receivers: Callable[[str], bool]
+    described_receivers: str = "none"
+
+    @property
+    def handle(self) -> str:
+        """What stands for the value."""
+        return f"secret:{self.name}"
+
+    def is_for(self, operation: Operation) -> bool:
+        """Return whether an operation may receive the value. An agent never does: its model would see it."""
+        if operation.namespace in NEVER_RECEIVE or operation.resumes:
+            return False
+        return self.receivers(operation.id)
+
+    def __repr__(self) -> str:
+        return f"VaultSecret({self.name!r})"
+
+
+class CallSecrets:
+    """The secrets that the calls of one team may use."""
+
+    def __init__(self, secrets: Iterable[VaultSecret]) -> None:
+        self._secrets = {secret.name: secret for secret in secrets}
+        forms = {form: MASK for secret in self._secrets.values() for form in secret_forms(secret.value)}
+        forms |= {secret.value: secret.handle for secret in self._secrets.values()}
+        self._forms = {form: forms[form] for form in sorted(forms, key=len, reverse=True)}
+
+    def __bool__(self) -> bool:
+        return bool(self._secrets)
+
+    def forms(self) -> Iterable[str]:
+        """Return all spellings of the values, for the redaction of logs."""
+        return self._forms.keys()
+
+    def reveal(self, input: Any, operation: Operation) -> Any:
+        """Return an input with values in place of handles; the same object if it has none.
+
+        Raises CallDenied for a secret that the operation must not receive, and for a handle of none.
+        """
+        if operation.namespace in NEVER_RECEIVE or operation.resumes or not has_handle(input):
+            return input
+        return map_texts(input, lambda text: self._reveal_text(text, operation))
+
+    def _reveal_text(self, text: str, operation: Operation) -> str:
+        def value_of(match: re.Match[str]) -> str:
+            secret = self._secrets.get(match[1])
+            if secret is None:
+                if match[0] != text:
+                    return match[0]  # a text that happens to have such a word in it
+                names = ", ".join(sorted(self._secrets)) or "none"
+                raise CallDenied(f"There is no secret {match[1]!r} in the vault.", hint=f"It has: {names}.")
+            if not secret.is_for(operation):
+                raise CallDenied(
+                    f"{operation.id} may not receive {secret.handle}.",
+                    hint=f"Operations that may: {secret.described_receivers}.",
+                )
+            return secret.value
+
+        return HANDLE_PATTERN.sub(value_of, text)
+
+    def seal_input(self, value: Any) -> Any:
+        """Return an input with handles in place of secrets; other spellings of them become `***`."""
+        return map_texts(value, self._replace)
+
+    def seal(self, value: Any) -> Any:
+        """Return a result without secrets, as `seal_input`, and without pieces of them at edges of texts."""
+        if isinstance(value, msgspec.Raw):
+            return msgspec.Raw(self._replace(bytes(value).decode()).encode())
+        return map_texts(value, self.seal_text)
+
+    def seal_text(self, text: str) -> str:
+        """Return a text with handles in place of secrets, and without pieces of them at its edges."""
+        return self._seal_edges(self._replace(text))
+
+    def contains(self, text: str) -> bool:
+        """Return whether a text has a secret in it, in any spelling."""
+        return any(form in text for form in self._forms)
+
+    def seal_failure(self, failure: CallFailure) -> CallFailure:
+        """Return a failure without secrets."""
+        return replace(
+            failure,
+            message=self.seal_text(failure.message),
+            hint=failure.hint and self.seal_text(failure.hint),
+            problems=self.seal(list(failure.problems)),
+        )
+
+    def _replace(self, text: str) -> str:
+        present = [form for form in self._forms if form in text]
+        if not present:
+            return text
+        pattern = re.compile("|".join(map(re.escape, present)))
+        return pattern.sub(lambda match: self._forms[match[0]], text)
+
+    def _seal_edges(self, text: str) -> str:
+        """Mask what a text that was cut in the middle of a secret has of it."""
+        for secret in self._secrets.values():
+            value, size = secret.value, edge_size(secret.value)
+            if len(text) < size:
+                continue
+            if text in value:
+                return MASK
+            if end := edge_length(text, value, size=size):
+                text = text[:-end] + MASK
+            if start := edge_length(text[::-1], value[::-1], size=size):
+                text = MASK + text[start:]
+        return text
+
+    def __repr__(self) -> str:
+        return f"CallSecrets({sorted(self._secrets)})"
+
+
+SecretLookup: TypeAlias = Callable[[Context], Awaitable[CallSecrets] | None]
+"""Finds the secrets of a call; None, at once, for a caller that has no vault."""
+
+
+class SealedStream:
+    """Removes secrets from a text that arrives in pieces: a piece of one is held back until it is known."""
+
+    def __init__(self, secrets: CallSecrets) -> None:
+        self._secrets = secrets
+        self._rest = ""
+        self._length = max(map(len, secrets.forms()), default=1) - 1
+
+    def feed(self, text: str) -> str:
+        """Return what is certain to be no part of a secret, or has it replaced."""
+        whole = self._rest + text
+        sealed, self._rest = self._cut(whole)
+        return sealed
+
+    def flush(self) -> str:
+        """Return the rest."""
+        rest, self._rest = self._rest, ""
+        return self._secrets.seal_text(rest)
+
+    def _cut(self, whole: str) -> tuple[str, str]:
+        """Return the sealed beginning of a text, and the end that may be the beginning of a secret."""
+        start = max(0, len(whole) - self._length)
+        beginnings = (
+            at
+            for at in range(start, len(whole))
+            if any(form.startswith(whole[at:]) for form in self._secrets.forms())
+        )
+        cut = next(beginnings, len(whole))
+        return str(self._secrets.seal_input(whole[:cut])), whole[cut:]
+
+
+def edge_size(value: str) -> int:
+    """Return how many characters of a secret at the edge of a text are too many: a quarter of it."""
+    return min(MAX_EDGE, max(MIN_EDGE, len(value) // 4))
+
+
+def edge_length(text: str, value: str, *, size: int) -> int:
+    """Return how many of a text's last characters are the beginning of a value; 0 for fewer than `size`."""
+    tail, found = text[-size:], -1
+    while (found := value.find(tail, found + 1)) >= 0:
+        if text.endswith(value[: found + size]):
+            return found + size
+    return 0
+
+
+def has_handle(value: Any, depth: int = MAX_DEPTH) -> bool:
+    """Return whether a JSON value has a text with a handle."""
+    return any("secret:" in text for text in iter_texts(value, depth))
+
+
+def iter_texts(value: Any, depth: int) -> Iterator[str]:
+    """Yield the texts of a JSON value, without the names of fields."""
+    if isinstance(value, str):
+        yield value
+    elif depth and isinstance(value, Mapping):
+        for item in value.values():
+            yield from iter_texts(item, depth - 1)
+    elif depth and isinstance(value, list | tuple):
+        for item in value:
+            yield from iter_texts(item, depth - 1)
+
+
+def map_texts(value: Any, change: Callable[[str], str], *, depth: int = MAX_DEPTH) -> Any:
+    """Return a JSON value with each text changed, names of fields too; nothing below the depth."""
+    if isinstance(value, str):
+        return change(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if not depth:
+        return None
+    if isinstance(value, Mapping):
+        return {
+            change(name) if isinstance(name, str) else name: map_texts(item, change, depth=depth - 1)
+            for name, item in value.items()
+        }
+    return [map_texts(item, change, depth=depth - 1) for item in value]
+
+
+def mask_arguments(operation: str, input: Any) -> Any:
+    """Return an input as it is recorded: secret arguments masked, also those of the calls in a batch."""
+    argument = SECRET_ARGUMENTS.get(operation)
+    if argument is not None:
+        return {**input, argument: MASK} if isinstance(input, Mapping) and argument in input else input
+    if operation != "hub.call" or not isinstance(input, Mapping):
+        return input
+    if not any(id in text for text in iter_texts(input, MAX_DEPTH) for id in SECRET_ARGUMENTS):
+        return input
+    try:
+        entries = parse_batch(input)
+    except InvalidInput:
+        return {"calls": MASK}
+    return {
+        "calls": [{"tool": entry.tool, "input": mask_arguments(entry.tool, entry.input)} for entry in entries]
+    }
