@@ -11,13 +11,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
 
+import msgspec
 from pydantic import Field
 
 from dragoman.errors import BadRequest
+from dragoman.operations.context import Context
 from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch
 from dragoman.tools.files.roots import Roots
+from dragoman.tools.files.scope import FileScopes, SharedFolders
 
 MAX_SHOWN_ENTRIES = 200  # entries of a folder that are listed
 MAX_SCANNED_ENTRIES = 10_000
@@ -83,28 +86,33 @@ def operations(root: Path | None = None, folders: Mapping[str, Path] | None = No
     Paths are relative to `root`; with named `folders`, these and the root are the top of the tree. Raises
     ConfigError if one is not a folder.
     """
-    roots = Roots(root, folders)
-    return [*listing_operations(roots), read_operation(roots), search_operation(roots)]
+    return reading_operations(SharedFolders(root, folders), identity_aware=False)
 
 
-def listing_operations(roots: Roots) -> list[Operation]:
+def reading_operations(scopes: FileScopes, *, identity_aware: bool) -> list[Operation]:
+    """Return the operations that read, over the files of each caller."""
+    operations = [*listing_operations(scopes), read_operation(scopes), search_operation(scopes)]
+    return [msgspec.structs.replace(operation, identity_aware=identity_aware) for operation in operations]
+
+
+def listing_operations(scopes: FileScopes) -> list[Operation]:
     """Return `files.list` and `files.info`."""
 
-    def show(path: str = ".") -> FolderListing:
+    def show(path: str = ".", *, context: Context) -> FolderListing:
         """List the files of a folder, with their sizes.
 
         Args:
             path: The folder, relative to the top of the shared files; `.` is the top itself.
         """
-        return list_files(roots, path)
+        return list_files(scopes.scope(context).roots, path)
 
-    def info(path: str) -> FileDetails:
+    def info(path: str, *, context: Context) -> FileDetails:
         """Get the type of a file or folder, its size in bytes and when it was changed.
 
         Args:
             path: The file or folder, relative to the top of the shared files.
         """
-        return file_details(roots, path)
+        return file_details(scopes.scope(context).roots, path)
 
     return [
         from_function(show, "files", name="list", effect="read", timeout=10),
@@ -112,7 +120,7 @@ def listing_operations(roots: Roots) -> list[Operation]:
     ]
 
 
-def read_operation(roots: Roots) -> Operation:
+def read_operation(scopes: FileScopes) -> Operation:
     """Return `files.read`."""
 
     def read(
@@ -120,6 +128,7 @@ def read_operation(roots: Roots) -> Operation:
         *,
         offset: Annotated[int, Field(ge=0)] = 0,
         limit: Annotated[int, Field(ge=16, le=MAX_PIECE_BYTES)] = DEFAULT_PIECE_BYTES,
+        context: Context,
     ) -> FilePiece:
         """Read a text file, or a piece of it.
 
@@ -128,12 +137,12 @@ def read_operation(roots: Roots) -> Operation:
             offset: The byte to start at; next_offset of the previous piece.
             limit: How many bytes to read at most.
         """
-        return read_file(roots, path, offset=offset, limit=limit)
+        return read_file(scopes.scope(context).roots, path, offset=offset, limit=limit)
 
     return from_function(read, "files", effect="read", timeout=10)
 
 
-def search_operation(roots: Roots) -> Operation:
+def search_operation(scopes: FileScopes) -> Operation:
     """Return `files.search`."""
 
     def search(
@@ -143,6 +152,7 @@ def search_operation(roots: Roots) -> Operation:
         path: str = ".",
         exact: bool = False,
         limit: Annotated[int, Field(ge=1, le=MAX_MATCHES)] = DEFAULT_MATCHES,
+        context: Context,
     ) -> FileMatches:
         """Find files by name, and lines in them by text, in a folder and all below it.
 
@@ -153,6 +163,7 @@ def search_operation(roots: Roots) -> Operation:
             exact: Whether the search is case-sensitive.
             limit: How many matches to return at most; five lines a file.
         """
+        roots = scopes.scope(context).roots
         return search_files(FileSearch(roots, name), text, path=path, exact=exact, limit=limit, roots=roots)
 
     return from_function(search, "files", effect="read", timeout=MAX_SECONDS + 20)

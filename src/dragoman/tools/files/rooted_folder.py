@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
-from dragoman.errors import BadRequest, ConfigError, Forbidden, NotFound
+import msgspec
+
+from dragoman.errors import BadRequest, ConfigError, Forbidden, NotFound, TooLarge
+from dragoman.ids import new_id
+from dragoman.tools.files.protected_files import ProtectedFiles
 
 MAX_PATH_BYTES = 4_096  # bytes of a path
 SYSTEM_FOLDERS = (
@@ -52,6 +56,36 @@ class RootedFolder:
                 if os.fstat(descriptor).st_dev in self._system_devices:
                     raise Forbidden(f"{shown_path!r} is part of the system's state, which may not be read.")
             yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def open_parent(
+        self, path: str, *, display_path: str, protected: ProtectedFiles
+    ) -> Iterator[tuple[int, str]]:
+        """Open the folder that a file is to be written in; yield its descriptor and the file's name.
+
+        Creates missing folders. Raises Forbidden within a protected folder, and BadRequest for the root.
+        """
+        *folders, name = path_parts(path) or ("",)
+        if not name:
+            raise BadRequest(f"{display_path!r} is a folder.", field="path", hint="Name a file in it.")
+        descriptor = self._open_root()
+        try:
+            protected.check(os.fstat(descriptor), path=display_path)
+            for folder in folders:
+                with suppress(FileExistsError):
+                    make_folder(descriptor, folder, path=display_path)
+                child = open_child(descriptor, folder, path=display_path)
+                os.close(descriptor)
+                descriptor = child
+                status = os.fstat(descriptor)
+                protected.check(status, path=display_path)
+                if not stat.S_ISDIR(status.st_mode):
+                    raise BadRequest(f"{display_path!r} leads through a file.", field="path")
+                if status.st_dev in self._system_devices:
+                    raise Forbidden(f"{display_path!r} is part of the system's state.")
+            yield descriptor, name
         finally:
             os.close(descriptor)
 
@@ -103,3 +137,71 @@ def open_child(descriptor: int, name: str, *, path: str) -> int:
 def error_reason(error: OSError | UnicodeEncodeError) -> str:
     """Return the reason, without the path on this machine."""
     return error.strerror or "error" if isinstance(error, OSError) else "its name is not valid text"
+
+
+class FileText(msgspec.Struct, frozen=True):
+    """The text of a file, and its mode; None for a new file's."""
+
+    text: str
+    mode: int | None = None
+
+
+def read_whole(
+    parent: int, name: str, *, path: str, protected: ProtectedFiles, limit: int
+) -> FileText | None:
+    """Read a file in an open folder that is to be replaced; None if there is none.
+
+    Raises Forbidden for a protected file or a link, BadRequest if it is not UTF-8 text, TooLarge.
+    """
+    try:
+        descriptor = open_child(parent, name, path=path)
+    except NotFound:
+        return None
+    try:
+        protected.check(os.fstat(descriptor), path=path)
+        return decode_whole(descriptor, path=path, limit=limit)
+    finally:
+        os.close(descriptor)
+
+
+def decode_whole(descriptor: int, *, path: str, limit: int) -> FileText:
+    """Return the text of an open file. Raises BadRequest unless it is a file of UTF-8 text, TooLarge."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise BadRequest(f"{path!r} is a folder.", field="path", hint="Name a file in it.")
+    if status.st_size > limit:
+        raise TooLarge(f"{path!r} has {status.st_size} bytes; the limit is {limit}.")
+    try:
+        return FileText(os.pread(descriptor, limit, 0).decode(), stat.S_IMODE(status.st_mode))
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path!r} is not UTF-8 text.", field="path") from None
+
+
+def replace_file(parent: int, name: str, content: FileText, *, path: str) -> None:
+    """Write a file in an open folder at once: a new file takes the place of the old one."""
+    temporary = f".{new_id('write')}.tmp"
+    try:
+        descriptor = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=parent
+        )
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+                if content.mode is not None:
+                    os.fchmod(descriptor, content.mode & 0o777)
+                file.write(content.text.encode())
+            os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            os.unlink(temporary, dir_fd=parent)
+            raise
+    except (OSError, UnicodeEncodeError) as error:
+        raise Forbidden(f"{path!r} cannot be written: {error_reason(error)}") from None
+
+
+def make_folder(parent: int, name: str, *, path: str) -> None:
+    """Create a folder in an open one. Raises FileExistsError, Forbidden."""
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:
+        raise
+    except (OSError, UnicodeEncodeError) as error:
+        raise Forbidden(f"{path!r} cannot be created: {error_reason(error)}") from None

@@ -37,11 +37,17 @@ class Roots:
 
         Raises NotFound, Forbidden or BadRequest.
         """
-        folder, inner_path = self._resolve(path)
+        folder, inner_path = self.resolve(path)
         with folder.open(inner_path, display_path=path) as descriptor:
             yield descriptor
 
-    def _resolve(self, path: str) -> tuple[RootedFolder, str]:
+    def top_folder(self, path: str) -> str | None:
+        """Return the name of the top folder that a path is in; None where there is only one folder."""
+        parts = path_parts(path)
+        return parts[0] if parts and not self._single else None
+
+    def resolve(self, path: str) -> tuple[RootedFolder, str]:
+        """Return the folder that a path is in, and the path below it. Raises NotFound, BadRequest."""
         if self._single:
             return self._single, path
         parts = path_parts(path)

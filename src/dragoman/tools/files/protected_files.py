@@ -1,0 +1,34 @@
+"""Files and folders that no operation writes, by what they are and not by their path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from dragoman.errors import Forbidden
+
+
+class ProtectedFiles:
+    """Files that are not written, and folders in which nothing is.
+
+    They are looked up when asked, so that a file that is replaced stays protected.
+    """
+
+    def __init__(self, paths: Iterable[Path] = ()) -> None:
+        self._paths = tuple(paths)
+
+    def check(self, status: os.stat_result, *, path: str) -> None:
+        """Raise Forbidden if this is the status of a protected file or folder."""
+        if (status.st_dev, status.st_ino) in self._identities():
+            raise Forbidden(f"{path!r} is the hub's configuration, which only its operator writes.")
+
+    def _identities(self) -> frozenset[tuple[int, int]]:
+        found = set()
+        for path in self._paths:
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found.add((status.st_dev, status.st_ino))
+        return frozenset(found)

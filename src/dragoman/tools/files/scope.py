@@ -1,0 +1,98 @@
+"""FileScope: the files that one caller may read and write. Who calls decides which they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from dragoman.errors import Forbidden, TooLarge
+from dragoman.operations.context import Context
+from dragoman.tools.files.protected_files import ProtectedFiles
+from dragoman.tools.files.rooted_folder import FileText, decode_whole, read_whole, replace_file
+from dragoman.tools.files.roots import Roots
+
+MAX_WRITE_BYTES = 4_000_000  # bytes of a file that is written or edited
+
+WriteGuard: TypeAlias = Callable[[str, Context], Awaitable[None]]
+"""Asked before a text is written to a file. Raises Forbidden for one that must not be there: a secret."""
+
+
+async def allow_any_text(text: str, context: Context) -> None:
+    """Allow every text: the write guard of a hub that keeps no secrets for its callers."""
+
+
+class FileScope:
+    """Files of one caller: the folders it sees, and those of them that it may write to.
+
+    `writable` names top folders of the roots. Whatever `protected` covers is not written, wherever it is
+    reached from. Writes in one scope happen one at a time.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        writable: Iterable[str] = (),
+        protected: ProtectedFiles | None = None,
+        write_guard: WriteGuard = allow_any_text,
+    ) -> None:
+        self.roots = roots
+        self.write_guard = write_guard
+        self._writable = frozenset(writable)
+        self._protected = protected or ProtectedFiles()
+        self._lock = threading.Lock()
+
+    def change(self, path: str, new_text: Callable[[str | None], str]) -> tuple[str | None, str]:
+        """Replace a file by what `new_text` makes of its text, None if there is none. Return both texts.
+
+        The file is replaced as a whole: a reader sees the old one or the new one, and another name of the
+        old one (a hard link) keeps it. Raises Forbidden, NotFound, BadRequest, TooLarge.
+        """
+        folder, inner_path = self.roots.resolve(path)
+        self._check_writable(path)
+        with (
+            self._lock,
+            folder.open_parent(inner_path, display_path=path, protected=self._protected) as (
+                parent,
+                name,
+            ),
+        ):
+            old = read_whole(parent, name, path=path, protected=self._protected, limit=MAX_WRITE_BYTES)
+            text = new_text(None if old is None else old.text)
+            body = text.encode()
+            if len(body) > MAX_WRITE_BYTES:
+                raise TooLarge(f"The file would have {len(body)} bytes; the limit is {MAX_WRITE_BYTES}.")
+            replace_file(parent, name, FileText(text, old.mode if old else None), path=path)
+        return (None if old is None else old.text), text
+
+    def read(self, path: str) -> str:
+        """Return the text of a file that may be written. Raises NotFound, Forbidden, BadRequest, TooLarge."""
+        self._check_writable(path)
+        with self.roots.open(path) as descriptor:
+            return decode_whole(descriptor, path=path, limit=MAX_WRITE_BYTES).text
+
+    def _check_writable(self, path: str) -> None:
+        top = self.roots.top_folder(path)
+        if top not in self._writable:
+            names = " and ".join(f"{name}/" for name in sorted(self._writable)) or "no folder"
+            raise Forbidden(f"{path!r} is read-only.", hint=f"Write to {names}.")
+
+
+class FileScopes(Protocol):
+    """Finds the files of a caller."""
+
+    def scope(self, context: Context) -> FileScope:
+        """Return the files of the caller. Raises CallError for a caller that has none."""
+
+
+class SharedFolders:
+    """The folders of the configuration, the same for every caller, read-only."""
+
+    def __init__(self, root: Path | None = None, folders: Mapping[str, Path] | None = None) -> None:
+        self._scope = FileScope(Roots(root, folders))
+
+    def scope(self, context: Context) -> FileScope:
+        """Return the shared folders."""
+        return self._scope
