@@ -43,15 +43,16 @@ async def worktree(tmp_path: Path) -> Worktree:
 
 async def test_files_are_written_and_edited_as_a_whole(worktree: Worktree) -> None:
     written = await worktree.call("files.write", path="src/new/a.py", text="x = 1\n")
-    assert written.unwrap() == {"path": "src/new/a.py", "size": 6, "created": True}
+    diff = "--- src/new/a.py\n+++ src/new/a.py\n@@ -0,0 +1 @@\n+x = 1\n"
+    assert written.unwrap() == {"path": "src/new/a.py", "size": 6, "created": True, "diff": diff}
     (worktree.path / "src/new/a.py").chmod(0o755)
-    await worktree.call("files.edit", path="src/new/a.py", old="1", new="2")
+    await worktree.call("files.edit", path="src/new/a.py", edits=[{"old": "1", "new": "2"}])
     assert (worktree.path / "src/new/a.py").read_text() == "x = 2\n"
     assert (worktree.path / "src/new/a.py").stat().st_mode & 0o777 == 0o755
-    twice = await worktree.call("files.edit", path="a.txt", old="o", new="0")
+    twice = await worktree.call("files.edit", path="a.txt", edits=[{"old": "o", "new": "0"}])
     assert twice.error is not None
     assert "2 times" in twice.error.message
-    await worktree.call("files.edit", path="a.txt", old="o", new="0", everywhere=True)
+    await worktree.call("files.edit", path="a.txt", edits=[{"old": "o", "new": "0", "everywhere": True}])
     assert (worktree.path / "a.txt").read_text() == "0ne\ntw0\n"
 
 
@@ -69,7 +70,7 @@ async def test_a_link_is_neither_followed_nor_replaced(worktree: Worktree, tmp_p
     (worktree.path / "link").symlink_to(tmp_path / "secret")
     for name, more in (
         ("write", {"text": "no"}),
-        ("edit", {"old": "mine", "new": "yours"}),
+        ("edit", {"edits": [{"old": "mine", "new": "yours"}]}),
         ("read", {}),
     ):
         outcome = await worktree.call(f"files.{name}", path="link", **more)

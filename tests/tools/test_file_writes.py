@@ -17,22 +17,12 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.tools.files.path_patterns import PathPattern
 from dragoman.tools.files.protected_files import ProtectedFiles
 from dragoman.tools.files.roots import Roots
-from dragoman.tools.files.scope import FileScope
+from dragoman.tools.files.scope import FileScope, OneScope
 from dragoman.tools.files.write_operations import finding_operations, writing_operations
 from tests.effort import rounds
 
 RIPGREP = shutil.which("rg") or ""
 ENGINES = ["", RIPGREP]
-
-
-class OneScope:
-    """The same files for every caller."""
-
-    def __init__(self, scope: FileScope) -> None:
-        self._scope = scope
-
-    def scope(self, context: Context) -> FileScope:
-        return self._scope
 
 
 @pytest.fixture
@@ -140,13 +130,16 @@ async def test_a_folder_that_becomes_a_link_meanwhile_leads_nowhere(team: Path) 
     (outside / "f").write_text("outside")
     scope, stopped = scope_of(team), threading.Event()
 
+    (workspace / "link").symlink_to(outside)
+
     def swap() -> None:
         while not stopped.is_set():
-            (workspace / "src").rename(workspace / "away")
-            (workspace / "src").symlink_to(outside)
-            (workspace / "src").unlink()
-            with suppress(OSError):  # a write has created the folder meanwhile
+            with suppress(OSError):  # a write may create the folder meanwhile
+                (workspace / "src").rename(workspace / "away")
+                (workspace / "link").rename(workspace / "src")
+                (workspace / "src").rename(workspace / "link")
                 (workspace / "away").rename(workspace / "src")
+                continue
             shutil.rmtree(workspace / "away", ignore_errors=True)
 
     thread = threading.Thread(target=swap)

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import IO, cast
@@ -78,15 +78,9 @@ class ContentSearch:
 
     def _search_batch(self, paths: Sequence[str]) -> Iterator[LineFound]:
         with ExitStack() as stack:
-            names: dict[bytes, str] = {}
-            for path in paths:
-                with suppress(Forbidden, NotFound, OSError):
-                    descriptor = stack.enter_context(self._roots.open(path))
-                    if self._is_searched(descriptor):
-                        names[f"/dev/fd/{descriptor}".encode()] = path
-            if not names:
-                return
-            output = self._run([name.decode() for name in names])
+            opened = ((self._open(path, stack), path) for path in paths)
+            names = {f"/dev/fd/{file}".encode(): path for file, path in opened if file is not None}
+            output = self._run([name.decode() for name in names]) if names else b""
         for line in output.split(b"\n"):
             name, separator, rest = line.partition(b"\0")
             number, _, text = rest.partition(b":")
@@ -94,6 +88,14 @@ class ContentSearch:
                 yield LineFound(
                     names[name], int(number), text.decode(errors="replace").rstrip("\r")[:MAX_LINE]
                 )
+
+    def _open(self, path: str, stack: ExitStack) -> int | None:
+        """Open a file until `stack` ends; None if it is not one to be searched."""
+        try:
+            descriptor = stack.enter_context(self._roots.open(path))
+        except (Forbidden, NotFound, OSError):
+            return None
+        return descriptor if self._is_searched(descriptor) else None
 
     def _is_searched(self, descriptor: int) -> bool:
         status = os.fstat(descriptor)

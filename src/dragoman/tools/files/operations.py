@@ -20,7 +20,7 @@ from dragoman.operations.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch
 from dragoman.tools.files.roots import Roots
-from dragoman.tools.files.scope import FileScopes, SharedFolders
+from dragoman.tools.files.scope import FileScope, FileScopes, OneScope
 
 MAX_SHOWN_ENTRIES = 200  # entries of a folder that are listed
 MAX_SCANNED_ENTRIES = 10_000
@@ -86,7 +86,7 @@ def operations(root: Path | None = None, folders: Mapping[str, Path] | None = No
     Paths are relative to `root`; with named `folders`, these and the root are the top of the tree. Raises
     ConfigError if one is not a folder.
     """
-    return reading_operations(SharedFolders(root, folders), identity_aware=False)
+    return reading_operations(OneScope(FileScope(Roots(root, folders))), identity_aware=False)
 
 
 def reading_operations(scopes: FileScopes, *, identity_aware: bool) -> list[Operation]:

@@ -12,11 +12,19 @@ from dragoman.errors import Forbidden
 class ProtectedFiles:
     """Files that are not written, and folders in which nothing is.
 
-    They are looked up when asked, so that a file that is replaced stays protected.
+    They are looked up when asked, so that a file that is replaced stays protected. `names` are protected in
+    every folder, in any case of their letters.
     """
 
-    def __init__(self, paths: Iterable[Path] = ()) -> None:
+    def __init__(self, paths: Iterable[Path] = (), *, names: Iterable[str] = ()) -> None:
         self._paths = tuple(paths)
+        self._names = frozenset(name.casefold() for name in names)
+
+    def check_names(self, parts: Iterable[str], *, path: str) -> None:
+        """Raise Forbidden if a path leads to or through one of the names."""
+        found = next((part for part in parts if part.casefold() in self._names), None)
+        if found is not None:
+            raise Forbidden(f"{path!r} leads to {found!r}, which is not written by file operations.")
 
     def check(self, status: os.stat_result, *, path: str) -> None:
         """Raise Forbidden if this is the status of a protected file or folder."""

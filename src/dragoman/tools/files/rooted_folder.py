@@ -70,6 +70,7 @@ class RootedFolder:
         *folders, name = path_parts(path) or ("",)
         if not name:
             raise BadRequest(f"{display_path!r} is a folder.", field="path", hint="Name a file in it.")
+        protected.check_names((*folders, name), path=display_path)
         descriptor = self._open_root()
         try:
             protected.check(os.fstat(descriptor), path=display_path)
@@ -177,24 +178,26 @@ def decode_whole(descriptor: int, *, path: str, limit: int) -> FileText:
         raise BadRequest(f"{path!r} is not UTF-8 text.", field="path") from None
 
 
-def replace_file(parent: int, name: str, content: FileText, *, path: str) -> None:
+def replace_file(parent: int, name: str, *, content: FileText, path: str) -> None:
     """Write a file in an open folder at once: a new file takes the place of the old one."""
     temporary = f".{new_id('write')}.tmp"
     try:
-        descriptor = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666, dir_fd=parent
-        )
-        try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
-                if content.mode is not None:
-                    os.fchmod(descriptor, content.mode & 0o777)
-                file.write(content.text.encode())
-            os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
-        except BaseException:
-            os.unlink(temporary, dir_fd=parent)
-            raise
+        write_new_file(parent, temporary, content=content)
+        os.replace(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except (OSError, UnicodeEncodeError) as error:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=parent)
         raise Forbidden(f"{path!r} cannot be written: {error_reason(error)}") from None
+
+
+def write_new_file(parent: int, name: str, *, content: FileText) -> None:
+    """Create a file in an open folder. Raises OSError if the name is taken."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o666, dir_fd=parent)
+    with os.fdopen(descriptor, "wb") as file:
+        if content.mode is not None:
+            os.fchmod(descriptor, content.mode & 0o777)
+        file.write(content.text.encode())
 
 
 def make_folder(parent: int, name: str, *, path: str) -> None:

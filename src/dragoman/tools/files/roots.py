@@ -41,10 +41,10 @@ class Roots:
         with folder.open(inner_path, display_path=path) as descriptor:
             yield descriptor
 
-    def top_folder(self, path: str) -> str | None:
-        """Return the name of the top folder that a path is in; None where there is only one folder."""
+    def top_folder(self, path: str) -> str:
+        """Return the name of the top folder that a path is in; `.` where there is only one folder."""
         parts = path_parts(path)
-        return parts[0] if parts and not self._single else None
+        return parts[0] if parts and not self._single else "."
 
     def resolve(self, path: str) -> tuple[RootedFolder, str]:
         """Return the folder that a path is in, and the path below it. Raises NotFound, BadRequest."""

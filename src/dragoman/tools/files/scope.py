@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from dragoman.errors import Forbidden, TooLarge
@@ -26,8 +25,8 @@ async def allow_any_text(text: str, context: Context) -> None:
 class FileScope:
     """Files of one caller: the folders it sees, and those of them that it may write to.
 
-    `writable` names top folders of the roots. Whatever `protected` covers is not written, wherever it is
-    reached from. Writes in one scope happen one at a time.
+    `writable` names top folders of the roots; `.` is a root that is the only one. What `protected` covers is
+    not written, wherever it is reached from. Writes in one scope happen one at a time.
     """
 
     def __init__(
@@ -64,7 +63,8 @@ class FileScope:
             body = text.encode()
             if len(body) > MAX_WRITE_BYTES:
                 raise TooLarge(f"The file would have {len(body)} bytes; the limit is {MAX_WRITE_BYTES}.")
-            replace_file(parent, name, FileText(text, old.mode if old else None), path=path)
+            content = FileText(text, old.mode if old else None)
+            replace_file(parent, name, content=content, path=path)
         return (None if old is None else old.text), text
 
     def read(self, path: str) -> str:
@@ -74,8 +74,7 @@ class FileScope:
             return decode_whole(descriptor, path=path, limit=MAX_WRITE_BYTES).text
 
     def _check_writable(self, path: str) -> None:
-        top = self.roots.top_folder(path)
-        if top not in self._writable:
+        if self.roots.top_folder(path) not in self._writable:
             names = " and ".join(f"{name}/" for name in sorted(self._writable)) or "no folder"
             raise Forbidden(f"{path!r} is read-only.", hint=f"Write to {names}.")
 
@@ -87,12 +86,12 @@ class FileScopes(Protocol):
         """Return the files of the caller. Raises CallError for a caller that has none."""
 
 
-class SharedFolders:
-    """The folders of the configuration, the same for every caller, read-only."""
+class OneScope:
+    """The same files for every caller, as the scope has them."""
 
-    def __init__(self, root: Path | None = None, folders: Mapping[str, Path] | None = None) -> None:
-        self._scope = FileScope(Roots(root, folders))
+    def __init__(self, scope: FileScope) -> None:
+        self._scope = scope
 
     def scope(self, context: Context) -> FileScope:
-        """Return the shared folders."""
+        """Return the files."""
         return self._scope

@@ -35,7 +35,7 @@ class Replacement(BaseModel):
     everywhere: bool = Field(False, description="Replace each place where it stands.")
 
 
-class WrittenFile(TypedDict):
+class ChangedFile(TypedDict):
     """A file that was written: its size in bytes, whether it is new, and what changed as a unified diff."""
 
     path: str
@@ -71,7 +71,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
 
     async def write(
         path: str, text: Annotated[str, Field(max_length=MAX_WRITE_BYTES)], *, context: Context
-    ) -> WrittenFile:
+    ) -> ChangedFile:
         """Write a text file: a new one, or in place of what is there. Missing folders are created.
 
         Args:
@@ -80,14 +80,14 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
         """
         scope = scopes.scope(context)
         await scope.write_guard(text, context)
-        return await change_file(scope, path, lambda _: text, context=context)
+        return await change_file(scope, path, new_text=lambda _: text, context=context)
 
     async def edit(
         path: str,
         edits: Annotated[list[Replacement], Field(min_length=1, max_length=MAX_EDITS)],
         *,
         context: Context,
-    ) -> WrittenFile:
+    ) -> ChangedFile:
         """Replace texts in a file: all edits, in their order, or none.
 
         Args:
@@ -104,7 +104,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
 
         preview = await context.offload(lambda: new_text(scope.read(path)))
         await scope.write_guard(preview, context)  # a secret may come together out of several edits
-        return await change_file(scope, path, same_or_conflict(preview, new_text), context=context)
+        return await change_file(scope, path, new_text=same_or_conflict(preview, new_text), context=context)
 
     return [
         from_function(write, "files", effect="idempotent", timeout=30),
@@ -124,13 +124,13 @@ def same_or_conflict(checked: str, new_text: Callable[[str | None], str]) -> Cal
 
 
 async def change_file(
-    scope: FileScope, path: str, new_text: Callable[[str | None], str], *, context: Context
-) -> WrittenFile:
+    scope: FileScope, path: str, *, new_text: Callable[[str | None], str], context: Context
+) -> ChangedFile:
     """Change a file and return what changed."""
 
-    def change() -> WrittenFile:
+    def change() -> ChangedFile:
         old, new = scope.change(path, new_text)
-        return WrittenFile(
+        return ChangedFile(
             path=path,
             size=len(new.encode()),
             created=old is None,
@@ -146,6 +146,11 @@ def finding_operations(scopes: FileScopes, *, ripgrep: str | None = None) -> lis
     `ripgrep` is its program, empty for none; by default the one that is installed, if any.
     """
     program = shutil.which("rg") if ripgrep is None else ripgrep or None
+    return [glob_operation(scopes), grep_operation(scopes, program)]
+
+
+def glob_operation(scopes: FileScopes) -> Operation:
+    """Return `files.glob`."""
 
     def glob(
         pattern: Annotated[str, Field(min_length=1, max_length=200, examples=["**/*.py", "docs/*.md"])],
@@ -166,6 +171,12 @@ def finding_operations(scopes: FileScopes, *, ripgrep: str | None = None) -> lis
         list_files(scope.roots, path)  # raises for an invalid path
         paths = list(islice(matching_paths(search, pattern, path=path), limit + 1))
         return PathsFound(paths=paths[:limit], complete=search.complete and len(paths) <= limit)
+
+    return from_function(glob, "files", effect="read", timeout=MAX_SECONDS + 20)
+
+
+def grep_operation(scopes: FileScopes, ripgrep: str | None) -> Operation:
+    """Return `files.grep`."""
 
     def grep(
         expression: Annotated[str, Field(min_length=1, max_length=500, examples=["def \\w+_test"])],
@@ -188,15 +199,12 @@ def finding_operations(scopes: FileScopes, *, ripgrep: str | None = None) -> lis
         roots = scopes.scope(context).roots
         list_files(roots, path)  # raises for an invalid path
         files = FileSearch(roots, "*")
-        search = ContentSearch(roots, expression, ignore_case=ignore_case, ripgrep=program)
+        search = ContentSearch(roots, expression, ignore_case=ignore_case, ripgrep=ripgrep)
         lines = list(islice(search.find(files, matching_paths(files, pattern, path=path)), limit + 1))
         found = [FoundLine(path=each.path, line=each.line, text=each.text) for each in lines[:limit]]
         return FoundLines(found=found, complete=search.complete and files.complete and len(lines) <= limit)
 
-    return [
-        from_function(glob, "files", effect="read", timeout=MAX_SECONDS + 20),
-        from_function(grep, "files", effect="read", timeout=MAX_SECONDS + 20),
-    ]
+    return from_function(grep, "files", effect="read", timeout=MAX_SECONDS + 20)
 
 
 def matching_paths(search: FileSearch, pattern: str, *, path: str) -> Iterator[str]:

@@ -1,0 +1,90 @@
+"""Background commands: started by a call, read by later ones, ended with the run that began them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from dragoman.errors import LimitReached, NotFound
+from dragoman.ids import new_id
+from dragoman.operations.context import Context
+from dragoman.tools.shell.command import ShellCommand, ShellProgram
+
+MAX_RUNNING = 8  # of one owner and agent
+MAX_KEPT = 32  # of one owner and agent, with those that have ended
+
+
+class BackgroundCommand(msgspec.Struct, frozen=True, eq=False):
+    """A command, who began it, and the task that reads its output."""
+
+    command: ShellCommand
+    caller: tuple[str, str | None]
+    run_id: str | None
+    task: asyncio.Task[object]
+
+
+class BackgroundCommands:
+    """The background commands of a hub. Another owner's or agent's are not there."""
+
+    def __init__(self) -> None:
+        self._commands: dict[str, BackgroundCommand] = {}
+
+    async def start(self, program: ShellProgram, *, seconds: float, context: Context) -> str:
+        """Start a command that ends after some seconds at the latest; return its id. Raises LimitReached."""
+        own = [(id, each) for id, each in self._commands.items() if each.caller == caller_of(context)]
+        if sum(not each.task.done() for _, each in own) >= MAX_RUNNING:
+            if program.on_end is not None:
+                program.on_end()
+            raise LimitReached(
+                f"{MAX_RUNNING} background commands are running.", hint="Stop one with shell.stop."
+            )
+        for id, each in own[: max(0, len(own) - MAX_KEPT + 1)]:
+            if each.task.done():
+                del self._commands[id]
+        command = await ShellCommand.start(program)
+        id = new_id("cmd")
+        task = asyncio.create_task(command.run(seconds), name=f"background command {id}")
+        self._commands[id] = BackgroundCommand(command, caller_of(context), context.run_id, task)
+        return id
+
+    def get(self, id: str, context: Context) -> ShellCommand:
+        """Return a command of the caller. Raises NotFound."""
+        return self._find(id, context).command
+
+    async def wait(self, id: str, *, seconds: float, context: Context) -> None:
+        """Wait some seconds for the end of a command. Raises NotFound."""
+        found = self._find(id, context)
+        await asyncio.wait([found.task], timeout=seconds)
+
+    async def stop(self, id: str, context: Context) -> None:
+        """End a command. Raises NotFound."""
+        await end_commands([self._find(id, context)])
+
+    async def end_run(self, run_id: str) -> None:
+        """End the commands that a run began."""
+        await end_commands([each for each in self._commands.values() if each.run_id == run_id])
+
+    async def close(self) -> None:
+        """End all commands."""
+        await end_commands(list(self._commands.values()))
+
+    def _find(self, id: str, context: Context) -> BackgroundCommand:
+        found = self._commands.get(id)
+        if found is None or found.caller != caller_of(context):
+            raise NotFound(f"There is no background command {id[:100]!r}.")
+        return found
+
+
+def caller_of(context: Context) -> tuple[str, str | None]:
+    """Return whose commands a call may see: those of its owner and agent."""
+    return context.identity.owner, context.agent
+
+
+async def end_commands(commands: list[BackgroundCommand]) -> None:
+    """End commands and wait for their ends."""
+    tasks = [each.task for each in commands if not each.task.done()]
+    for task in tasks:
+        task.cancel("the command is stopped")
+    if tasks:
+        await asyncio.wait(tasks)

@@ -1,0 +1,79 @@
+"""A shell command that runs: its output as it comes, and its end with all that it started."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Literal, Self
+
+import msgspec
+
+from dragoman.processes.program import EXIT_GRACE, Program
+from dragoman.tools.shell.output import HeadAndTail
+
+CommandEnd = Literal["exited", "timeout", "output", "stopped"]
+
+OUTPUT_SHOWN = 30_000  # bytes of a command's output: its beginning and its end
+MAX_OUTPUT = 64_000_000  # bytes after which a command is ended
+
+
+class ShellProgram(msgspec.Struct, frozen=True):
+    """What is started: the program and its arguments, where, and its whole environment."""
+
+    arguments: Sequence[str]
+    folder: str
+    environ: Mapping[str, str]
+    on_end: Callable[[], None] | None = None
+
+
+class ShellCommand:
+    """A command that was started. Call `stop` at its end, whatever happened."""
+
+    def __init__(self, program: Program, spec: ShellProgram) -> None:
+        self.output = HeadAndTail(OUTPUT_SHOWN)
+        self.end: CommandEnd | None = None
+        self.exit_code: int | None = None
+        self._program = program
+        self._spec = spec
+        self._stopped = False
+
+    @classmethod
+    async def start(cls, spec: ShellProgram) -> Self:
+        """Start a command without input. Raises OSError."""
+        program = await Program.spawn(spec.arguments, cwd=spec.folder, environ=spec.environ)
+        await program.write_input(b"")
+        return cls(program, spec)
+
+    async def run(self, seconds: float, *, on_output: Callable[[], None] | None = None) -> CommandEnd:
+        """Read its output to its end and stop it. Return why it ended."""
+        end: CommandEnd = "stopped"
+        try:
+            async with asyncio.timeout(seconds):
+                end = await self._read(on_output)
+        except TimeoutError:
+            end = "timeout"
+        finally:
+            await self._finish(end)
+        return end
+
+    async def _read(self, on_output: Callable[[], None] | None) -> CommandEnd:
+        async with aclosing(self._program.chunks()) as chunks:
+            async for data in chunks:
+                self.output.add(data)
+                if on_output is not None:
+                    on_output()
+                if self.output.size > MAX_OUTPUT:
+                    return "output"
+        self.exit_code = await self._program.process.wait()
+        return "exited"
+
+    async def _finish(self, end: CommandEnd) -> None:
+        """Note the end once, and end what still runs."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self.end = end
+        await asyncio.shield(self._program.stop(grace=EXIT_GRACE if end == "exited" else 0))
+        if self._spec.on_end is not None:
+            self._spec.on_end()

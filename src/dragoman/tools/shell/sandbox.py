@@ -1,0 +1,165 @@
+"""The sandbox: bubblewrap (https://github.com/containers/bubblewrap) around a command.
+
+A command sees the system's programs read-only, its own folders, an empty /tmp, and its own processes only. It
+has no capabilities, makes no namespaces of its own, and has no network unless that is allowed. Nothing is
+written outside of its writable folders and memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dragoman.errors import CallError
+from dragoman.processes.program import Program
+from dragoman.tools.shell.command import ShellProgram
+from dragoman.tools.shell.control_groups import ControlGroups
+
+LAUNCHER = Path(__file__).with_name("limit_processes.py")
+HOME = "/team"
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
+SYSTEM_FILES = (
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/group", "/etc/ld.so.cache", "/etc/localtime",
+    "/etc/nsswitch.conf", "/etc/passwd", "/etc/ssl",
+)  # fmt: skip
+NETWORK_FILES = ("/etc/hosts", "/etc/resolv.conf")
+ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}  # noqa: S108
+INSTALL_HINT = (
+    "Install bubblewrap (on Debian: apt-get install bubblewrap) where user namespaces are permitted, "
+    "or set `shell: unsafe` in dragoman.yaml to run commands without a sandbox."
+)
+PROBE_SECONDS = 10.0
+
+
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one command may take: bytes of memory and of a file, processes; and whether it has the network."""
+
+    memory: int = 1_000_000_000
+    processes: int = 256
+    file_size: int = 1_000_000_000
+    network: bool = False
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A folder that a command sees, by its name below HOME."""
+
+    name: str
+    folder: Path
+    writable: bool = False
+
+
+class Sandbox:
+    """Makes programs of commands. `bwrap` is the path of bubblewrap; by default the one that is installed."""
+
+    def __init__(self, bwrap: str | None = None) -> None:
+        self._bwrap = shutil.which("bwrap") if bwrap is None else bwrap
+        self._works: bool | None = None
+        self._reason = "bubblewrap is not installed"
+
+    async def check(self) -> None:
+        """Raise CallError where bubblewrap is missing or may not make namespaces."""
+        if self._works is None:
+            self._works = self._bwrap is not None and await self._probe(self._bwrap)
+        if not self._works:
+            raise CallError(f"Commands cannot run here: {self._reason}.", hint=INSTALL_HINT)
+
+    def program(
+        self, arguments: Sequence[str], *, mounts: Sequence[Mount], limits: SandboxLimits, folder: str = HOME
+    ) -> ShellProgram:
+        """Return a program that runs in the sandbox. `folder` is where it starts.
+
+        Raises CallError where the number of its processes cannot be limited.
+        """
+        groups = ControlGroups.create(processes=limits.processes, memory=limits.memory)
+        if not groups.limits_processes and os.getuid() == 0:
+            groups.remove()
+            raise CallError(
+                "Commands cannot run here: the hub runs as root and may not make control groups, so nothing "
+                "would limit the number of processes.",
+                hint="Run the hub as another user.",
+            )
+        wanted = {"groups": [str(each) for each in groups.folders], "limits": resource_limits(limits)}
+        inner = [
+            "/bin/sh", "-c", f"ulimit -u {limits.processes} 2>/dev/null; exec \"$@\"", "sh", *arguments,
+        ]  # fmt: skip
+        outer = [str(self._bwrap), *namespaces(limits), *system_mounts(limits), *folder_mounts(mounts)]
+        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(wanted)]
+        return ShellProgram(
+            [*launcher, *outer, "--chdir", folder, "--", *inner], "/", {}, on_end=groups.remove
+        )
+
+    async def _probe(self, bwrap: str) -> bool:
+        """Return whether bubblewrap runs a program; note why not."""
+        limits = SandboxLimits()
+        arguments = [bwrap, *namespaces(limits), *system_mounts(limits), "--", "/bin/true"]
+        try:
+            program = await Program.spawn(arguments, cwd="/", environ={})
+        except OSError as error:
+            self._reason = f"bubblewrap cannot be started ({error.strerror})"
+            return False
+        try:
+            await program.write_input(b"")
+            async with asyncio.timeout(PROBE_SECONDS):
+                await program.process.wait()
+            _, errors = await program.exit_report()
+            self._reason = f"bubblewrap may not make a sandbox ({errors[:200]})"
+            return program.process.returncode == 0
+        except TimeoutError:
+            self._reason = "bubblewrap does not end"
+            return False
+        finally:
+            await program.stop(grace=0)
+
+
+def namespaces(limits: SandboxLimits) -> list[str]:
+    """Return the options that separate a command from the system."""
+    options = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
+        "--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL",
+        "--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv",
+    ]  # fmt: skip
+    if limits.network:
+        options.remove("--unshare-net")
+    return [*options, *(each for name, value in ENVIRON.items() for each in ("--setenv", name, value))]
+
+
+def system_mounts(limits: SandboxLimits) -> list[str]:
+    """Return the options that show the system's programs, and memory in place of what is written."""
+    size = str(limits.memory)
+    options = ["--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm"]  # noqa: S108
+    options += ["--remount-ro", "/dev", "--size", size, "--tmpfs", "/tmp"]  # noqa: S108
+    for folder in SYSTEM_FOLDERS:
+        path = Path(folder)
+        if path.is_symlink():
+            options += ["--symlink", os.readlink(folder), folder]  # noqa: PTH115
+        elif path.is_dir():
+            options += ["--ro-bind", folder, folder]
+    for file in (*SYSTEM_FILES, *(NETWORK_FILES if limits.network else ())):
+        options += ["--ro-bind-try", file, file]
+    return options
+
+
+def folder_mounts(mounts: Sequence[Mount]) -> list[str]:
+    """Return the options that show the folders of a command."""
+    options = ["--tmpfs", HOME]
+    for mount in mounts:
+        kind = "--bind" if mount.writable else "--ro-bind"
+        options += [kind, str(mount.folder), f"{HOME}/{mount.name}"]
+    return [*options, "--remount-ro", HOME]
+
+
+def resource_limits(limits: SandboxLimits) -> Mapping[str, int]:
+    """Return the limits of each process, by the names of the `resource` module."""
+    return {
+        "RLIMIT_DATA": limits.memory,
+        "RLIMIT_FSIZE": limits.file_size,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_NOFILE": 1_024,
+    }

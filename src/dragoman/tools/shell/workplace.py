@@ -1,0 +1,43 @@
+"""Workplaces: where and within which limits the commands of a caller run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from dragoman.operations.context import Context
+from dragoman.tools.shell.command import ShellProgram
+from dragoman.tools.shell.environment import shell_environ
+from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
+
+
+class Workplace(msgspec.Struct, frozen=True, kw_only=True):
+    """The folders of a caller, the first of which is its workspace; its limits; the seconds of one command.
+
+    Without a sandbox, commands run as the hub does, in the workspace.
+    """
+
+    mounts: Sequence[Mount]
+    limits: SandboxLimits
+    seconds: float
+    sandbox: Sandbox | None
+
+    def program(self, command: str) -> ShellProgram:
+        """Return the program that runs a shell command. Raises CallError."""
+        arguments = ["/bin/sh", "-c", f"exec 2>&1\n{command}"]
+        workspace = self.mounts[0]
+        if self.sandbox is None:
+            return ShellProgram(arguments, str(workspace.folder), shell_environ(os.environ))
+        return self.sandbox.program(
+            arguments, mounts=self.mounts, limits=self.limits, folder=f"{HOME}/{workspace.name}"
+        )
+
+
+class Workplaces(Protocol):
+    """Finds the workplace of a caller."""
+
+    async def workplace(self, context: Context) -> Workplace:
+        """Return where the caller's commands run. Raises CallError where they may not."""
