@@ -78,7 +78,7 @@ def test_the_hub_s_own_namespaces_are_reserved_whatever_is_switched_on() -> None
     web, store = WebSettings(), MemoryArtifactStore()
     built = builtin_operations(Path.cwd(), artifacts=store, web=web)
     own = Registry(*built, *history.operations(MemoryMessageSearch())).namespaces()
-    assert {*own, "hub", NAMESPACE} == HUB_NAMESPACES
+    assert {*own, "hub", "shell", NAMESPACE} == HUB_NAMESPACES  # shell: of a hub with teams
 
 
 def test_only_a_grant_by_name_shares_a_namespace() -> None:

@@ -420,6 +420,7 @@ class Config(ConfigSection, frozen=True):
     mcp_servers: dict[str, McpServerConfig] = {}
     mcp: McpConfig = McpConfig()
     web: WebConfig = WebConfig()
+    shell: Literal["sandbox", "unsafe", "off"] = "sandbox"
     webhooks: WebhooksConfig = WebhooksConfig()
     search: SearchConfig = SearchConfig()
     spokes: SpokesConfig = SpokesConfig()

@@ -32,9 +32,10 @@ from dragoman.operations.permission.policy import Decision, Policy, Rule
 def build_registry(config: Config, artifacts: ArtifactStore, *, history: MessageSearch) -> Registry:
     """Register the built-in operations and those of the configuration. ConfigError."""
     check_folders(config)
+    root, folders = file_folders(config)
     built = builtin_operations(
-        Path(config.files_root) if config.files_root else None,
-        files={name: Path(folder) for name, folder in config.files.items()},
+        root,
+        files=folders,
         artifacts=artifacts,
         web=web_settings(config),
     )
@@ -44,6 +45,12 @@ def build_registry(config: Config, artifacts: ArtifactStore, *, history: Message
             for operation in load_operations(place):
                 registry.add(operation)
     return registry
+
+
+def file_folders(config: Config) -> tuple[Path | None, dict[str, Path]]:
+    """Return the folders that the file operations share: the root, and those with names."""
+    root = Path(config.files_root) if config.files_root else None
+    return root, {name: Path(folder) for name, folder in config.files.items()}
 
 
 def check_folders(config: Config) -> None:

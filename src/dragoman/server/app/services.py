@@ -32,6 +32,7 @@ from dragoman.server.app.background_jobs import AnswerReplayer, run_in_backgroun
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
+from dragoman.server.app.team_tools import TeamTools
 from dragoman.server.app.teams import TeamServices
 from dragoman.server.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
@@ -104,9 +105,12 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
         hooks = open_hooks(config, environment, stack=stack)
+        team_tools = TeamTools(config, hooks, stack=stack)
         settings = call_settings(config, tracing, hooks=hooks, events=session_events)
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
+        teams = TeamServices.open(config, environ=environment.environ, access=calls.access_control)
+        team_tools.register(registry, teams, data=environment.data)
         search, meanings = build_search(config, registry)
         if meanings is not None:
             stack.enter_context(run_in_background(meanings.run()))
@@ -121,7 +125,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             events=events,
             session_events=session_events,
             shared_access=access,
-            teams=TeamServices.open(config, environ=environment.environ, access=calls.access_control),
+            teams=teams,
             cut_off=cut_off,
             host_client=host_client,
         )

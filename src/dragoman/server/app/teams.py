@@ -23,6 +23,7 @@ from dragoman.teams.patterns import exact_ids
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamFile, TeamSpec
+from dragoman.tools.files.scope import WriteGuard
 
 TeamBriefing: TypeAlias = Callable[[TeamSpec, Context], Awaitable[str]]
 DEFAULT_FOLDER = Path("teams")
@@ -34,6 +35,8 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
     registry: TeamRegistry
     briefings: list[TeamBriefing] = msgspec.field(default_factory=list)
     """What a run of a team is told on the side of the user: each returns a text, or "" for nothing."""
+    write_guards: list[WriteGuard] = msgspec.field(default_factory=list)
+    """What is asked before a text is written to a file; each may raise Forbidden."""
 
     @classmethod
     def open(cls, config: Config, *, environ: Mapping[str, str], access: AccessControl) -> TeamServices:

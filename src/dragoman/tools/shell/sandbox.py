@@ -152,7 +152,7 @@ def folder_mounts(mounts: Sequence[Mount]) -> list[str]:
     for mount in mounts:
         kind = "--bind" if mount.writable else "--ro-bind"
         options += [kind, str(mount.folder), f"{HOME}/{mount.name}"]
-    return [*options, "--remount-ro", HOME]
+    return [*options, "--remount-ro", HOME, "--remount-ro", "/"]
 
 
 def resource_limits(limits: SandboxLimits) -> Mapping[str, int]:

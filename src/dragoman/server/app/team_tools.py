@@ -1,0 +1,67 @@
+"""Wires the tools of teams: their files, and commands in a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from dragoman.agent.hooks.events import RunEnd
+from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
+from dragoman.agent.hooks.hooks import Hooks
+from dragoman.config import Config
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+from dragoman.server.app.operations import file_folders
+from dragoman.server.app.teams import TeamServices, teams_folder
+from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
+from dragoman.tools.files.operations import reading_operations
+from dragoman.tools.files.roots import Roots
+from dragoman.tools.files.scope import FileScope
+from dragoman.tools.files.write_operations import finding_operations, writing_operations
+from dragoman.tools.shell.background import BackgroundCommands
+from dragoman.tools.shell.operations import shell_operations
+from dragoman.tools.shell.sandbox import Sandbox
+
+
+class TeamTools:
+    """The tools that teams have beside the hub's: made before the hooks are used, registered with teams."""
+
+    def __init__(self, config: Config, hooks: Hooks, *, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._background = BackgroundCommands()
+        self._has_teams = teams_folder(config) is not None
+        if self._has_teams and config.shell != "off":
+            guard = confirm_destructive()
+            hooks.on("pre_tool_use", guard, name="confirm_destructive", match=("shell.run",))
+            hooks.on("run_end", self._end_commands, name="end_commands")
+            stack.push_async_callback(self._background.close)
+
+    def register(self, registry: Registry, teams: TeamServices, *, data: Path) -> None:
+        """Register the operations. The file operations of the hub become those of teams, too."""
+        if not self._has_teams:
+            return
+        for operation in (*self._files(teams, data), *self._shell(teams)):
+            if operation.id in {each.id for each in registry.list(operation.namespace)}:
+                registry.remove(operation.id)
+            registry.add(operation)
+
+    def _files(self, teams: TeamServices, data: Path) -> Sequence[Operation]:
+        root, folders = file_folders(self._config)
+        shared = FileScope(Roots(root, folders)) if root or folders else None
+        files = TeamFiles(
+            teams.registry, shared=shared, private=[data.resolve()], write_guards=teams.write_guards
+        )
+        reading = reading_operations(files, identity_aware=True)
+        return [*reading, *writing_operations(files), *finding_operations(files)]
+
+    def _shell(self, teams: TeamServices) -> Sequence[Operation]:
+        if self._config.shell == "off":
+            return ()
+        sandbox = None if self._config.shell == "unsafe" else Sandbox()
+        return shell_operations(TeamWorkplaces(teams.registry, sandbox), self._background)
+
+    async def _end_commands(self, event: RunEnd) -> None:
+        """End the background commands of a run that has ended."""
+        if event.run_id is not None:
+            await self._background.end_run(event.run_id)

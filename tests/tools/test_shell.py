@@ -1,0 +1,290 @@
+"""Commands of teams: in a sandbox that they cannot leave, within limits, and ended with all they started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import CallError
+from dragoman.identity import Identity
+from dragoman.operations import Calls, Context, Registry
+from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.outcome import CallOutcome
+from dragoman.tools.shell import control_groups
+from dragoman.tools.shell.background import BackgroundCommands
+from dragoman.tools.shell.operations import shell_operations
+from dragoman.tools.shell.sandbox import Mount, Sandbox, SandboxLimits
+from dragoman.tools.shell.workplace import Workplace
+
+LIMITS = SandboxLimits(memory=200_000_000, processes=40, file_size=20_000_000)
+
+
+def sandbox_works() -> bool:
+    """Whether this machine lets bubblewrap make a sandbox: asked of bubblewrap itself, not of our code."""
+    command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "true"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+WORKS = sandbox_works()
+
+
+class OneWorkplace:
+    """The same workplace for every caller."""
+
+    def __init__(self, folder: Path, limits: SandboxLimits, sandbox: Sandbox | None) -> None:
+        self.sandbox = sandbox
+        self._mounts = [
+            Mount("workspace", folder / "workspace", writable=True),
+            Mount("rules", folder / "rules"),
+        ]
+        self._limits = limits
+
+    async def workplace(self, context: Context) -> Workplace:
+        if self.sandbox is not None:
+            await self.sandbox.check()
+        return Workplace(mounts=self._mounts, limits=self._limits, seconds=30, sandbox=self.sandbox)
+
+
+class Shell:
+    """The operations over a team's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+        self.background = BackgroundCommands()
+        self.limits = LIMITS
+        self.sandbox: Sandbox | None = Sandbox()
+
+    async def call(
+        self, name: str, *, context: Context | None = None, on_progress: Any = None, **input: Any
+    ) -> CallOutcome:
+        workplaces = OneWorkplace(self.folder, self.limits, self.sandbox)
+        registry = Registry(*shell_operations(workplaces, self.background))
+        async with Calls(registry, MemoryLedger()) as calls:
+            return await calls.call(
+                f"shell.{name}", input, context=context or Context(), on_progress=on_progress
+            )
+
+    async def run(self, command: str, **input: Any) -> dict[str, Any] | None:
+        """The result of a command; None where nothing can be sandboxed: then it was refused, and not run."""
+        outcome = await self.call("run", command=command, **input)
+        if not WORKS:
+            assert outcome.error is not None
+            assert "Commands cannot run here" in outcome.error.message
+            assert not list(self.workspace.iterdir())
+            return None
+        result: dict[str, Any] = outcome.unwrap()
+        return result
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    for name in ("workspace", "rules"):
+        (tmp_path / "team" / name).mkdir(parents=True)
+    (tmp_path / "secret.txt").write_text("outside")
+    (tmp_path / "team" / "rules" / "rule.md").write_text("Be kind.")
+    made = Shell(tmp_path / "team")
+    yield made
+    await made.background.close()
+
+
+def processes_with(text: str) -> list[int]:
+    """The processes of this machine with a text in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            if folder.name.isdigit() and text.encode() in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+async def test_a_command_runs_in_the_workspace_with_an_environment_of_its_own(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    result = await shell.run("pwd; env; cat /proc/*/environ; echo x > made; echo oops >&2; exit 3")
+    if result is None:
+        return
+    assert (result["end"], result["exit_code"], result["id"]) == ("exited", 3, None)
+    assert result["output"].startswith("/team/workspace\n")
+    assert "oops" in result["output"]
+    assert "secret" not in result["output"]
+    assert (shell.workspace / "made").read_text() == "x\n"
+
+
+async def test_shell_escapes_by_files_find_nothing_to_read_or_write(shell: Shell) -> None:
+    outside = shell.folder.parent / "secret.txt"
+    attempts = [
+        f"cat {outside}",
+        f"cat /proc/1/root{outside}",
+        f"ln -s {outside} link; cat link",
+        "ln /team/rules/rule.md hard && echo broken > hard",
+        "echo broken > /team/rules/rule.md",
+        "echo broken > /usr/bin/true",
+        "touch /etc/x",
+        "touch /team/x",
+        "mount -t tmpfs none /mnt",
+        "unshare -U -m true",
+        "mknod disk b 8 0 && dd if=disk of=x count=1",
+        "cat /dev/mem",
+        "cat /etc/shadow",
+        "chroot / true",
+        "nsenter -t 1 -m true",
+    ]
+    script = "\n".join(
+        f"({attempt}) >/dev/null 2>&1 && echo escaped {n}" for n, attempt in enumerate(attempts)
+    )
+    result = await shell.run(f"{script}\necho done")
+    if result is None:
+        return
+    assert result["output"] == "done\n"
+    assert outside.read_text() == "outside"
+    assert (shell.folder / "rules" / "rule.md").read_text() == "Be kind."
+
+
+async def test_a_command_has_no_network_unless_it_is_allowed(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connect = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
+        for network in (False, True):
+            shell.limits = msgspec.structs.replace(LIMITS, network=network)
+            result = await shell.run(f"bash -c '{connect}' 2>&1")
+            if result is not None:
+                assert ("reached" in result["output"]) is network, result
+
+
+async def test_a_command_neither_sees_nor_ends_processes_of_others(shell: Shell) -> None:
+    pids = " ".join(str(pid) for pid in (os.getpid(), os.getppid()))
+    result = await shell.run(f"kill -9 {pids} -1 2>/dev/null; ls -d /proc/[0-9]* | wc -l")
+    if result is not None:
+        assert int(result["output"] or 0) <= 6
+
+
+async def test_a_fork_bomb_is_bounded_and_ends_with_its_command(shell: Shell) -> None:
+    mark = f"bomb-{os.getpid()}"
+    shell.limits = msgspec.structs.replace(LIMITS, processes=30)
+    bomb = f"b() {{ b | b & }}; b; : {mark}; sleep 30"
+    call = asyncio.create_task(shell.run(bomb, seconds=1.5))
+    most = 0
+    while not call.done():
+        await asyncio.sleep(0.05)
+        most = max(most, len(processes_with(mark)))
+    result = await call
+    if result is not None:
+        assert result["end"] in ("timeout", "exited")
+        assert 1 <= most <= 40
+    assert not processes_with(mark)
+
+
+async def test_an_output_without_end_is_cut_off_and_shown_in_part(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = await shell.run("seq 1 100000")
+    if result is None:
+        return
+    assert result["output"].startswith("1\n2\n")
+    assert result["output"].endswith("100000\n")
+    assert result["left_out"] == 588_895 - 30_000
+    monkeypatch.setattr("dragoman.tools.shell.command.MAX_OUTPUT", 2_000_000)
+    ended = await shell.call("run", command="yes | head -c 1000000000")
+    assert ended.error is not None
+    assert "was ended after" in ended.error.message
+
+
+async def test_memory_and_file_sizes_are_limited(shell: Shell) -> None:
+    shell.limits = msgspec.structs.replace(LIMITS, memory=50_000_000, file_size=1_000_000)
+    big = "head -c 200000000 /dev/zero | tail -c 200000000 | wc -c"
+    result = await shell.run(
+        f"{big}; head -c 5000000 /dev/zero > big; stat -c %s big; head -c 90000000 /dev/zero > /tmp/x"
+    )
+    if result is None:
+        return
+    assert "200000000" not in result["output"]
+    assert (shell.workspace / "big").stat().st_size <= 1_000_000
+
+
+async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(shell: Shell) -> None:
+    mark = f"late-{os.getpid()}"
+    result = await shell.run(f"setsid sh -c ': {mark}; sleep 1000' & echo begun; wait", seconds=0.5)
+    if result is not None:
+        assert (result["end"], result["exit_code"]) == ("timeout", None)
+        assert result["output"] == "begun\n"
+    assert not processes_with(mark)
+
+
+async def test_output_is_reported_as_progress_while_a_command_runs(shell: Shell) -> None:
+    gate, seen = shell.workspace / "gate", list[Any]()
+    if WORKS:
+        os.mkfifo(gate)
+
+    def report(value: Any) -> None:
+        seen.append((value["output"], value["end"]))
+        if len(seen) == 1:  # the command goes on only after it was heard of
+            os.close(os.open(gate, os.O_WRONLY))
+
+    if await shell.run("echo one; cat gate; echo two", on_progress=report) is not None:
+        assert seen[0] == ("one\n", None)
+
+
+async def test_a_background_command_is_read_by_its_caller_alone_and_ends_with_its_run(shell: Shell) -> None:
+    mine = Context(run_id="run_1", agent="main")
+    mark = f"behind-{os.getpid()}"
+    begun = await shell.run(f": {mark}; echo ready; sleep 1000", in_background=True, context=mine)
+    if begun is None:
+        return
+    id = begun["id"]
+    for other in (
+        Context(run_id="run_1", agent="other"),
+        Context(run_id="run_1", agent="main", identity=Identity(key_id="k", owner="eve")),
+    ):
+        for name in ("poll", "stop"):
+            refused = await shell.call(name, id=id, context=other)
+            assert refused.error is not None
+            assert refused.error.code == "not_found"
+    await shell.background.end_run("run_2")
+    polled = (await shell.call("poll", id=id, seconds=0.3, context=mine)).unwrap()
+    assert (polled["end"], polled["output"]) == (None, "ready\n")
+    await shell.background.end_run("run_1")
+    assert not processes_with(mark)
+    assert (await shell.call("poll", id=id, context=mine)).unwrap()["end"] == "stopped"
+
+
+async def test_background_commands_of_one_caller_are_limited(shell: Shell) -> None:
+    if await shell.run("true") is None:
+        return
+    for _ in range(8):
+        assert (await shell.call("run", command="sleep 1000", in_background=True)).error is None
+    refused = await shell.call("run", command="sleep 1000", in_background=True)
+    assert refused.error is not None
+    assert refused.error.code == "rate_limit_exceeded"
+
+
+async def test_without_bubblewrap_commands_are_refused_unless_that_is_configured(shell: Shell) -> None:
+    for broken in ("/nonexistent/bwrap", "/bin/false"):
+        shell.sandbox = Sandbox(broken)
+        refused = await shell.call("run", command="touch made")
+        assert refused.error is not None
+        assert "shell: unsafe" in (refused.error.hint or "")
+    assert not (shell.workspace / "made").exists()
+    shell.sandbox = None
+    outcome = await shell.call("run", command="touch made; pwd")
+    assert outcome.unwrap()["output"] == f"{shell.workspace}\n"
+
+
+async def test_root_without_control_groups_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_groups, "OWN_GROUPS", Path("/nonexistent"))
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    sandbox = Sandbox("/usr/bin/bwrap")
+    with pytest.raises(CallError, match="control groups"):
+        sandbox.program(["true"], mounts=[], limits=LIMITS)
