@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
-
-import pytest
 
 from dragoman.operations import Registry, current
 from dragoman.operations import operation as mark
 from dragoman.spokes import Spoke
-from dragoman.spokes.hub import other_hosts
 from tests.hosts.conftest import HostCluster, host_id, until
 from tests.serving import Served
 
@@ -59,11 +57,6 @@ async def connected(host: Served, stock: Stock, secret: str = "") -> AsyncIterat
     async with Spoke(stock.registry(), hub=host.url, key=secret or None, name="warehouse") as spoke:
         await spoke.ready()
         yield
-
-
-@pytest.fixture(autouse=True)
-def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(other_hosts, "POLL_INTERVAL", 0.02)
 
 
 async def names(host: Served, **headers: str) -> set[str]:
@@ -157,3 +150,46 @@ async def test_an_approval_that_another_host_takes_back_is_gone_here(
         revoked = await second.http.post("/api/spokes/revoke", json={"operations": ["stock.level"]})
         assert revoked.json() == {"revoked": ["stock.level"]}
         await until(lambda: registry.get("stock.level").private)
+
+
+async def test_an_operation_is_approved_and_shown_at_a_host_that_its_spoke_is_not_connected_to(
+    hosts: HostCluster,
+) -> None:
+    first, second = await hosts.open(2, keys=True)
+    _, ann = await first.hub.store.keys.create("ann", scopes=frozenset({"spoke", "operations"}))
+    _, bob = await first.hub.store.keys.create("bob", scopes=frozenset({"operations"}))
+    _, chief = await first.hub.store.keys.create("chief", scopes=frozenset({"admin"}))
+    admin = {"x-api-key": chief}
+    async with connected(first, Stock(), ann):
+        await until(lambda: names_include(second, "stock.level", ann))
+        shown = (await second.http.get("/api/spokes/operations/stock.level", headers=admin)).json()
+        assert (shown["owner"], shown["sharing"]) == ("ann", "private")
+        body = {"operations": {"stock.level": shown["hash"]}}
+        approved = await second.http.post("/api/spokes/approve", json=body, headers=admin)
+        assert approved.json() == {"approved": ["stock.level"]}
+        for host in (first, second):
+            await until(partial(names_include, host, "stock.level", bob))
+            listed = (await host.http.get("/api/spokes/operations", headers=admin)).json()
+            sharing = {each["id"]: each["sharing"] for each in listed["operations"]}
+            assert sharing == {"stock.level": "approved", "stock.nested": "private", "stock.order": "private"}
+        changed = {"operations": {"stock.nested": "0" * 64}}
+        refused = await second.http.post("/api/spokes/approve", json=changed, headers=admin)
+        assert refused.status_code == 409
+        await second.http.post("/api/spokes/revoke", json={"operations": ["stock.level"]}, headers=admin)
+        await until(lambda: lacks(second, bob))
+
+
+async def names_include(host: Served, id: str, secret: str) -> bool:
+    return id in await names(host, **{"x-api-key": secret})
+
+
+async def lacks(host: Served, secret: str) -> bool:
+    return not await names(host, **{"x-api-key": secret})
+
+
+async def test_the_operations_of_a_lost_host_are_gone_at_the_others(hosts: HostCluster) -> None:
+    lost, other = await hosts.open(2, spokes=SHARED["spokes"])
+    async with connected(lost, Stock()):
+        await until(lambda: names(other))
+        hosts.lose(lost)
+        await until(lambda: lacks(other, "none"))

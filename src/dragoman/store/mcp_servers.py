@@ -258,8 +258,10 @@ class DefinitionStatements:
 class DefinitionPinRepository:
     """The pinned definitions of all servers and spokes."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, on_changed: Callable[[], None] | None = None) -> None:
+        """`on_changed` is called when this process has pinned or deleted some."""
         self._database = database
+        self._on_changed = on_changed
 
     @cached_property
     def _sql(self) -> DefinitionStatements:
@@ -282,6 +284,7 @@ class DefinitionPinRepository:
     async def put(self, pins: Sequence[DefinitionPin]) -> None:
         """Pin these definitions, replacing those of the same names, in one transaction."""
         await self._database.write(lambda connection: self._put(connection, pins))
+        self._note_change()
 
     async def put_first(self, server: str, pins: Sequence[DefinitionPin]) -> None:
         """Pin the first definitions of a server. Does nothing when it has pins already, of another host."""
@@ -292,12 +295,15 @@ class DefinitionPinRepository:
                 self._put(connection, pins)
 
         await self._database.write(job)
+        self._note_change()
 
     async def delete(self, server: str) -> int:
         """Delete all pinned definitions of a server; return how many there were."""
-        return await self._database.write(
+        count = await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": server})
         )
+        self._note_change()
+        return count
 
     async def delete_names(self, pins: Sequence[tuple[str, str]]) -> None:
         """Delete pinned definitions by server and name, in one transaction."""
@@ -308,6 +314,11 @@ class DefinitionPinRepository:
             )
 
         await self._database.write(job)
+        self._note_change()
+
+    def _note_change(self) -> None:
+        if self._on_changed is not None:
+            self._on_changed()
 
     def _put(self, connection: DatabaseConnection, pins: Sequence[DefinitionPin]) -> None:
         """Insert or replace pins, in the order in which all hosts lock their rows."""

@@ -121,7 +121,6 @@ class Store:
         self.approvals = ApprovalRepository(database, clock=clock, sessions=self.sessions)
         self.artifacts = ArtifactRepository(database)
         self.responses = ResponseRepository(database, clock=clock)
-        self.definition_pins = DefinitionPinRepository(database)
         shared_key = None if membership is None else master_key
         keys: dict[str, Any] = {"folder_key": FolderKey(folder / FOLDER_KEY_FILE), "master_key": shared_key}
         self.mcp_servers = McpServerRepository(database, clock=clock, **keys)
@@ -137,6 +136,11 @@ class Store:
     def team_tasks(self) -> TeamTaskRepository:
         """The tasks of teams."""
         return TeamTaskRepository(self.database, sessions=self.sessions, clock=self.sessions.now)
+
+    @cached_property
+    def definition_pins(self) -> DefinitionPinRepository:
+        """The approved definitions of operations from outside the hub."""
+        return DefinitionPinRepository(self.database, on_changed=lambda: self.signals.send("definitions"))
 
     @cached_property
     def signals(self) -> HostSignals:

@@ -80,9 +80,16 @@ class ExternalOperations:
         own_id = self._store.host_id
         if client is not None and own_id is not None:
             others = HostOperations(self._registry, client, hosts=self._store.hosts, own_id=own_id)
-            others.on_poll = self.switchboard.operations.reload_approvals
+            self._store.signals.subscribe("spokes", others.look)
             self.switchboard.operations.other_hosts = others
             await others.run()
+
+    def look_at_host(self, host_id: str) -> None:
+        """Let all hosts look whether another one still serves operations of spokes: it is dead."""
+        others = self.switchboard.operations.other_hosts
+        if others is not None:
+            others.look(host_id)
+            self._store.signals.send("spokes", host_id)
 
     async def follow_other_hosts(self) -> None:
         """Run the MCP servers that other hosts add, and apply the approvals that they give, until cancelled.
@@ -91,9 +98,14 @@ class ExternalOperations:
         """
         if self._store.host_id is None:
             return
+        woken = asyncio.Event()
+        self._store.signals.subscribe("definitions", lambda _: woken.set())
         while True:
-            await asyncio.sleep(FOLLOW_INTERVAL)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), FOLLOW_INTERVAL)
+            woken.clear()
             with suppress(StoreError, Unavailable):
+                await self.switchboard.operations.reload_approvals()
                 if await self._store.mcp_servers.read_versions() != self._versions:
                     await self.reload(self._config)
                 await self.servers.reload_approvals()

@@ -202,7 +202,11 @@ class Hub:
 
     def internal_routes(self) -> Sequence[HostRoutes]:
         """Return what other hosts may ask of this one."""
-        spoke_calls = SpokeCallHandlers(self._services.registry, self._services.calls)
+        spoke_calls = SpokeCallHandlers(
+            self._services.registry,
+            self._services.calls,
+            on_change=lambda: self.store.signals.send("spokes", self.store.host_id or ""),
+        )
         return health_routes(), self.internal_runs.routes(), spoke_calls.routes()
 
     async def share_with_hosts(self) -> None:
@@ -280,6 +284,7 @@ class Hub:
 
     def take_over(self, host_id: str) -> None:
         """Take over from a fenced host, in the background."""
+        self.external.look_at_host(host_id)
         self._spawn(self._take_over(host_id))
 
     def _watch_hosts(self, stack: AsyncExitStack) -> None:

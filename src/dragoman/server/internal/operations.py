@@ -6,7 +6,7 @@ A call is accepted first and begun by a second request: a host that was not reac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -39,12 +39,16 @@ from dragoman.spokes.hub.call import calling_spokes
 MAX_BODY = 64_000_000  # bytes of a call
 TICKET_SECONDS = 30.0  # after which an accepted call that nobody begins is forgotten
 SPOKE_PREFIX = "spoke:"
+TELL_DELAY = 0.02  # seconds in which changes of the list are told as one
 
 
 class SpokeOperationList:
     """The operations of this host's spokes, kept in step with the registry, with a version."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called, soon, when the list has changed."""
+        self._on_change = on_change
+        self._is_change_told = True
         self._boot = new_id("list")
         self._changes = 0
         self._operations: dict[str, Operation] = {}
@@ -59,12 +63,22 @@ class SpokeOperationList:
         """Note an operation that was registered."""
         if is_of_own_spoke(operation):
             self._operations[operation.id] = operation
-            self._changes += 1
+            self._note_change()
 
     def remove(self, operation: Operation) -> None:
         """Note an operation that is gone."""
         if self._operations.pop(operation.id, None) is not None:
-            self._changes += 1
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        if self._is_change_told:
+            self._is_change_told = False
+            asyncio.get_running_loop().call_later(TELL_DELAY, self._tell_change)
+
+    def _tell_change(self) -> None:
+        self._is_change_told = True
+        self._on_change()
 
     def get(self, id: str) -> Operation:
         """Return an operation. NotFound."""
@@ -90,8 +104,9 @@ def is_of_own_spoke(operation: Operation) -> bool:
 class SpokeCallHandlers:
     """Runs calls of this host's spokes for other hosts."""
 
-    def __init__(self, registry: Registry, calls: Calls) -> None:
-        self._operations = SpokeOperationList(registry)
+    def __init__(self, registry: Registry, calls: Calls, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called, soon, when other hosts should read the list again."""
+        self._operations = SpokeOperationList(registry, on_change=on_change)
         self._calls = calls
         self._accepted: dict[str, SharedCall] = {}
 

@@ -165,8 +165,11 @@ class SpokeOperations:
         """
         await self.load()
         found = []
-        for number, balancer in enumerate(list(self._balancers.values()), start=1):
-            found.append(self._describe(balancer))
+        offers = [(each.owner, self._registered(each)) for each in self._balancers.values()]
+        elsewhere = [] if self.other_hosts is None else self.other_hosts.all()
+        offers += [(operation.owner or "", operation) for operation in elsewhere]
+        for number, (owner, operation) in enumerate(offers, start=1):
+            found.append(self._describe(owner, operation))
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
         offered = {(each.owner, each.id.lower()) for each in found}
@@ -194,11 +197,11 @@ class SpokeOperations:
     async def definition(self, id: str) -> SpokeDefinitionDetail:
         """Return the definition that a connected spoke offers. Raises NotFound, Unavailable."""
         await self.load()
-        balancer = self._find_balancer(id)
-        operation, pin = self._registered(balancer), self._approvals.find(balancer.owner, id)
+        owner, operation = self._find_offer(id)
+        pin = self._approvals.find(owner, id)
         old = None if pin is None else msgspec.json.decode(pin.body)
         new = msgspec.json.decode(operation.definition)
-        summary = msgspec.structs.asdict(self._describe(balancer))
+        summary = msgspec.structs.asdict(self._describe(owner, operation))
         return SpokeDefinitionDetail(**summary, definition=new, diff=definition_diff(old, new))
 
     async def approve(self, ids: Sequence[str] | Mapping[str, str], *, by: str) -> Sequence[str]:
@@ -208,13 +211,12 @@ class SpokeOperations:
         spoke offers, Conflict for one that changed since, StoreError, Unavailable.
         """
         await self.load()
-        balancers = {id: self._find_balancer(id) for id in ids}
-        chosen = [(each.owner, self._registered(each)) for each in balancers.values()]
-        for id, (_, operation) in zip(balancers, chosen, strict=True):
+        chosen = [self._find_offer(id) for id in ids]
+        for id, (_, operation) in zip(ids, chosen, strict=True):
             if isinstance(ids, Mapping) and ids[id] != operation.definition_hash:
                 raise Conflict(f"{operation.id} changed since it was shown", hint="look at it again")
         await self._approvals.approve(chosen, by=by)
-        self._apply_all_terms(balancers)
+        self._apply_all_terms(ids)  # the host of another spoke hears of it, and then this one again
         return [operation.id for _, operation in chosen]
 
     async def revoke(self, ids: Sequence[str]) -> Sequence[str]:
@@ -252,14 +254,18 @@ class SpokeOperations:
                 self._registry.remove(operation.id)
             self._registry.add(operation)
 
-    def _find_balancer(self, id: str) -> SpokeBalancer:
+    def _find_offer(self, id: str) -> tuple[str, Operation]:
+        """Return an operation of a spoke of any host, and the owner of the spoke. NotFound."""
         balancer = self._balancers.get(id.lower())
-        if balancer is None:
+        if balancer is not None:
+            return balancer.owner, self._registered(balancer)
+        operation = None if self.other_hosts is None else self.other_hosts.find(id)
+        if operation is None:
             raise NotFound(
                 f"no spoke offers an operation {id[:200]!r}",
                 hint="`dragoman spokes list` has those that are there",
             )
-        return balancer
+        return operation.owner or "", operation
 
     def _registered(self, balancer: SpokeBalancer) -> Operation:
         """Return the operation as it is in the registry: its schemas are compiled already."""
@@ -267,16 +273,15 @@ class SpokeOperations:
             return self._registry.get(balancer.offer.id)
         return balancer.operation()
 
-    def _describe(self, balancer: SpokeBalancer) -> SpokeDefinition:
-        """Return who may call an operation and why."""
-        operation = self._registered(balancer)
-        pin, hash = self._approvals.find(balancer.owner, operation.id), operation.definition_hash
+    def _describe(self, owner: str, operation: Operation) -> SpokeDefinition:
+        """Return who may call an operation of an owner's spokes, and why."""
+        pin, hash = self._approvals.find(owner, operation.id), operation.definition_hash
         sharing: Sharing = "private" if pin is None else "approved" if pin.hash == hash else "changed"
-        if self.permissions.shares(balancer.owner, operation.namespace):
+        if self.permissions.shares(owner, operation.namespace):
             sharing = "granted"
         return SpokeDefinition(
             id=operation.id,
-            owner=balancer.owner,
+            owner=owner,
             sharing=sharing,
             hash=hash,
             approved_by=None if pin is None else pin.approved_by,

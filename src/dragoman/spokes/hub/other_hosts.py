@@ -1,6 +1,6 @@
 """Operations of spokes that are connected to other hosts, in this host's registry.
 
-A host asks each other one once a second whether its list has changed, and registers what it is told as those
+A host reads another one's list when that says that it has changed, and registers what it is told as those
 have it: the owner, who may see it, the effect and the definition stay the same, so the policy, approvals and
 the ledger of this host apply. A call is run by the host of the spoke, and recorded by this one alone.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
@@ -48,7 +48,8 @@ from dragoman.store.hosts import HostRepository
 
 log = logging.getLogger(__name__)
 
-POLL_INTERVAL = 1.0
+POLL_INTERVAL = 30.0  # seconds between two looks at all lists, whose changes are told by signals
+RETRY_INTERVAL = 1.0  # seconds to the next look at a host that did not answer
 LIST_TIMEOUTS = Timeouts(connect=1.0, first_byte=2.0, idle=2.0)
 MAX_LIST = 64_000_000  # bytes
 FRAMES = msgspec.json.Decoder(SharedCallFrame)
@@ -70,34 +71,73 @@ class HostOperations:
         self._client = client
         self._hosts = hosts
         self._own_id = own_id
-        self.on_poll: Callable[[], Awaitable[None]] | None = None
-        """Awaited before each poll: what else other hosts may have changed."""
+        self._changed: set[str] = set()
+        self._is_any_changed = True
+        self._woken = asyncio.Event()
         self._lists: dict[str, HostList] = {}
         self._registered: dict[str, Operation] = {}  # by lower-case id
 
-    async def run(self) -> None:
-        """Ask the other hosts once a second, until cancelled."""
-        while True:
-            try:
-                with suppress(StoreError, Unavailable):
-                    await self.poll()
-            except Exception:
-                log.exception("the operations of other hosts could not be read")
-            await asyncio.sleep(POLL_INTERVAL)
+    def look(self, host: str | None) -> None:
+        """Read the list of a host again, soon; of all for None."""
+        if host is None:
+            self._is_any_changed = True
+        else:
+            self._changed.add(host)
+        self._woken.set()
 
-    async def poll(self) -> None:
-        """Ask all other hosts once. Raises StoreError, Unavailable."""
-        if self.on_poll is not None:
-            await self.on_poll()
-        hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
+    async def run(self) -> None:
+        """Read the lists that have changed, until cancelled."""
+        while True:
+            if await self._try_poll():
+                self._is_any_changed = not await self._wait(POLL_INTERVAL) or self._is_any_changed
+            else:
+                await self._wait(RETRY_INTERVAL)
+
+    async def _try_poll(self) -> bool:
+        try:
+            return await self.poll()
+        except (StoreError, Unavailable) as error:
+            log.debug("the hosts cannot be read: %s", error.message)
+        except Exception:
+            log.exception("the operations of other hosts could not be read")
+        return False
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for a signal; return whether one came."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        is_woken = self._woken.is_set()
+        self._woken.clear()
+        return is_woken
+
+    async def poll(self) -> bool:
+        """Read the lists that have changed; return whether all answered. Raises StoreError, Unavailable."""
+        reads_all, self._is_any_changed = self._is_any_changed, False
+        try:
+            hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
+        except (StoreError, Unavailable):
+            self._is_any_changed = reads_all
+            raise
+        changed, self._changed = self._changed, set()
         for gone in [id for id in self._lists if id not in hosts]:
             del self._lists[gone]
-        await asyncio.gather(*(self._read(id) for id in hosts))
+        read = [id for id in hosts if reads_all or id in changed or id not in self._lists]
+        answers = await asyncio.gather(*(self._read(id) for id in read))
+        self._changed.update(id for id, has_answered in zip(read, answers, strict=True) if not has_answered)
         self._update_registry()
+        return not self._changed
 
     def namespaces(self) -> set[str]:
         """Return the canonical namespaces of which other hosts brought operations."""
         return {canonical_namespace(operation.namespace) for operation in self._registered.values()}
+
+    def all(self) -> Sequence[Operation]:
+        """Return the operations of other hosts."""
+        return list(self._registered.values())
+
+    def find(self, id: str) -> Operation | None:
+        """Return an operation of another host, by its id in any case."""
+        return self._registered.get(id.lower())
 
     def release(self, id: str) -> None:
         """Take an operation of another host out of the registry: a spoke of this host serves it too."""
@@ -106,8 +146,8 @@ class HostOperations:
             with suppress(NotFound):
                 self._registry.remove(operation.id)
 
-    async def _read(self, host: str) -> None:
-        """Read a host's list. One that does not answer keeps it until it is declared dead."""
+    async def _read(self, host: str) -> bool:
+        """Read a host's list; return whether it answered. One that does not keeps it until it is dead."""
         found = self._lists.get(host) or HostList()
         query = urlencode({"version": found.version})
         try:
@@ -115,16 +155,17 @@ class HostOperations:
             raw = await response.read(MAX_LIST)
         except HostGone:
             self._lists.pop(host, None)
-            return
+            return True
         except DragomanError as error:
             log.debug("the operations of the host %s cannot be read: %s", host, error.message)
-            return
+            return False
         shared = msgspec.json.decode(raw, type=SharedOperations)
         if shared.operations is not None:
             made = [self._make_operation(host, each) for each in shared.operations]
             found.operations = {operation.id.lower(): operation for operation in made if operation}
             found.version = shared.version
         self._lists[host] = found
+        return True
 
     def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
         try:
