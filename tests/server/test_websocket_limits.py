@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from dragoman.server import listener as listening
 from dragoman.server.connection_limits import ConnectionLimits
-from dragoman.server.http_protocol import FIRST_MESSAGE
+from dragoman.server.websocket_protocol import FIRST_MESSAGE
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -202,6 +201,19 @@ class EventLog:
 class EventFollower:
     """One reader of the log; `next()` returns events, in their order."""
 
+    __slots__ = (
+        "_events",
+        "_is_behind",
+        "_is_closed",
+        "_log",
+        "_overflows",
+        "_queue",
+        "_wakeup",
+        "has_gap",
+        "position",
+        "wanted",
+    )
+
     def __init__(
         self, event_log: EventLog, events: HubEventRepository, *, wanted: EventFilter, position: EventPosition
     ) -> None:
@@ -213,7 +225,7 @@ class EventFollower:
         """Whether events before the next one may be gone; reset it once that is told."""
         self._log = event_log
         self._events = events
-        self._queue: deque[HubEvent] = deque()
+        self._queue: list[HubEvent] = []
         self._is_behind = True
         self._overflows = 0
         self._wakeup: asyncio.Future[None] | None = None
@@ -290,7 +302,7 @@ class EventFollower:
             self.position = page.events[-1].position or self.position
         is_joined = page.is_last and self._overflows == overflows
         self._is_behind = not is_joined
-        waiting, self._queue = self._queue, deque()
+        waiting, self._queue = self._queue, []
         for event in waiting:
             if event.position is None or (is_joined and event.position > self.position):
                 self._queue.append(event)

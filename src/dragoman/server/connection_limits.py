@@ -129,6 +129,12 @@ class ConnectionTable:
         self._groups[group] += 1
         return None
 
+    def replace(self, connection: Connection, successor: Connection) -> None:
+        """Put another one in the place of a connection, which serves its client from here on."""
+        group = self._connections.pop(connection, None)
+        if group is not None:
+            self._connections[successor] = group
+
     def remove(self, connection: Connection) -> None:
         """Remove a connection that is closed; does nothing the second time."""
         self._refused.discard(connection)

@@ -7,22 +7,19 @@ bytes come in, because nothing above sees a request whose head is not complete.
 from __future__ import annotations
 
 import asyncio
-from copy import copy
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from dragoman.server.connection_limits import NEVER, ConnectionTable
+from dragoman.server.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
 LINGER_SECONDS = 1.0  # for a refused client to read why
 LINGER_BYTES = 1_000_000  # that a refused client may still send; then nothing more is read
-COMPRESSED_PATHS = (b"/v1/responses",)  # WebSockets with permessage-deflate; it costs each one memory
-FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 MAX_REFUSED = 256  # refused connections that are told why; more are closed at once
 
 Phase: TypeAlias = Literal["idle", "head", "body", "answer", "closing"]
@@ -94,31 +91,6 @@ class CorkedTransport:
         return getattr(self._transport, name)
 
 
-class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
-    """uvicorn's WebSocket, which stays in the table of connections until it closes.
-
-    Its first message, which may come before a key is known, is limited to FIRST_MESSAGE bytes.
-    """
-
-    def __init__(self, *, http: LimitedHttpProtocol, **options: Any) -> None:
-        if http.url.partition(b"?")[0] in COMPRESSED_PATHS:
-            options["config"] = config = copy(options["config"])
-            vars(config)["ws_per_message_deflate"] = True
-        super().__init__(**options)
-        self._http = http
-        self.conn.max_message_size = min(FIRST_MESSAGE, self.config.ws_max_size)
-
-    def send_receive_event_to_app(self) -> None:
-        """See uvicorn."""
-        super().send_receive_event_to_app()
-        self.conn.max_message_size = self.config.ws_max_size
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio.Protocol."""
-        super().connection_lost(exc)
-        self._http.leave_table()
-
-
 class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with the limits of a `ConnectionTable`."""
 
@@ -151,10 +123,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""
         super().connection_lost(exc)
-        self.leave_table()
-
-    def leave_table(self) -> None:
-        """Make room for another connection: this one is closed."""
         self.deadline = NEVER
         self._table.remove(self)
 
@@ -246,7 +214,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """See uvicorn."""
         self._phase, self.deadline = "answer", NEVER
-        upgraded = partial(LimitedWebSocketProtocol, http=self)
+        connection = UpgradedConnection(self._table, address=self.address, transport=self.transport)
+        self._table.replace(self, connection)
+        path = self.url.partition(b"?")[0]
+        upgraded = partial(LimitedWebSocketProtocol, connection=connection, path=path)
         self.ws_protocol_class = cast("type[asyncio.Protocol]", upgraded)
         super().handle_websocket_upgrade()
 

@@ -60,22 +60,15 @@ class SessionSocketEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = AsgiSocket(scope, receive, send)
-        headers = socket.headers
-        address = (scope.get("server") or (None,))[0]
-        identity: Identity | None = None
         try:
-            self._auth.check_host(headers, at=address)
-            self._check_origin(headers.get("origin"), host=headers.get("host", ""))
-            if socket.has_credentials or not self._requires_key:
-                identity = await self._auth.identify(headers, at=address)
-            elif self._unauthenticated >= MAX_UNAUTHENTICATED:
-                raise Unavailable("too many unauthenticated connections; try again later")
+            identity = await self._identify(socket, address=(scope.get("server") or (None,))[0])
         except DragomanError as error:
             with suppress(SocketClosed):
                 await socket.refuse(error)
             return
         try:
             await socket.accept()
+            socket.headers.clear()
             await self._serve(socket, scope, identity=identity)
         except SocketClosed:
             return
@@ -84,6 +77,17 @@ class SessionSocketEndpoint:
         except Exception:
             log.exception("the socket of a session failed")
             await close(socket, DragomanError("internal error of the hub; see its log"), code=INTERNAL)
+
+    async def _identify(self, socket: AsgiSocket, *, address: str | None) -> Identity | None:
+        """Return who connects; None for a client that sends its key later. Raises what it is refused for."""
+        headers = socket.headers
+        self._auth.check_host(headers, at=address)
+        self._check_origin(headers.get("origin"), host=headers.get("host", ""))
+        if socket.has_credentials or not self._requires_key:
+            return await self._auth.identify(headers, at=address)
+        if self._unauthenticated >= MAX_UNAUTHENTICATED:
+            raise Unavailable("too many unauthenticated connections; try again later")
+        return None
 
     def _check_origin(self, origin: str | None, *, host: str) -> None:
         """Refuse pages of other sites: browsers let them open WebSockets, and send an Origin. Forbidden."""
@@ -97,19 +101,16 @@ class SessionSocketEndpoint:
             )
 
     async def _serve(self, socket: Socket, scope: Scope, *, identity: Identity | None) -> None:
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        after = query.get("after", [None])[-1]
+        after = position_in(scope)
         if identity is None:
             first = await self._receive_auth(socket)
             identity = await self._auth.identify({"authorization": f"Bearer {first.token}"})
             after = first.after or after
         require_scope(identity, "chat")
-        raw = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-        found = PATH.fullmatch(raw)
-        store = self._services.store
         session = await find_session(
-            store.sessions, unquote(found[1]) if found else "", caller=identity, owner=None
+            self._services.store.sessions, session_id_in(scope), caller=identity, owner=None
         )
+        scope["headers"] = []  # nobody reads them any more, and the socket may be open for long
         position = None if after is None else EventPosition.parse(after)
         wanted = EventFilter(session_id=session.id)
         ended: list[KeyEnded] = []
@@ -161,6 +162,19 @@ class SessionSocketEndpoint:
                 publish(session.id, session.owner, name="user.left", data={"owner": caller.owner})
             if not people:
                 self._people.pop(session.id, None)
+
+
+def position_in(scope: Scope) -> str | None:
+    """Return the id of the last event that a client has, of the query."""
+    query = parse_qs(str(scope.get("query_string", b""), "latin-1"))
+    return query["after"][-1] if "after" in query else None
+
+
+def session_id_in(scope: Scope) -> str:
+    """Return the id of the session in the path."""
+    raw = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
+    found = PATH.fullmatch(raw)
+    return unquote(found[1]) if found else ""
 
 
 async def close(socket: Socket, error: DragomanError, *, code: int) -> None:

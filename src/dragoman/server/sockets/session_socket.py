@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import parse_chat_request
 
+log = logging.getLogger(__name__)
 MAX_BAD_FRAMES = 20
 MAX_REQUESTS = 16  # of a socket that are under way
 SHOWN_AUDIT = 50
@@ -65,6 +67,17 @@ class SocketServices(msgspec.Struct, frozen=True, kw_only=True):
 class SessionSocket:
     """One socket, of one caller."""
 
+    __slots__ = (
+        "_caller",
+        "_requests",
+        "_run_id",
+        "_run_task",
+        "_services",
+        "_session",
+        "_socket",
+        "_status",
+    )
+
     def __init__(
         self, socket: Socket, session: Session, *, caller: Identity, services: SocketServices
     ) -> None:
@@ -81,19 +94,37 @@ class SessionSocket:
         """Serve until the client disconnects or `follower` is closed. Raises SocketClosed."""
         await self._send_init(people)
         self._follow_run()
-        reading = asyncio.create_task(self._read())
         sending = asyncio.create_task(self._send_events(follower))
         try:
-            await asyncio.wait([reading, sending], return_when=asyncio.FIRST_COMPLETED)
+            await self._read_until(sending)
         finally:
-            tasks = [reading, sending, *self._requests]
+            tasks = [sending, *self._requests]
             tasks += [] if self._run_task is None else [self._run_task]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        for task in (sending, reading):
-            if not task.cancelled():
-                task.result()
+        if not sending.cancelled():
+            sending.result()
+
+    async def _read_until(self, sending: asyncio.Task[None]) -> None:
+        """Read what the client sends until it disconnects, or `sending` is done.
+
+        A task of its own for reading would take a kilobyte for each socket.
+        """
+        reader, is_reading = asyncio.current_task(), True
+
+        def stop_reading(_: object) -> None:
+            if is_reading and reader is not None:
+                reader.cancel()
+
+        sending.add_done_callback(stop_reading)
+        try:
+            await self._read()
+        except asyncio.CancelledError:
+            if not sending.done() or (reader is not None and reader.uncancel() > 0):
+                raise
+        finally:
+            is_reading = False
 
     # ---- hub to client
 
@@ -135,7 +166,8 @@ class SessionSocket:
     async def _send_events(self, follower: EventFollower) -> None:
         while True:
             try:
-                events = await asyncio.wait_for(follower.next(), self._services.keep_alive)
+                async with asyncio.timeout(self._services.keep_alive):
+                    events = await follower.next()
             except TimeoutError:
                 await self._socket.send(encode_frame("keepalive"))
                 continue
@@ -189,6 +221,13 @@ class SessionSocket:
         """Send an answer from its beginning, `run` or the one under way, unless one is being sent."""
         if self._run_task is None or self._run_task.done():
             self._run_task = asyncio.create_task(self._send_run(run))
+            self._run_task.add_done_callback(self._forget_run)
+
+    def _forget_run(self, task: asyncio.Task[None]) -> None:
+        if self._run_task is task:
+            self._run_task = None
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            log.debug("an answer was not sent to the end: %r", error)
 
     async def _send_run(self, run: ActiveRun | None) -> None:
         with suppress(DragomanError):

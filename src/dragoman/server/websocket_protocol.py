@@ -1,0 +1,131 @@
+"""The server's protocol of WebSockets: uvicorn's, with limits, and little memory for each that is open.
+
+What uvicorn keeps of the handshake and of the HTTP connection is dropped once the application has accepted,
+and its queues are replaced: those of asyncio take a kilobyte each while they are empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from copy import copy
+from typing import Any, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from dragoman.server.connection_limits import NEVER, ConnectionTable
+
+COMPRESSED_PATHS = (b"/v1/responses",)  # WebSockets with permessage-deflate; it costs each one memory
+FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
+
+
+class UpgradedConnection:
+    """A connection that has become a WebSocket, as the table of connections sees it."""
+
+    __slots__ = ("_table", "_transport", "address", "deadline", "waiting_since")
+
+    def __init__(self, table: ConnectionTable, *, address: str, transport: asyncio.Transport) -> None:
+        self.address = address
+        self.deadline = NEVER
+        self.waiting_since: float | None = None
+        self._table = table
+        self._transport = transport
+
+    def expire(self, now: float) -> None:
+        """See `Connection`: it has no deadline."""
+
+    def evict(self) -> None:
+        """See `Connection`: only those without a request are evicted."""
+        self._transport.abort()
+
+    def leave_table(self) -> None:
+        """Make room for another connection: this one is closed."""
+        self._table.remove(self)
+
+
+class MessageQueue:
+    """Messages for one reader: what uvicorn uses of `asyncio.Queue`."""
+
+    __slots__ = ("_messages", "_waiter")
+
+    def __init__(self) -> None:
+        self._messages: list[Any] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put_nowait(self, message: Any) -> None:
+        """Add a message."""
+        self._messages.append(message)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def get(self) -> Any:
+        """Return the next message."""
+        while not self._messages:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._messages.pop(0)
+
+    def empty(self) -> bool:
+        """Return whether no message waits."""
+        return not self._messages
+
+
+class WritableFlag:
+    """Whether the transport takes more: what uvicorn uses of `asyncio.Event`."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event: asyncio.Event | None = None
+
+    def set(self) -> None:
+        """Let senders go on."""
+        event, self._event = self._event, None
+        if event is not None:
+            event.set()
+
+    def clear(self) -> None:
+        """Let senders wait."""
+        self._event = self._event or asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        while self._event is not None:
+            await self._event.wait()
+
+
+class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, which stays in the table of connections until it closes.
+
+    Its first message, which may come before a key is known, is limited to FIRST_MESSAGE bytes.
+    """
+
+    def __init__(self, *, connection: UpgradedConnection, path: bytes, **options: Any) -> None:
+        if path in COMPRESSED_PATHS:
+            options["config"] = config = copy(options["config"])
+            vars(config)["ws_per_message_deflate"] = True
+        super().__init__(**options)
+        self.queue = cast("asyncio.Queue[Any]", MessageQueue())
+        self.writable = cast(asyncio.Event, WritableFlag())
+        self._connection = connection
+        self.conn.max_message_size = min(FIRST_MESSAGE, self.config.ws_max_size)
+
+    async def send(self, message: Any) -> None:
+        """See uvicorn."""
+        is_accept = message["type"] == "websocket.accept"
+        await super().send(message)
+        if is_accept and self.handshake_complete:
+            self.request.headers.clear()  # the parser keeps the request
+            del self.request, self.response
+
+    def send_receive_event_to_app(self) -> None:
+        """See uvicorn."""
+        super().send_receive_event_to_app()
+        self.conn.max_message_size = self.config.ws_max_size
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        super().connection_lost(exc)
+        self._connection.leave_table()
