@@ -12,13 +12,14 @@ from dragoman.errors import Conflict, LimitReached
 from dragoman.store.runs import RunEnding
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.team_tasks import (
+from dragoman.store.task_records import (
+    TASK_RANKS,
     Overlap,
     TaskEnd,
     TaskOverlaps,
+    TaskPriority,
     TaskSubmission,
     TeamTask,
-    with_priority,
 )
 from tests.store.conftest import Clock
 from tests.store.samples import assistant, run, user
@@ -39,6 +40,10 @@ def task(id: str = "t", **fields: Any) -> TeamTask:
             **fields,
         }
     )
+
+
+def prioritised(wanted: TeamTask, priority: TaskPriority) -> TeamTask:
+    return replace(wanted, priority=priority, rank=TASK_RANKS[priority])
 
 
 async def submit(store: Store, wanted: TeamTask, *, max_waiting: int = 10) -> TaskSubmission:
@@ -63,7 +68,7 @@ async def state(store: Store, id: str = "t") -> str:
 
 
 async def test_a_task_is_stored_as_it_was_handed_in(store: Store) -> None:
-    wanted = with_priority(
+    wanted = prioritised(
         task(
             chain=("main", "press"),
             read_only=True,
@@ -139,7 +144,7 @@ async def test_another_owner_or_text_is_no_overlap(store: Store) -> None:
 async def test_tasks_begin_by_priority_and_then_in_their_order(store: Store) -> None:
     names = [("a", "low"), ("b", "normal"), ("c", "critical"), ("d", "normal"), ("e", "high")]
     for at, (id, priority) in enumerate(names):
-        await submit(store, with_priority(task(id, hash=id, created_at=float(at)), priority))  # type: ignore[arg-type]
+        await submit(store, prioritised(task(id, hash=id, created_at=float(at)), priority))  # type: ignore[arg-type]
     ready = await store.team_tasks.list_ready("press", limit=9)
     assert [each.id for each in ready] == ["c", "e", "b", "d", "a"]
     assert await store.team_tasks.ready_teams() == ["press"]

@@ -43,7 +43,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored`
     is False for a sub-agent: its messages are in no session and cannot be searched. `withdrawn` are approval
     requests and questions that the request passes over, `declined` the earlier messages that show them so.
-    `restored` is `assistant` as it goes on after a crash. `is_queued`: the message has waited in the queue.
+    `restored` is `assistant` as it goes on after a crash.
     """
 
     history: Sequence[Message]
@@ -55,7 +55,6 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     withdrawn: Sequence[str] = ()
     declined: Sequence[Message] = ()
     restored: RestoredAnswer | None = None
-    is_queued: bool = False
 
 
 def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> RunPlan:

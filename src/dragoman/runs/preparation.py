@@ -32,14 +32,15 @@ from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash
 from dragoman.runs.repeats import awaits_client_output, missed_position
 from dragoman.store import runs as rows
-from dragoman.store.connection import DatabaseJob
 from dragoman.store.queued_runs import QueuedRun
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
+from dragoman.store.task_records import TeamTask
 from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 TITLE_LENGTH = 60
+QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved, and is queued
 log = logging.getLogger(__name__)
 
 
@@ -94,7 +95,7 @@ def new_row(
 
 
 async def find_requester(
-    store: Store, row: rows.RunRecord | QueuedRun, *, key_id: str | None, owner: str
+    store: Store, row: rows.RunRecord | QueuedRun | TeamTask, *, key_id: str | None, owner: str
 ) -> Identity:
     """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
     if key_id is None:
@@ -132,6 +133,17 @@ def is_waiting_for(message: Message, approval: ApprovalRequest) -> bool:
     calls = [part for part in message.parts if isinstance(part, ToolPart)]
     waiting = [call.approval for call in calls if call.state == "approval-requested"]
     return any(request is not None and request.id == approval.id for request in waiting)
+
+
+async def is_answer_queued(store: Store, session_id: str) -> bool:
+    """Return whether the session's answer has got an approval just now, and waits for its turn."""
+    row = await store.runs.get_last(session_id)
+    message = None if row is None else await store.messages.get(session_id, row.message_id)
+    if row is None or message is None:
+        return False
+    since = time.time() - QUEUE_WAIT
+    approvals = await store.approvals.list_for_run(session_id, row.id)
+    return any((each.answered_at or 0.0) > since and is_waiting_for(message, each) for each in approvals)
 
 
 def is_waiting(message: Message) -> bool:
@@ -198,13 +210,7 @@ def plan_run(
     if cut_off is not None:
         return plan_after_crash(cut_off.answer, stored), cut_off.row
     run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
-    run_plan = replace(run_plan, is_queued=request.queued_id is not None)
     return run_plan, new_row(request, run_plan, agent=agent, identity=identity, now=time.time())
-
-
-def claim_job(run_plan: RunPlan, row: rows.RunRecord, *, store: Store) -> DatabaseJob[None] | None:
-    """Return the job that takes a run's message out of the queue; None for one that has not waited."""
-    return store.queued_runs.claim_job(row.id) if run_plan.is_queued else None
 
 
 async def find_writable_session(store: Store, session_id: str, *, identity: Identity) -> Session:

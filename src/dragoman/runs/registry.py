@@ -30,9 +30,11 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
 from dragoman.runs.preparation import (
+    QUEUE_WAIT,
     continuation,
     find_requester,
     find_writable_session,
+    is_answer_queued,
     is_waiting_for,
 )
 from dragoman.runs.remote import RemoteRuns
@@ -44,9 +46,10 @@ from dragoman.runs.repeats import (
 )
 from dragoman.runs.run import HubRun
 from dragoman.runs.run_factory import RunFactory
-from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue, queued_request
+from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.queued_runs import QueuedRun
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -61,7 +64,6 @@ from dragoman.wire.ui.client_request import (
 log = logging.getLogger(__name__)
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
-QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved, and is queued
 QUEUE_INTERVAL = 0.05
 
 
@@ -90,6 +92,10 @@ class RunRegistry:
         self.subagent_answers = store.subagent_answers
         self.remote: RemoteRuns | None = None
         """The runs of other hosts; None when none shares the database."""
+        self.on_stop: Callable[[HubRun], None] = lambda _: None
+        """Called at once when a run of this host is stopped, but not when another one goes on with it."""
+        self.on_end: Callable[[HubRun], None] = lambda _: None
+        """Called when a run of this host has ended."""
         self.queue = RunQueue(store, self, settings=queue)
         """What waits for the runs of sessions to end."""
         self.recovery = CrashRecovery(store, self, runs=cut_off)
@@ -113,20 +119,11 @@ class RunRegistry:
         run = await self._find_run(session_id)
         if run is None and self.remote is not None:
             deadline = time.monotonic() + QUEUE_WAIT
-            while run is None and time.monotonic() < deadline and await self._is_queued(session_id):
+            store = self._store
+            while run is None and time.monotonic() < deadline and await is_answer_queued(store, session_id):
                 await asyncio.sleep(QUEUE_INTERVAL)
                 run = await self._find_run(session_id)
         return run
-
-    async def _is_queued(self, session_id: str) -> bool:
-        """Return whether the session's answer has got an approval just now, and waits for its turn."""
-        row = await self._store.runs.get_last(session_id)
-        message = None if row is None else await self._store.messages.get(session_id, row.message_id)
-        if row is None or message is None:
-            return False
-        since = time.time() - QUEUE_WAIT
-        approvals = await self._store.approvals.list_for_run(session_id, row.id)
-        return any((each.answered_at or 0.0) > since and is_waiting_for(message, each) for each in approvals)
 
     async def _find_run(self, session_id: str) -> ActiveRun | None:
         run = self._active.get(session_id)
@@ -225,20 +222,22 @@ class RunRegistry:
         await self._tell_of_queued(queued, active)
         return await self.queue.wait_begun(queued) if waits else queued
 
-    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> None:
+    async def begin_waiting(
+        self, request: ChatRequest, identity: Identity, *, claim: DatabaseJob[None]
+    ) -> None:
         """Begin the run of a message that has waited, at the host of the session's runner if it has one.
 
-        Raises RunActive when the session is busy, Conflict when it does not wait any more, and what a start
-        raises.
+        `claim` takes it out of where it waits. Raises RunActive when the session is busy, Conflict when it
+        does not wait any more, and what a start raises.
         """
-        request = queued_request(queued)
-        async with self._locked(queued.session_id, request.action):
+        session_id = request.session_id
+        async with self._locked(session_id, request.action):
             self._check_open()
-            if queued.session_id in self._active:
-                raise RunActive(queued.session_id, self._active[queued.session_id].row.id)
-            session = await find_writable_session(self._store, queued.session_id, identity=identity)
+            if session_id in self._active:
+                raise RunActive(session_id, self._active[session_id].row.id)
+            session = await find_writable_session(self._store, session_id, identity=identity)
             begun = await self.factory.start_anywhere(
-                request, session, identity=identity, on_end=self._remove_run
+                request, session, identity=identity, on_end=self._remove_run, claim=claim
             )
             if isinstance(begun, HubRun):
                 self._register(begun, identity)
@@ -482,6 +481,7 @@ class RunRegistry:
     def _register(self, run: HubRun, identity: Identity) -> StartedRun:
         session_id = run.row.session_id
         self._active[session_id] = run
+        run.on_stopping = self.on_stop
         if self.remote is not None:
             self.remote.move_here(run)
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
@@ -494,6 +494,7 @@ class RunRegistry:
         self._work_removers.pop(key)()
         self._store.subagent_answers.purge()
         self.queue.run_ended(run)
+        self.on_end(run)
         if not run.tail.follower_count:
             self._undelivered.add(key)
             asyncio.get_running_loop().call_later(REPLAY_SECONDS, self._undelivered.discard, key)

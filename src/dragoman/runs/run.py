@@ -153,6 +153,8 @@ class HubRun:
         self._on_end = on_end
         self.is_replayed = False
         """Whether it is made again from its beginning at its next host."""
+        self.on_stopping: Callable[[HubRun], None] | None = None
+        """Called at once when the run is stopped, but not when another host goes on with it."""
         self.on_stop: OnStop | None = None
         """Called before a run that was stopped, or has failed, is closed."""
         self._journal = Journal(store, self.fold, run=row, on_written=self.tail.release_held)
@@ -177,6 +179,9 @@ class HubRun:
             asyncio.get_running_loop().call_soon(
                 self._task.cancel
             )  # not before the task has started, or it would never run its cleanup
+            goes_on = self.is_elsewhere or self._released_at is not None
+            if self.on_stopping is not None and not goes_on:
+                self.on_stopping(self)
 
     def release(self) -> None:
         """Give the run up now, for another host to go on with, unless it is ending. Await `done` for its end.

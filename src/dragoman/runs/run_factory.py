@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,7 +20,6 @@ from dragoman.runs.active_run import StartedRun
 from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.plan import RunPlan, remaining_budget
 from dragoman.runs.preparation import (
-    claim_job,
     deadline,
     new_session,
     plan_run,
@@ -33,6 +32,7 @@ from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.runner_runs import RunnerRuns
 from dragoman.runs.turns import add_briefing, make_turn
 from dragoman.store import runs as rows
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer
@@ -47,6 +47,14 @@ class ToolboxFactory(Protocol):
     async def __call__(
         self, pinned: Sequence[str], client: Sequence[Tool], *, context: Context
     ) -> Toolbox: ...
+
+
+ContextBinder: TypeAlias = Callable[[Context], Awaitable[Context]]
+
+
+async def as_it_is(context: Context) -> Context:
+    """Return the context."""
+    return context
 
 
 class RunFactory:
@@ -65,6 +73,8 @@ class RunFactory:
         self.billing = billing
         self.toolbox = toolbox
         self.settings = settings
+        self.bind_context: ContextBinder = as_it_is
+        """Binds the calls of a run to what it is a part of, such as the task of a team."""
         self.runners: RunnerRuns | None = None
         """The runs of sessions that a runner answers; None where the hub takes no runners."""
         self._store = store
@@ -93,11 +103,15 @@ class RunFactory:
         *,
         identity: Identity,
         on_end: Callable[[HubRun], None],
+        claim: DatabaseJob[None] | None = None,
     ) -> Awaitable[HubRun | StartedRun | StoredAnswer]:
-        """Start a run here, or at the host that the session's runner is connected to. Raises as `start`."""
+        """Start a run here, or at the host that the session's runner is connected to. Raises as `start`.
+
+        `claim` is run in the transaction that stores the run.
+        """
         if self.runners is None or existing is None or not existing.runner:
-            return self._start_agent(request, existing, identity=identity, on_end=on_end)
-        return self.runners.start_anywhere(request, existing, identity=identity, on_end=on_end)
+            return self._start_agent(request, existing, identity=identity, on_end=on_end, claim=claim)
+        return self.runners.start_anywhere(request, existing, identity=identity, on_end=on_end, claim=claim)
 
     async def _start_agent(
         self,
@@ -107,6 +121,7 @@ class RunFactory:
         identity: Identity,
         on_end: Callable[[HubRun], None],
         cut_off: CutOffRun | None = None,
+        claim: DatabaseJob[None] | None = None,
     ) -> HubRun:
         """Start a run that an agent of the hub answers."""
         request = await self._inherit_settings(request, existing)
@@ -128,9 +143,12 @@ class RunFactory:
             key_scope=row.message_id,
             earlier_calls=None if cut_off is None else cut_off.calls,
         )
+        context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        await self._store_begin(row, run_plan, session=session, toolbox=toolbox, identity=identity)
+        await self._store_begin(
+            row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
+        )
         run_plan = await add_briefing(agent, run_plan, context=context)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
@@ -165,6 +183,7 @@ class RunFactory:
         session: Session,
         toolbox: Toolbox,
         identity: Identity,
+        claim: DatabaseJob[None] | None,
     ) -> None:
         """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
         if run_plan.restored is not None:
@@ -176,7 +195,7 @@ class RunFactory:
             user=run_plan.user,
             session=session,
             drop_from=run_plan.drop_from,
-            extra_job=claim_job(run_plan, row, store=self._store),
+            extra_job=claim,
         )
         if run_plan.withdrawn:
             await withdraw_requests(

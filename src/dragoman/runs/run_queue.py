@@ -27,6 +27,7 @@ from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.preparation import find_requester, is_waiting, new_session
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
@@ -55,7 +56,9 @@ class QueueSettings(msgspec.Struct, frozen=True):
 class QueuedRunStarter(Protocol):
     """Starts queued runs: see `RunRegistry`."""
 
-    async def begin_queued(self, queued: QueuedRun, identity: Identity) -> None: ...
+    async def begin_waiting(
+        self, request: ChatRequest, identity: Identity, *, claim: DatabaseJob[None]
+    ) -> None: ...
     async def find_active(self, session_id: str) -> ActiveRun | None: ...
     def get(self, run_id: str) -> HubRun | None: ...
     def get_active(self, session_id: str) -> HubRun | None: ...
@@ -108,9 +111,18 @@ class RunQueue:
         return self._store.host_id is not None or session_id in self._sessions
 
     async def add(
-        self, request: ChatRequest, message: Message, *, session: Session | None, identity: Identity
+        self,
+        request: ChatRequest,
+        message: Message,
+        *,
+        session: Session | None,
+        identity: Identity,
+        extra_job: DatabaseJob[None] | None = None,
     ) -> QueuedRun:
-        """Queue the message of a request, for `when_busy`. Raises LimitReached, Conflict."""
+        """Queue the message of a request, for `when_busy`; run `extra_job` in the same transaction.
+
+        Raises LimitReached, Conflict.
+        """
         mode: QueueMode = "queue"
         if request.when_busy is not None and request.when_busy != "refuse":
             mode = request.when_busy
@@ -132,7 +144,9 @@ class RunQueue:
             created_at=now,
         )
         session = session or new_session(request, owner=identity.owner, now=now)
-        stored = await self._store.queued_runs.add(queued, session=session, limits=self.settings.limits)
+        stored = await self._store.queued_runs.add(
+            queued, session=session, limits=self.settings.limits, extra_job=extra_job
+        )
         self._sessions.add(request.session_id)
         if request.background:
             self._store.signals.send("queue", request.session_id)  # another host may have room
@@ -303,7 +317,8 @@ class RunQueue:
         self._beginning += queued.background
         try:
             identity = await find_requester(self._store, queued, key_id=queued.key_id, owner=queued.owner)
-            await self._starter.begin_queued(queued, identity)
+            claim = self._store.queued_runs.claim_job(queued.id)
+            await self._starter.begin_waiting(queued_request(queued), identity, claim=claim)
         except RunActive:
             return False
         except (StoreError, Unavailable):

@@ -31,10 +31,11 @@ from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource, stored_seq
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import RUNNER_AGENT, CrashRecovery, CutOffRun
 from dragoman.runs.plan import RunPlan, make_plan, plan_after_crash
-from dragoman.runs.preparation import claim_job, new_row, store_answers, with_inputs, withdraw_requests
+from dragoman.runs.preparation import new_row, store_answers, with_inputs, withdraw_requests
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
+from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import FoldPosition, current_position
@@ -72,10 +73,13 @@ class RunnerRuns:
         identity: Identity,
         on_end: Callable[[HubRun], None],
         cut_off: CutOffRun | None = None,
+        claim: DatabaseJob[None] | None = None,
     ) -> HubRun:
         """Store and start a run, or let one go on that a crash `cut_off`. Raises as `RunFactory.start`."""
         frames = StoredLog() if cut_off is None else await read_log(self._store, cut_off.row.id)
-        row, plan, context = await self._begin(request, session, identity=identity, cut_off=cut_off)
+        row, plan, context = await self._begin(
+            request, session, identity=identity, cut_off=cut_off, claim=claim
+        )
         return self._run(request, row, plan=plan, context=context, log=frames, on_end=on_end)
 
     async def start_anywhere(
@@ -85,20 +89,26 @@ class RunnerRuns:
         *,
         identity: Identity,
         on_end: Callable[[HubRun], None],
+        claim: DatabaseJob[None] | None = None,
     ) -> HubRun | StartedRun | StoredAnswer:
         """Start a run at the host that the runner is connected to; here if it is connected to none."""
-        elsewhere = await self.start_elsewhere(request, session, identity=identity)
-        return elsewhere or await self.start(request, session, identity=identity, on_end=on_end)
+        elsewhere = await self.start_elsewhere(request, session, identity=identity, claim=claim)
+        return elsewhere or await self.start(request, session, identity=identity, on_end=on_end, claim=claim)
 
     async def start_elsewhere(
-        self, request: ChatRequest, session: Session, *, identity: Identity
+        self,
+        request: ChatRequest,
+        session: Session,
+        *,
+        identity: Identity,
+        claim: DatabaseJob[None] | None = None,
     ) -> StartedRun | StoredAnswer | None:
         """Start a run at the host that the session's runner is connected to; None if that is this one."""
         if not session.runner or session.runner_host in (None, self._store.host_id):
             return None
         if self.client is None or self.find_run is None:
             return None
-        row, plan, _ = await self._begin(request, session, identity=identity, cut_off=None)
+        row, plan, _ = await self._begin(request, session, identity=identity, cut_off=None, claim=claim)
         position = position_before(plan)
         await self._pass_on(row, host=str(session.runner_host))
         run = await self.find_run(row.session_id)
@@ -123,7 +133,13 @@ class RunnerRuns:
             await self.recovery.enqueue(released)
 
     async def _begin(
-        self, request: ChatRequest, session: Session, *, identity: Identity, cut_off: CutOffRun | None
+        self,
+        request: ChatRequest,
+        session: Session,
+        *,
+        identity: Identity,
+        cut_off: CutOffRun | None,
+        claim: DatabaseJob[None] | None = None,
     ) -> tuple[rows.RunRecord, RunPlan, Context]:
         """Store that a run begins, or goes on."""
         stored = await self._store.messages.list(session.id)
@@ -141,7 +157,7 @@ class RunnerRuns:
         )
         toolbox: Toolbox = await self._toolbox((), (), context=context)
         plan = replace(plan, input_events=await store_answers(plan, toolbox, by=identity))
-        await self._store_begin(row, plan, session=session, toolbox=toolbox, identity=identity)
+        await self._store_begin(row, plan, session=session, toolbox=toolbox, identity=identity, claim=claim)
         return row, plan, context
 
     def _run(
@@ -188,7 +204,14 @@ class RunnerRuns:
         return run
 
     async def _store_begin(
-        self, row: rows.RunRecord, plan: RunPlan, *, session: Session, toolbox: Toolbox, identity: Identity
+        self,
+        row: rows.RunRecord,
+        plan: RunPlan,
+        *,
+        session: Session,
+        toolbox: Toolbox,
+        identity: Identity,
+        claim: DatabaseJob[None] | None,
     ) -> None:
         """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
         if plan.restored is not None:
@@ -200,7 +223,7 @@ class RunnerRuns:
             user=plan.user,
             session=session,
             drop_from=plan.drop_from,
-            extra_job=claim_job(plan, row, store=self._store),
+            extra_job=claim,
         )
         if plan.withdrawn:
             await withdraw_requests(plan, session.id, toolbox=toolbox, identity=identity, store=self._store)

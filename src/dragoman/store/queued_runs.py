@@ -119,10 +119,18 @@ class QueuedRunRepository:
     def _sql(self) -> QueuedRunStatements:
         return self._database.statements(QueuedRunStatements)
 
-    async def add(self, queued: QueuedRun, *, session: Session | None, limits: QueueLimits) -> QueuedRun:
+    async def add(
+        self,
+        queued: QueuedRun,
+        *,
+        session: Session | None,
+        limits: QueueLimits,
+        extra_job: DatabaseJob[None] | None = None,
+    ) -> QueuedRun:
         """Queue a message; return it, or the one that waits already with its id.
 
-        `session` is created if there is none. Raises LimitReached, Conflict for another content.
+        `session` is created if there is none; `extra_job` is run in the same transaction when the message is
+        queued. Raises LimitReached, Conflict for another content.
         """
         sql = self._sql
 
@@ -136,6 +144,8 @@ class QueuedRunRepository:
             owned = {"owner": queued.owner}
             check_count(connection, (sql.count_session, params), limit=limits.session, place="the session")
             check_count(connection, (sql.count_owner, owned), limit=limits.owner, place="their owner")
+            if extra_job is not None:
+                extra_job(connection)
             connection.execute(sql.insert, to_params(queued))
             return queued
 

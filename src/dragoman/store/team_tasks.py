@@ -8,30 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec.structs import replace
-from sqlalchemy import (
-    ColumnElement,
-    FromClause,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    false,
-    func,
-    literal_column,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Select, bindparam, literal_column, tuple_
 
 from dragoman.errors import Conflict, LimitReached
 from dragoman.store.connection import (
-    Compiler,
     DatabaseConnection,
     DatabaseJob,
     Params,
@@ -46,191 +29,19 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions import Session, SessionRepository
-from dragoman.store.tables import runs, team_pauses, team_tasks
+from dragoman.store.tables import team_tasks
+from dragoman.store.task_records import (
+    TASK_FILTERS,
+    Overlap,
+    TaskEnd,
+    TaskOverlaps,
+    TaskSubmission,
+    TeamTask,
+)
+from dragoman.store.task_statements import TaskListStatements, TeamTaskStatements
 
-TaskState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
-TaskSource: TypeAlias = Literal["session", "call", "trigger", "api"]
-TaskPriority: TypeAlias = Literal["low", "normal", "high", "critical"]
-Overlap: TypeAlias = Literal["allow", "skip", "queue", "replace", "confirm"]
-TaskDelivery: TypeAlias = Literal["session", "none"]
-TASK_RANKS: Mapping[TaskPriority, int] = {"critical": 0, "high": 1, "normal": 2, "low": 3}
-ACTIVE_STATES: tuple[TaskState, ...] = ("queued", "running", "waiting")
-TASK_FILTERS = frozenset({"owner", "team", "state", "source_session", "parent_call", "correlation_id"})
 MAX_SWEPT = 200
 T = TypeVar("T")
-
-
-class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task of a team. `chain` are the agents above it, the first one first.
-
-    `source_session` and `source_message` are the answer in which it was given, `parent_call` is the call.
-    `budget` is in US dollars, `deadline` in unix seconds. A `read_only` task answers a question: it calls
-    only what reads, and does not wait in the team's queue. A `detached` one goes on when what gave it is
-    stopped. `deliver` says where the result goes to, and `wake` whether it begins a run there.
-    """
-
-    id: str
-    owner: str
-    key_id: str | None = None
-    team: str
-    topic: str | None = None
-    text: str
-    hash: str
-    priority: TaskPriority = "normal"
-    rank: int = TASK_RANKS["normal"]
-    overlap: Overlap = "allow"
-    state: TaskState = "queued"
-    source: TaskSource = "api"
-    source_session: str | None = None
-    source_message: str | None = None
-    parent_call: str | None = None
-    chain: tuple[str, ...] = ()
-    read_only: bool = False
-    detached: bool = False
-    correlation_id: str | None = None
-    dedup_key: str | None = None
-    budget: float | None = None
-    deadline: float | None = None
-    deliver: TaskDelivery = "none"
-    wake: bool = False
-    webhook: str | None = None
-    session_id: str
-    run_id: str | None = None
-    attempts: int = 0
-    result: str | None = None
-    artifact: str | None = None
-    error: str | None = None
-    created_at: float
-    started_at: float | None = None
-    ended_at: float | None = None
-    delivered_at: float | None = None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it has not ended."""
-        return self.state in ACTIVE_STATES
-
-
-class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task ended. A long result is an `artifact`, and `result` its beginning."""
-
-    state: Literal["done", "failed", "cancelled"]
-    result: str | None = None
-    artifact: str | None = None
-    error: str | None = None
-
-
-class TaskSubmission(msgspec.Struct, frozen=True):
-    """What became of a task that was handed in: the `task` that stands for it, which may be an earlier one.
-
-    `replaced` are those that it ended.
-    """
-
-    task: TeamTask
-    is_new: bool = True
-    replaced: tuple[TeamTask, ...] = ()
-
-
-class TaskOverlaps(Conflict):
-    """A task like this one is active, and somebody has to say whether it may run beside it."""
-
-    def __init__(self, task: TeamTask) -> None:
-        super().__init__(
-            f"the team {task.team!r} has a task like this already: {task.id} is {task.state}",
-            hint="send `overlap`: allow, skip, queue or replace",
-        )
-        self.task = task
-
-
-def state_in(*states: TaskState, of: FromClause = team_tasks) -> ColumnElement[bool]:
-    """Return the condition that a task has one of these states."""
-    return or_(*(of.c.state == literal_column(f"'{state}'") for state in states))
-
-
-TABLE = team_tasks
-FOUND = select_fields(TeamTask, TABLE)
-COLUMNS = [TABLE.c[name] for name in TeamTask.__struct_fields__]
-ZERO: ColumnElement[int] = literal_column("0")
-LIMIT: ColumnElement[int] = bindparam("limit")
-THIS, TEAM, OWNED = (TABLE.c[name] == bindparam(name) for name in ("id", "team", "owner"))
-ACTIVE = state_in(*ACTIVE_STATES)
-IS_OPEN = TABLE.c.delivered_at.is_(None)
-RUN_IS_ACTIVE = runs.c.status == literal_column("'running'")
-IS_BUSY = exists(select(runs.c.id)).where(runs.c.session_id == TABLE.c.session_id, RUN_IS_ACTIVE)
-
-
-def claimable() -> ColumnElement[bool]:
-    """Return the condition that a task waits, and none before it has to end first."""
-    earlier = TABLE.alias("earlier")
-    before = tuple_(earlier.c.created_at, earlier.c.id) < tuple_(TABLE.c.created_at, TABLE.c.id)
-    alike = (earlier.c[name] == TABLE.c[name] for name in ("team", "owner", "hash"))
-    is_behind = exists(select(earlier.c.id)).where(*alike, state_in(*ACTIVE_STATES, of=earlier), before)
-    has_begun = exists(select(earlier.c.id)).where(
-        earlier.c.session_id == TABLE.c.session_id, state_in("running", "waiting", of=earlier)
-    )
-    in_turn = or_(TABLE.c.overlap != literal_column("'queue'"), ~is_behind)
-    is_paused = exists(select(team_pauses.c.team)).where(team_pauses.c.team == TABLE.c.team)
-    return and_(state_in("queued"), IS_OPEN, ~has_begun, in_turn, ~is_paused)
-
-
-class TeamTaskStatements:
-    """The SQL of `TeamTaskRepository` about one task; see `Database.statements`."""
-
-    def __init__(self, compiler: Compiler) -> None:
-        count = select(func.count()).select_from(TABLE)
-        ended: dict[str, Any] = {name: bindparam(name) for name in (*TaskEnd.__struct_fields__, "ended_at")}
-        ended["delivered_at"] = bindparam("delivered")
-        begun: dict[str, Any] = {
-            "state": literal_column("'running'"),
-            "run_id": bindparam("run"),
-            "started_at": bindparam("now"),
-            "attempts": TABLE.c.attempts + literal_column("1"),
-        }
-        moved: dict[str, Any] = {"state": bindparam("to"), "run_id": bindparam("run")}
-        has_moved = state_in("running", "waiting"), TABLE.c.state != bindparam("to")
-        alike = FOUND.where(TEAM, OWNED, TABLE.c.hash == bindparam("hash"), ACTIVE)
-        running = count.where(TEAM, state_in("running"), IS_OPEN, TABLE.c.read_only.is_(false()))
-        self.insert = compiler.compile(compiler.insert(TABLE).on_conflict_do_nothing())
-        self.get = compiler.compile(FOUND.where(THIS))
-        self.of_key = compiler.compile(FOUND.where(OWNED, TABLE.c.dedup_key == bindparam("key")))
-        self.alike = compiler.compile(alike.order_by(TABLE.c.created_at, TABLE.c.id))
-        self.count_waiting = compiler.compile(count.where(OWNED, state_in("queued"), IS_OPEN))
-        self.count_running = compiler.compile(running)
-        self.claim = compiler.compile(
-            update(TABLE).where(THIS, claimable()).values(begun).returning(*COLUMNS)
-        )
-        self.move = compiler.compile(update(TABLE).where(THIS, *has_moved).values(moved).returning(*COLUMNS))
-        self.end = compiler.compile(update(TABLE).where(THIS, ACTIVE).values(ended).returning(*COLUMNS))
-        delivered = update(TABLE).where(THIS, IS_OPEN, ~ACTIVE).values(delivered_at=bindparam("now"))
-        self.deliver = compiler.compile(delivered)
-        self.pause = compiler.compile(compiler.insert(team_pauses).on_conflict_do_nothing())
-        self.resume = compiler.compile(delete(team_pauses).where(team_pauses.c.team == bindparam("team")))
-
-
-class TaskListStatements:
-    """The SQL of `TeamTaskRepository` that finds tasks; see `Database.statements`."""
-
-    def __init__(self, compiler: Compiler) -> None:
-        order = TABLE.c.rank, TABLE.c.created_at, TABLE.c.id
-        newest = TABLE.c.created_at.desc(), TABLE.c.id.desc()
-        ready = and_(claimable(), ~IS_BUSY)
-        of_session = FOUND.where(TABLE.c.session_id == bindparam("session_id")).order_by(*newest)
-        children = FOUND.where(TABLE.c.source_session == bindparam("session_id"), IS_OPEN)
-        idle = FOUND.where(IS_OPEN, state_in("running"), ~IS_BUSY)
-        late = FOUND.where(IS_OPEN, ACTIVE, TABLE.c.deadline < bindparam("now"))
-        stopped = FOUND.join(runs, runs.c.id == TABLE.c.run_id).where(state_in("cancelled"), RUN_IS_ACTIVE)
-        counted = select(TABLE.c.team, TABLE.c.state, func.count()).where(OWNED, ACTIVE, IS_OPEN)
-        teams = select(TABLE.c.team).where(ready).distinct().order_by(TABLE.c.team)
-        self.of_session = compiler.compile(of_session.limit(literal_column("1")).offset(ZERO))
-        self.ready = compiler.compile(FOUND.where(TEAM, ready).order_by(*order).limit(LIMIT).offset(ZERO))
-        self.ready_teams = compiler.compile(teams)
-        self.undelivered = compiler.compile(FOUND.where(IS_OPEN, ~ACTIVE).limit(LIMIT).offset(ZERO))
-        self.idle = compiler.compile(idle.limit(LIMIT).offset(ZERO))
-        self.late = compiler.compile(late.limit(LIMIT).offset(ZERO))
-        self.still_running = compiler.compile(stopped.limit(LIMIT).offset(ZERO))
-        self.open_children = compiler.compile(children.order_by(*order[1:]))
-        self.count_states = compiler.compile(counted.group_by(TABLE.c.team, TABLE.c.state))
-        self.paused = compiler.compile(select(team_pauses.c.team).order_by(team_pauses.c.team))
 
 
 class TeamTaskRepository:
@@ -323,14 +134,21 @@ class TeamTaskRepository:
 
         return await self._write(job)
 
-    async def end(self, id: str, ending: TaskEnd) -> TeamTask | None:
-        """End a task; return it as it ended, or None when it had ended before."""
-        return await self._write(lambda connection: self._end(connection, id, ending=ending))
+    async def end(self, id: str, ending: TaskEnd, *, is_silent: bool = False) -> TeamTask | None:
+        """End a task; return it as it ended, or None when it had ended before.
 
-    def _end(self, connection: DatabaseConnection, id: str, *, ending: TaskEnd) -> TeamTask | None:
+        The result of one that ends `is_silent` goes nowhere.
+        """
+        return await self._write(
+            lambda connection: self._end(connection, id, ending=ending, is_silent=is_silent)
+        )
+
+    def _end(
+        self, connection: DatabaseConnection, id: str, *, ending: TaskEnd, is_silent: bool = True
+    ) -> TeamTask | None:
         row = connection.fetch_one(self._sql.get, {"id": id})
         now = self._clock()
-        has_receiver = row is not None and to_task(row).deliver == "session"
+        has_receiver = row is not None and to_task(row).has_receiver and not is_silent
         params = {"id": id, **to_params(ending), "ended_at": now, "delivered": None if has_receiver else now}
         row = connection.fetch_one(self._sql.end, params)
         if row is None:
@@ -374,6 +192,10 @@ class TeamTaskRepository:
     async def list_late(self) -> Sequence[TeamTask]:
         """Return active tasks whose deadline is over."""
         return await self._read(self._lists.late, {"limit": MAX_SWEPT, "now": self._clock()})
+
+    async def list_orphans(self) -> Sequence[TeamTask]:
+        """Return active tasks, not detached, that were given in an answer that was stopped."""
+        return await self._read(self._lists.orphans, {"limit": MAX_SWEPT})
 
     async def list_still_running(self) -> Sequence[TeamTask]:
         """Return cancelled tasks whose run is still active."""
@@ -487,8 +309,3 @@ def to_task(row: Row) -> TeamTask:
     flags = {name: bool(fields[name]) for name in ("read_only", "detached", "wake")}
     chain = decode_json(fields["chain"], tuple[str, ...]) or ()
     return TeamTask(**fields | flags | {"chain": chain})
-
-
-def with_priority(task: TeamTask, priority: TaskPriority) -> TeamTask:
-    """Return a task with a priority, and its rank."""
-    return replace(task, priority=priority, rank=TASK_RANKS[priority])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.runners import add_runners
 from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
+from dragoman.server.app.tasks import add_team_tasks
 from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
@@ -98,13 +99,13 @@ class Hub:
         )
         self.runs.remote = remote_runs(self.runs, services)
         self.runners = add_runners(config, services, runs=self.runs)
+        self.team_tasks = add_team_tasks(services, self.runs)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
         self._callable_agents = CallableAgents(services.registry, AgentOperations(self.runs))
         self._callable_agents.register(setup.roster.agents, services.teams.registry)
-        metrics.sources = self._metric_sources()
-        self.metrics = metrics
+        self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
         self.retention = RetentionPurge(
             services.store.retention, config.retention_periods, count=metrics.rows_deleted
@@ -184,21 +185,29 @@ class Hub:
             stack.push_async_callback(hub.stop)
             hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)
-            stack.enter_context(run_in_background(hub.retention.run()))
-            heed = ApprovalResumer(ground.store, hub.queued_turns.resume, consent=ground.calls.approval_flow)
-            stack.enter_context(run_in_background(heed.run()))
-            stack.enter_context(run_in_background(hub.key_monitor.run()))
-            stack.enter_context(run_in_background(hub.share_with_hosts()))
-            stack.enter_context(run_in_background(hub.runs.recovery.run()))
-            stack.enter_context(run_in_background(hub.endpoints.push_notifier.run()))
-            stack.enter_context(run_in_background(ground.shared_access.run()))
-            sender = build_webhook_sender(config, ground)
-            for job in (hub.runs.queue.run(), sender.run(), ground.events.run(), ground.events.trim()):
+            for job in hub._background_jobs(config):
                 stack.enter_context(run_in_background(job))
             hub._watch_hosts(stack)
             for name in await hub.unknown_policy_names(config):
                 log.warning("%s", name)
             yield hub
+
+    def _background_jobs(self, config: Config) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what a hub does until it is closed."""
+        services = self._services
+        consent = services.calls.approval_flow
+        yield self.retention.run()
+        yield ApprovalResumer(services.store, self.queued_turns.resume, consent=consent).run()
+        yield self.key_monitor.run()
+        yield self.share_with_hosts()
+        yield self.runs.recovery.run()
+        yield self.endpoints.push_notifier.run()
+        yield services.shared_access.run()
+        yield self.runs.queue.run()
+        yield build_webhook_sender(config, services).run()
+        yield services.events.run()
+        yield services.events.trim()
+        yield self.team_tasks.worker.run()
 
     def internal_routes(self) -> Sequence[HostRoutes]:
         """Return what other hosts may ask of this one."""
@@ -319,6 +328,7 @@ class Hub:
     async def stop(self) -> None:
         """End runs, sessions of MCP clients and spokes, and notify their clients."""
         await self.engine.drain(0)
+        await self.team_tasks.worker.close()
         await asyncio.gather(self.runs.close(), self.endpoints.close())
         await self.runners.close()
         await self.external.switchboard.close()

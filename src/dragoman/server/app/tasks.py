@@ -1,0 +1,18 @@
+"""Wires the tasks of teams: their service, and what it hears of the runs of the hub."""
+
+from __future__ import annotations
+
+from dragoman.runs.registry import RunRegistry
+from dragoman.server.app.services import HubServices
+from dragoman.teams.tasks.run_context import TaskContexts
+from dragoman.teams.tasks.service import TeamTasks
+
+
+def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
+    """Return the tasks of a hub's teams."""
+    contexts = TaskContexts(services.store, services.calls)
+    tasks = TeamTasks(services.store, services.teams.registry, runs=runs, contexts=contexts)
+    runs.factory.bind_context = contexts.bind
+    runs.on_stop = tasks.worker.run_stopped
+    runs.on_end = tasks.worker.run_ended
+    return tasks

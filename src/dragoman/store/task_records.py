@@ -1,0 +1,106 @@
+"""Tasks of teams as the database has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from dragoman.errors import Conflict
+
+TaskState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
+TaskSource: TypeAlias = Literal["session", "call", "trigger", "api"]
+TaskPriority: TypeAlias = Literal["low", "normal", "high", "critical"]
+Overlap: TypeAlias = Literal["allow", "skip", "queue", "replace", "confirm"]
+TaskDelivery: TypeAlias = Literal["session", "none"]
+TASK_RANKS: Mapping[TaskPriority, int] = {"critical": 0, "high": 1, "normal": 2, "low": 3}
+ACTIVE_STATES: tuple[TaskState, ...] = ("queued", "running", "waiting")
+TASK_FILTERS = frozenset({"owner", "team", "state", "source_session", "parent_call", "correlation_id"})
+
+
+class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of a team. `chain` are the agents above it, the first one first.
+
+    `source_session` and `source_message` are the answer in which it was given, `parent_call` is the call.
+    `budget` is in US dollars, `deadline` in unix seconds. A `read_only` task answers a question: it calls
+    only what reads, and does not wait in the team's queue. A `detached` one goes on when what gave it is
+    stopped. `deliver` says where the result goes to, and `wake` whether it begins a run there.
+    """
+
+    id: str
+    owner: str
+    key_id: str | None = None
+    team: str
+    topic: str | None = None
+    text: str
+    hash: str
+    priority: TaskPriority = "normal"
+    rank: int = TASK_RANKS["normal"]
+    overlap: Overlap = "allow"
+    state: TaskState = "queued"
+    source: TaskSource = "api"
+    source_session: str | None = None
+    source_message: str | None = None
+    parent_call: str | None = None
+    chain: tuple[str, ...] = ()
+    read_only: bool = False
+    detached: bool = False
+    correlation_id: str | None = None
+    dedup_key: str | None = None
+    budget: float | None = None
+    deadline: float | None = None
+    deliver: TaskDelivery = "none"
+    wake: bool = False
+    webhook: str | None = None
+    session_id: str
+    run_id: str | None = None
+    attempts: int = 0
+    result: str | None = None
+    artifact: str | None = None
+    error: str | None = None
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    delivered_at: float | None = None
+
+    @property
+    def has_receiver(self) -> bool:
+        """Whether a session gets the result."""
+        return self.deliver == "session" and self.source_session is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in ACTIVE_STATES
+
+
+class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a task ended. A long result is an `artifact`, and `result` its beginning."""
+
+    state: Literal["done", "failed", "cancelled"]
+    result: str | None = None
+    artifact: str | None = None
+    error: str | None = None
+
+
+class TaskSubmission(msgspec.Struct, frozen=True):
+    """What became of a task that was handed in: the `task` that stands for it, which may be an earlier one.
+
+    `replaced` are those that it ended.
+    """
+
+    task: TeamTask
+    is_new: bool = True
+    replaced: tuple[TeamTask, ...] = ()
+
+
+class TaskOverlaps(Conflict):
+    """A task like this one is active, and somebody has to say whether it may run beside it."""
+
+    def __init__(self, task: TeamTask) -> None:
+        super().__init__(
+            f"the team {task.team!r} has a task like this already: {task.id} is {task.state}",
+            hint="send `overlap`: allow, skip, queue or replace",
+        )
+        self.task = task

@@ -1,0 +1,122 @@
+"""The SQL of the tasks of teams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from dragoman.store.connection import Compiler, select_fields
+from dragoman.store.tables import runs, team_pauses, team_tasks
+from dragoman.store.task_records import ACTIVE_STATES, TaskEnd, TaskState, TeamTask
+
+
+def state_in(*states: TaskState, of: FromClause = team_tasks) -> ColumnElement[bool]:
+    """Return the condition that a task has one of these states."""
+    return or_(*(of.c.state == literal_column(f"'{state}'") for state in states))
+
+
+TABLE = team_tasks
+FOUND = select_fields(TeamTask, TABLE)
+COLUMNS = [TABLE.c[name] for name in TeamTask.__struct_fields__]
+ZERO: ColumnElement[int] = literal_column("0")
+LIMIT: ColumnElement[int] = bindparam("limit")
+THIS, TEAM, OWNED = (TABLE.c[name] == bindparam(name) for name in ("id", "team", "owner"))
+ACTIVE = state_in(*ACTIVE_STATES)
+IS_OPEN = TABLE.c.delivered_at.is_(None)
+RUN_IS_ACTIVE = runs.c.status == literal_column("'running'")
+IS_BUSY = exists(select(runs.c.id)).where(runs.c.session_id == TABLE.c.session_id, RUN_IS_ACTIVE)
+
+
+def claimable() -> ColumnElement[bool]:
+    """Return the condition that a task waits, and none before it has to end first."""
+    earlier = TABLE.alias("earlier")
+    before = tuple_(earlier.c.created_at, earlier.c.id) < tuple_(TABLE.c.created_at, TABLE.c.id)
+    alike = (earlier.c[name] == TABLE.c[name] for name in ("team", "owner", "hash"))
+    is_behind = exists(select(earlier.c.id)).where(*alike, state_in(*ACTIVE_STATES, of=earlier), before)
+    has_begun = exists(select(earlier.c.id)).where(
+        earlier.c.session_id == TABLE.c.session_id, state_in("running", "waiting", of=earlier)
+    )
+    in_turn = or_(TABLE.c.overlap != literal_column("'queue'"), ~is_behind)
+    is_paused = exists(select(team_pauses.c.team)).where(team_pauses.c.team == TABLE.c.team)
+    return and_(state_in("queued"), IS_OPEN, ~has_begun, in_turn, ~is_paused)
+
+
+class TeamTaskStatements:
+    """The SQL of `TeamTaskRepository` about one task; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        count = select(func.count()).select_from(TABLE)
+        ended: dict[str, Any] = {name: bindparam(name) for name in (*TaskEnd.__struct_fields__, "ended_at")}
+        ended["delivered_at"] = bindparam("delivered")
+        begun: dict[str, Any] = {
+            "state": literal_column("'running'"),
+            "run_id": bindparam("run"),
+            "started_at": bindparam("now"),
+            "attempts": TABLE.c.attempts + literal_column("1"),
+        }
+        moved: dict[str, Any] = {"state": bindparam("to"), "run_id": bindparam("run")}
+        has_moved = state_in("running", "waiting"), TABLE.c.state != bindparam("to")
+        alike = FOUND.where(TEAM, OWNED, TABLE.c.hash == bindparam("hash"), ACTIVE)
+        running = count.where(TEAM, state_in("running"), IS_OPEN, TABLE.c.read_only.is_(false()))
+        self.insert = compiler.compile(compiler.insert(TABLE).on_conflict_do_nothing())
+        self.get = compiler.compile(FOUND.where(THIS))
+        self.of_key = compiler.compile(FOUND.where(OWNED, TABLE.c.dedup_key == bindparam("key")))
+        self.alike = compiler.compile(alike.order_by(TABLE.c.created_at, TABLE.c.id))
+        self.count_waiting = compiler.compile(count.where(OWNED, state_in("queued"), IS_OPEN))
+        self.count_running = compiler.compile(running)
+        self.claim = compiler.compile(
+            update(TABLE).where(THIS, claimable()).values(begun).returning(*COLUMNS)
+        )
+        self.move = compiler.compile(update(TABLE).where(THIS, *has_moved).values(moved).returning(*COLUMNS))
+        self.end = compiler.compile(update(TABLE).where(THIS, ACTIVE).values(ended).returning(*COLUMNS))
+        delivered = update(TABLE).where(THIS, IS_OPEN, ~ACTIVE).values(delivered_at=bindparam("now"))
+        self.deliver = compiler.compile(delivered)
+        self.pause = compiler.compile(compiler.insert(team_pauses).on_conflict_do_nothing())
+        self.resume = compiler.compile(delete(team_pauses).where(team_pauses.c.team == bindparam("team")))
+
+
+class TaskListStatements:
+    """The SQL of `TeamTaskRepository` that finds tasks; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        order = TABLE.c.rank, TABLE.c.created_at, TABLE.c.id
+        newest = TABLE.c.created_at.desc(), TABLE.c.id.desc()
+        ready = and_(claimable(), ~IS_BUSY)
+        of_session = FOUND.where(TABLE.c.session_id == bindparam("session_id")).order_by(*newest)
+        children = FOUND.where(TABLE.c.source_session == bindparam("session_id"), IS_OPEN)
+        idle = FOUND.where(IS_OPEN, state_in("running"), ~IS_BUSY)
+        late = FOUND.where(IS_OPEN, ACTIVE, TABLE.c.deadline < bindparam("now"))
+        stopped = FOUND.join(runs, runs.c.id == TABLE.c.run_id).where(state_in("cancelled"), RUN_IS_ACTIVE)
+        origin = and_(
+            runs.c.session_id == TABLE.c.source_session, runs.c.message_id == TABLE.c.source_message
+        )
+        was_stopped = runs.c.status == literal_column("'stopped'")
+        orphans = FOUND.join(runs, origin).where(IS_OPEN, ACTIVE, was_stopped, TABLE.c.detached.is_(false()))
+        counted = select(TABLE.c.team, TABLE.c.state, func.count()).where(OWNED, ACTIVE, IS_OPEN)
+        teams = select(TABLE.c.team).where(ready).distinct().order_by(TABLE.c.team)
+        self.of_session = compiler.compile(of_session.limit(literal_column("1")).offset(ZERO))
+        self.ready = compiler.compile(FOUND.where(TEAM, ready).order_by(*order).limit(LIMIT).offset(ZERO))
+        self.ready_teams = compiler.compile(teams)
+        self.undelivered = compiler.compile(FOUND.where(IS_OPEN, ~ACTIVE).limit(LIMIT).offset(ZERO))
+        self.idle = compiler.compile(idle.limit(LIMIT).offset(ZERO))
+        self.late = compiler.compile(late.limit(LIMIT).offset(ZERO))
+        self.orphans = compiler.compile(orphans.limit(LIMIT).offset(ZERO))
+        self.still_running = compiler.compile(stopped.limit(LIMIT).offset(ZERO))
+        self.open_children = compiler.compile(children.order_by(*order[1:]))
+        self.count_states = compiler.compile(counted.group_by(TABLE.c.team, TABLE.c.state))
+        self.paused = compiler.compile(select(team_pauses.c.team).order_by(team_pauses.c.team))

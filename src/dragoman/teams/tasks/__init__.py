@@ -1,0 +1,1 @@
+"""Tasks of teams: their queue, their runs and their results."""

@@ -1,0 +1,115 @@
+"""Takes the results of tasks to the sessions where the tasks were given, each exactly once."""
+
+from __future__ import annotations
+
+import logging
+
+from dragoman.errors import Conflict, DragomanError, StoreError, Unavailable
+from dragoman.messages import Message
+from dragoman.runs.preparation import find_requester, is_waiting
+from dragoman.runs.registry import RunRegistry
+from dragoman.store.connection import DatabaseConnection
+from dragoman.store.sessions import Session
+from dragoman.store.store import Store
+from dragoman.store.task_records import TeamTask
+from dragoman.teams.tasks.results import result_message
+from dragoman.wire.ui.client_request import ChatRequest, NewMessage
+
+log = logging.getLogger(__name__)
+
+
+class ResultDelivery:
+    """Delivers results: as a message of the session, or as one that its agent answers.
+
+    A session that is busy, or waits for a person, gets its results when it is free.
+    """
+
+    def __init__(self, store: Store, runs: RunRegistry) -> None:
+        self._store = store
+        self._runs = runs
+        self._awaited: set[str] = set()
+        """Sessions that get a result when their run has ended."""
+        self._delivering: dict[str, bool] = {}
+
+    def is_awaited(self, session_id: str) -> bool:
+        """Return whether a result waits for the run of a session to end, as far as this host knows."""
+        return session_id in self._awaited
+
+    async def deliver_all(self) -> None:
+        """Deliver what has not been delivered. Raises StoreError, Unavailable."""
+        for task in await self._store.team_tasks.list_undelivered():
+            await self.deliver_to(str(task.source_session))
+
+    async def deliver_to(self, session_id: str) -> None:
+        """Deliver the results that a session is to have."""
+        if session_id in self._delivering:
+            self._delivering[session_id] = True
+            return
+        try:
+            self._delivering[session_id] = True
+            while self._delivering[session_id]:
+                self._delivering[session_id] = False
+                await self._deliver_open(session_id)
+        except (StoreError, Unavailable) as error:
+            log.info("results for session %s cannot be delivered yet: %s", session_id, error.message)
+        finally:
+            del self._delivering[session_id]
+
+    async def _deliver_open(self, session_id: str) -> None:
+        self._awaited.discard(session_id)
+        for task in await self._store.team_tasks.open_children(session_id):
+            if task.is_active:
+                continue
+            try:
+                await self._deliver(task)
+            except Conflict:
+                log.debug("the result of task %s was delivered already", task.id)
+            except (StoreError, Unavailable):
+                raise
+            except DragomanError as error:
+                log.info("the result of task %s cannot be delivered yet: %s", task.id, error.message)
+
+    async def _deliver(self, task: TeamTask) -> None:
+        session = await self._store.sessions.get(str(task.source_session))
+        if session is None:
+            await self._store.write(self._store.team_tasks.deliver_job(task.id))
+        elif task.wake:
+            await self._queue(task, session)
+        else:
+            await self._append(task, session)
+
+    async def _queue(self, task: TeamTask, session: Session) -> None:
+        """Let the session's agent answer the result, once the session is free."""
+        message = result_message(task)
+        request = ChatRequest(
+            session_id=session.id, action=NewMessage(message), when_busy="queue", background=True
+        )
+        identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
+        await self._runs.queue.add(
+            request,
+            message,
+            session=session,
+            identity=identity,
+            extra_job=self._store.team_tasks.deliver_job(task.id),
+        )
+        self._runs.queue.dispatch_soon(session.id)
+
+    async def _append(self, task: TeamTask, session: Session) -> None:
+        """Add the result to the session, unless it is busy or waits for a person."""
+        store, message = self._store, result_message(task)
+        mark = store.team_tasks.deliver_job(task.id)
+
+        def job(connection: DatabaseConnection) -> None:
+            mark(connection)
+            store.messages.append_turn(connection, session.id, user=None, assistant=message)
+
+        if await self._waits(session.id) or not await store.runs.write_unless_running(session.id, job):
+            self._awaited.add(session.id)
+
+    async def _waits(self, session_id: str) -> bool:
+        """Return whether the session's last answer waits for a person."""
+        row = await self._store.runs.get_last(session_id)
+        message: Message | None = None
+        if row is not None and row.status == "finished" and row.finish_reason == "tool-calls":
+            message = await self._store.messages.get(session_id, row.message_id)
+        return message is not None and is_waiting(message)

@@ -1,0 +1,102 @@
+"""The tasks of teams: hand them in, read, cancel and await them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dragoman.errors import NotFound
+from dragoman.identity import Identity
+from dragoman.operations.access import is_visible, visible_owner
+from dragoman.operations.context import Context
+from dragoman.runs.registry import RunRegistry
+from dragoman.store.store import Store
+from dragoman.store.task_records import TaskEnd, TaskSubmission, TeamTask
+from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tasks.new_task import NewTask, make_task, task_session
+from dragoman.teams.tasks.run_context import TaskContexts
+from dragoman.teams.tasks.worker import TaskWorker
+
+MAX_WAITING = 1_000  # tasks of an owner
+POLL_INTERVAL = 0.5  # seconds between two looks for the end of a task, which another host may have
+LIST_HINT = "`dragoman teams tasks` shows the last ones"
+
+
+class TeamTasks:
+    """The tasks of all teams. Callers see their owner's tasks only, unless they have the scope admin."""
+
+    def __init__(
+        self,
+        store: Store,
+        teams: TeamRegistry,
+        *,
+        runs: RunRegistry,
+        contexts: TaskContexts,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.teams = teams
+        self.worker = TaskWorker(store, teams, runs=runs, contexts=contexts)
+        self._store = store
+        self._contexts = contexts
+        self._clock = clock
+
+    async def submit(
+        self, new: NewTask, identity: Identity, *, context: Context | None = None
+    ) -> TaskSubmission:
+        """Hand in a task; `context` is that of the call that does. It is stored when this returns.
+
+        Raises NotFound for an unknown team, with the names of all; TaskOverlaps, LimitReached, BadRequest,
+        CallError.
+        """
+        self.teams.get(new.team)
+        task = make_task(new, identity, context=context, now=self._clock())
+        if context is not None and not task.detached:
+            self._contexts.share_budget(task, context.budget)
+        submitted = await self._store.team_tasks.submit(
+            task, session=task_session(task), max_waiting=MAX_WAITING
+        )
+        if submitted.task.id != task.id:
+            self._contexts.forget(task)
+        for replaced in submitted.replaced:
+            self.worker.stop(replaced, str(replaced.error))
+        if submitted.is_new:
+            self.worker.wake(task.team)
+        return submitted
+
+    async def get(self, id: str, identity: Identity) -> TeamTask:
+        """Return a task. Raises NotFound, the same for another owner's task as for none."""
+        task = await self._store.team_tasks.get(id)
+        if task is None or not is_visible(task.owner, to=visible_owner(identity)):
+            raise NotFound(f"there is no task {id[:100]!r}", hint=LIST_HINT)
+        return task
+
+    async def list(
+        self, filters: Mapping[str, str], *, before: TeamTask | None = None, limit: int = 50
+    ) -> Sequence[TeamTask]:
+        """Return the tasks that match, newest first. The caller restricts the owner."""
+        return await self._store.team_tasks.list_page(filters, before=before, limit=limit)
+
+    async def cancel(self, id: str, identity: Identity, *, reason: str) -> TeamTask:
+        """End a task and all below it, and return it; one that has ended stays as it is. Raises NotFound."""
+        task = await self.get(id, identity)
+        ended = await self.worker.end(task, TaskEnd(state="cancelled", error=reason))
+        return ended or await self.get(id, identity)
+
+    async def wait(self, task: TeamTask) -> TeamTask:
+        """Wait until a task has ended, wherever it runs, and return it. NotFound when it was deleted."""
+        while task.is_active:
+            await self.worker.wait_for_end(task.id, seconds=POLL_INTERVAL)
+            found = await self._store.team_tasks.get(task.id)
+            if found is None:
+                raise NotFound(f"the task {task.id!r} was deleted")
+            task = found
+        return task
+
+    async def pause(self, team: str, *, by: Identity) -> None:
+        """Let a team begin no tasks until it is resumed. Raises NotFound."""
+        await self._store.team_tasks.pause(self.teams.get(team).name, by=by.owner)
+
+    async def resume(self, team: str) -> None:
+        """Let a team begin tasks again. Raises NotFound."""
+        if await self._store.team_tasks.resume(self.teams.get(team).name):
+            self.worker.wake(team)

@@ -1,0 +1,285 @@
+"""Begins the tasks that wait, writes how they ended, and delivers what they answered.
+
+A host does so at once for what it knows of, and every `SWEEP_INTERVAL` for what other hosts have left: one
+that was killed, or has no room. The database decides what happens: a task is claimed in the transaction that
+begins its run, its end is written once, and its result is delivered in the transaction that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from dragoman.errors import Conflict, DragomanError, RunActive, StoreError, Unavailable
+from dragoman.ids import new_id
+from dragoman.messages import Message, TextPart
+from dragoman.runs.preparation import find_requester, is_waiting
+from dragoman.runs.registry import RunRegistry
+from dragoman.runs.run import HubRun
+from dragoman.store.store import Store
+from dragoman.store.task_records import TaskEnd, TeamTask
+from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tasks.delivery import ResultDelivery
+from dragoman.teams.tasks.new_task import is_task_session
+from dragoman.teams.tasks.results import read_end
+from dragoman.teams.tasks.run_context import TaskContexts
+from dragoman.wire.ui.client_request import ChatRequest, NewMessage
+
+log = logging.getLogger(__name__)
+SWEEP_INTERVAL = 2.0  # seconds between two looks for what other hosts have left
+MAX_BEGUN = 50  # tasks of a team that are read at once
+ABOVE_STOPPED = "what gave the task was stopped"
+LATE = "its deadline is over"
+CLOSE_TIMEOUT = 1.0  # seconds
+
+
+class TaskWorker:
+    """Runs tasks on this host."""
+
+    def __init__(
+        self, store: Store, teams: TeamRegistry, *, runs: RunRegistry, contexts: TaskContexts
+    ) -> None:
+        self.on_end: list[Callable[[TeamTask], None]] = []
+        """Called with each task that this host has ended."""
+        self._store = store
+        self._teams = teams
+        self._runs = runs
+        self._contexts = contexts
+        self._delivery = ResultDelivery(store, runs)
+        self._dispatching: dict[str, bool] = {}
+        self._settling: dict[str, bool] = {}
+        self._stopped_above: set[str] = set()
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # What is told from outside.
+
+    def wake(self, team: str) -> None:
+        """Begin what waits in a team's queue, in the background."""
+        self._spawn(self._dispatch(team))
+
+    def run_ended(self, run: HubRun) -> None:
+        """Write what became of the task of a run that has ended, and begin and deliver what waited for it."""
+        session_id = run.row.session_id
+        if is_task_session(session_id):
+            self._spawn(self._settle(session_id))
+        if self._delivery.is_awaited(session_id):
+            self._spawn(self._delivery.deliver_to(session_id))
+        if run.row.background and not is_task_session(session_id):
+            self._spawn(self._dispatch_all())
+
+    def run_stopped(self, run: HubRun) -> None:
+        """Stop, at once, all below a run that is being stopped: here in memory, then in the database."""
+        session_id, message_id = run.row.session_id, run.row.message_id
+        self._stop_below(session_id, message_id)
+        self._spawn(self._cancel_below(session_id, message_id))
+
+    def _stop_below(self, session_id: str, message_id: str | None) -> None:
+        for task in list(self._contexts.sessions.values()):
+            is_below = task.source_session == session_id and message_id in (None, task.source_message)
+            if is_below and not task.detached and task.id not in self._stopped_above:
+                self._stopped_above.add(task.id)
+                self.stop(task, ABOVE_STOPPED)
+
+    def stop(self, task: TeamTask, reason: str) -> None:
+        """Stop the run of a task, wherever it is, and all below it."""
+        run = self._runs.get_active(task.session_id)
+        if run is not None:
+            run.stop(reason)  # which stops what is below it
+        elif self._runs.remote is not None:
+            self._spawn(self._stop_elsewhere(task.session_id, reason))
+
+    async def _stop_elsewhere(self, session_id: str, reason: str) -> None:
+        with suppress(DragomanError):  # the sweep tries again
+            await self._runs.stop_run(session_id, reason)
+
+    async def wait_for_end(self, id: str, *, seconds: float) -> None:
+        """Wait until this host has ended a task, at most so long."""
+        event = self._ends.setdefault(id, asyncio.Event())
+        try:
+            async with asyncio.timeout(seconds):
+                await event.wait()
+        except TimeoutError:
+            self._ends.pop(id, None)
+
+    # Beginning.
+
+    async def _dispatch_all(self) -> None:
+        with suppress(StoreError, Unavailable):
+            for team in await self._store.team_tasks.ready_teams():
+                await self._dispatch(team)
+
+    async def _dispatch(self, team: str) -> None:
+        """Begin what waits in a team's queue, as much as may run."""
+        if team in self._dispatching:
+            self._dispatching[team] = True  # what it has seen may be over
+            return
+        try:
+            self._dispatching[team] = True
+            while self._dispatching[team] and not self._closed:
+                self._dispatching[team] = False
+                await self._begin_ready(team)
+        except (StoreError, Unavailable) as error:
+            log.info("the tasks of team %s cannot begin yet: %s", team, error.message)
+        finally:
+            del self._dispatching[team]
+
+    async def _begin_ready(self, team: str) -> None:
+        spec = self._teams.find(team)
+        ready = await self._store.team_tasks.list_ready(team, limit=MAX_BEGUN)
+        is_full = False
+        for task in ready:
+            if spec is None:
+                await self.end(task, TaskEnd(state="failed", error=f"there is no team {team!r} any more"))
+            elif task.read_only or not (is_full or self._runs.queue.is_full):
+                is_full |= not await self._begin(task, concurrency=spec.concurrency)
+
+    async def _begin(self, task: TeamTask, *, concurrency: int) -> bool:
+        """Begin the run of a task; return whether the next one may begin as well."""
+        run_id = new_id("run")
+        message = Message(f"msg_{task.id}", "user", (TextPart(task.text),))
+        request = ChatRequest(
+            session_id=task.session_id,
+            action=NewMessage(message),
+            agent=task.team,
+            background=True,
+            webhook=task.webhook,
+            queued_id=run_id,
+        )
+        claim = self._store.team_tasks.claim_job(task, run_id=run_id, concurrency=concurrency)
+        self._contexts.sessions[task.session_id] = task
+        try:
+            identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
+            await self._runs.begin_waiting(request, identity, claim=claim)
+            return True
+        except RunActive:
+            return True
+        except Conflict:
+            return task.read_only
+        except (StoreError, Unavailable):
+            raise
+        except DragomanError as error:
+            log.info("task %s cannot begin: %s", task.id, error.message)
+            await self.end(task, TaskEnd(state="failed", error=error.message))
+            return True
+
+    # Ending.
+
+    async def _settle(self, session_id: str) -> None:
+        """Write what became of the task of a session whose run has ended."""
+        if session_id in self._settling:
+            self._settling[session_id] = True
+            return
+        try:
+            self._settling[session_id] = True
+            while self._settling[session_id]:
+                self._settling[session_id] = False
+                await self._settle_once(session_id)
+        except (StoreError, Unavailable) as error:
+            log.info("the end of the task in %s is not written yet: %s", session_id, error.message)
+        finally:
+            del self._settling[session_id]
+
+    async def _settle_once(self, session_id: str) -> None:
+        task = await self._store.team_tasks.find_of_session(session_id)
+        if task is None or task.state not in ("running", "waiting"):
+            return
+        # In this order: what one of these has seen to be over is in those behind it.
+        is_awaiting = await self._awaits_results(task)
+        if await self._runs.queue.has_waiting(session_id) or await self._runs.is_running(session_id):
+            return
+        row = await self._store.runs.get_last(session_id)
+        if row is None or row.status == "running":
+            return
+        message = await self._store.messages.get(session_id, row.message_id)
+        is_over = row.status != "finished"
+        if not is_over and (is_awaiting or (message is not None and is_waiting(message))):
+            await self._store.team_tasks.move(task.id, "waiting", run_id=row.id)
+            self.wake(task.team)
+            return
+        await self.end(task, await read_end(task, row, message=message, store=self._store))
+
+    async def _awaits_results(self, task: TeamTask) -> bool:
+        """Return whether the agent of a task goes on when tasks that it gave have ended."""
+        children = await self._store.team_tasks.open_children(task.session_id)
+        return any(child.wake and child.deliver == "session" for child in children)
+
+    async def end(self, task: TeamTask, ending: TaskEnd) -> TeamTask | None:
+        """End a task and what is below it, and deliver its result; None when it had ended before."""
+        is_silent = task.id in self._stopped_above
+        ended = await self._store.team_tasks.end(task.id, ending, is_silent=is_silent)
+        self._stopped_above.discard(task.id)
+        self._contexts.forget(task)
+        if ended is None:
+            return None
+        for listener in self.on_end:
+            listener(ended)
+        self._ends.pop(task.id, asyncio.Event()).set()
+        if ended.state != "done":
+            self.stop(ended, ended.error or ended.state)
+            self._stop_below(ended.session_id, None)
+            await self._cancel_below(ended.session_id, None)
+        if ended.delivered_at is None:
+            self._spawn(self._delivery.deliver_to(str(ended.source_session)))
+        self.wake(task.team)
+        return ended
+
+    async def _cancel_below(self, session_id: str, message_id: str | None) -> None:
+        """End the tasks given in a session, or in one answer, that are not detached."""
+        with suppress(StoreError, Unavailable):  # the sweep finds them
+            for task in await self._store.team_tasks.open_children(session_id):
+                is_below = message_id in (None, task.source_message) and not task.detached
+                if is_below and task.is_active:
+                    self._stopped_above.add(task.id)
+                    await self.end(task, TaskEnd(state="cancelled", error=ABOVE_STOPPED))
+
+    # What others have left.
+
+    async def run(self) -> None:
+        """Do what other hosts have left, until cancelled."""
+        while True:
+            with suppress(StoreError, Unavailable):
+                if self._store.database.is_up:
+                    await self.sweep()
+            await asyncio.sleep(SWEEP_INTERVAL)
+
+    async def sweep(self) -> None:
+        """Do what is due and nobody does. Raises StoreError, Unavailable."""
+        tasks = self._store.team_tasks
+        for task in await tasks.list_late():
+            await self.end(task, TaskEnd(state="failed", error=LATE))
+        for task in await tasks.list_orphans():
+            self._stopped_above.add(task.id)
+            await self.end(task, TaskEnd(state="cancelled", error=ABOVE_STOPPED))
+        for task in await tasks.list_still_running():
+            self.stop(task, task.error or "cancelled")
+        for task in await tasks.list_idle():
+            await self._settle(task.session_id)
+        await self._delivery.deliver_all()
+        for team in await tasks.ready_teams():
+            await self._dispatch(team)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a step of the tasks of teams failed", exc_info=error)
+
+    async def close(self) -> None:
+        """Begin no more; what waits stays in the database."""
+        self._closed = True
+        if self._tasks:
+            _, pending = await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
+            for task in pending:
+                task.cancel()
