@@ -6,10 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.outcome import last_text_blocks
-from dragoman.fold import Fold
 from dragoman.ids import new_id
-from dragoman.messages import DataPart, Message, TextPart
+from dragoman.messages import DataPart, Message, StepStartPart, TextPart
 from dragoman.operations.artifact import Artifact
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
@@ -24,7 +22,7 @@ STOPPED = "stopped"
 
 async def read_end(task: TeamTask, row: RunRecord, *, message: Message | None, store: Store) -> TaskEnd:
     """Return how a task ended whose last run was this one; a long answer is stored as an artifact."""
-    text = "" if message is None else "".join(block.text() for block in last_text_blocks(Fold(message)))
+    text = "" if message is None else last_text(message)
     result, artifact = await keep_result(task, row, text=text, store=store)
     if row.status == "stopped":
         return TaskEnd(state="cancelled", result=result, artifact=artifact, error=row.error or STOPPED)
@@ -32,6 +30,13 @@ async def read_end(task: TeamTask, row: RunRecord, *, message: Message | None, s
         return TaskEnd(state="done", result=result, artifact=artifact)
     why = row.error or (text if row.finish_reason in ("max-steps", "other") else None)
     return TaskEnd(state="failed", result=result, artifact=artifact, error=why or NO_ANSWER)
+
+
+def last_text(message: Message) -> str:
+    """Return the text of the last step of an answer."""
+    starts = [at for at, part in enumerate(message.parts) if isinstance(part, StepStartPart)]
+    last_step = message.parts[starts[-1] :] if starts else message.parts
+    return "".join(part.text for part in last_step if isinstance(part, TextPart))
 
 
 async def keep_result(
