@@ -304,6 +304,7 @@ async def test_mcp_answers_as_the_document_says(tmp_path: Path) -> None:
                 "/api/mcp/servers",
                 "/api/spokes",
                 "/api/hosts",
+                "/api/keys",
             },
         ),
     ],
@@ -311,7 +312,7 @@ async def test_mcp_answers_as_the_document_says(tmp_path: Path) -> None:
 async def test_a_key_opens_what_it_is_for(tmp_path: Path, scope: str, open_ones: set[str]) -> None:
     paths = (
         *("/api/calls", "/api/approvals", "/api/artifacts/{id}"),
-        *("/api/mcp/servers", "/api/spokes", "/api/hosts", "/mcp"),
+        *("/api/mcp/servers", "/api/spokes", "/api/hosts", "/api/keys", "/mcp"),
     )
     async with serving(tmp_path, keys=True) as served:
         _, secret = await served.hub.store.keys.create("ann", scopes=[scope])

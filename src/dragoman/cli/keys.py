@@ -1,47 +1,41 @@
-"""`dragoman keys`: who may ask. Works on the data folder, also while the hub runs."""
+"""`dragoman keys`: who may ask. Works on a data folder, also while its hub runs, or on a running hub."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 import typer
 from msgspec.structs import asdict
 
+from dragoman.cli.data_folder import find_database
+from dragoman.cli.hub_client.connect import HubTarget, run_with_client
+from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
+from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest
 from dragoman.identity import DEFAULT_SCOPES
 from dragoman.limits import NO_LIMITS, Limits
-from dragoman.server.time_ranges import parse_future
+from dragoman.server.time_ranges import parse_future, parse_span
 
 if TYPE_CHECKING:
-    from dragoman.store.keys import ApiKey
-import asyncio
-from collections.abc import Awaitable
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-from dragoman.cli.data_folder import create_data_folder, find_database, require_data_folder
-from dragoman.cli.options import DEFAULT_DATA, AsJson, Data
-from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
-from dragoman.errors import NotFound
-from dragoman.server.time_ranges import parse_span
-
-if TYPE_CHECKING:
+    from dragoman.cli.hub_client.client import HubClient
     from dragoman.store.encryption import MasterKey
-    from dragoman.store.keys import ApiKey
     from dragoman.store.store import Store
 
+Json: TypeAlias = dict[str, Any]
 
 # Rules of a key: options that set them, changes, and their description.
 
 SCOPES = ("gateway", "chat", "operations", "spoke", "runner", "admin")
 CLEARABLE: Mapping[str, tuple[str, Any]] = {
     "name": ("name", None),
-    "scope": ("scopes", frozenset()),
+    "scope": ("scopes", []),
     "model": ("models", None),
-    "expires": ("expires_at", None),
+    "expires": ("expiresAt", None),
 }
 LIMITS = tuple(name.replace("_", "-") for name in Limits.__struct_fields__)
 
@@ -108,12 +102,12 @@ Rules: TypeAlias = Annotated[
 def rule_fields(
     *, name: str | None, scope: Sequence[str] | None, model: Sequence[str] | None, expires: str | None
 ) -> dict[str, Any]:
-    """Return the fields of a key that the options set. BadRequest for an invalid moment."""
+    """Return the fields of a key that the options set, as the API names them. BadRequest for a moment."""
     fields = {
         "name": name,
-        "scopes": frozenset(scope) if scope else None,
-        "models": tuple(model) if model else None,
-        "expires_at": parse_future(expires, time.time()) if expires else None,
+        "scopes": sorted(scope) if scope else None,
+        "models": model or None,
+        "expiresAt": parse_future(expires, time.time()) if expires else None,
     }
     return {field: value for field, value in fields.items() if value is not None}
 
@@ -129,23 +123,22 @@ def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None 
     return None if made == NO_LIMITS else made
 
 
-def clear_rules(rules: Sequence[str], limits: Limits | None) -> tuple[dict[str, Any], Limits | None]:
+def clear_rules(rules: Sequence[str], limits: Limits) -> tuple[dict[str, Any], Limits | None]:
     """Return the cleared fields with their defaults, and the remaining limits. BadRequest."""
     fields = dict(CLEARABLE[rule] for rule in rules if rule in CLEARABLE)
-    if limits is None or "limits" in rules:
+    if "limits" in rules:
         return fields, None
     gone = {rule.replace("-", "_") for rule in rules}
     return fields, Limits(**{name: None if name in gone else value for name, value in asdict(limits).items()})
 
 
-def describe_rules(key: ApiKey) -> str:
+def describe_rules(key: Json) -> str:
     """Describe the restrictions of a key; empty without any."""
-    words = [", ".join(sorted(key.scopes))] if key.scopes else []
-    words += [f"models {', '.join(key.models)}"] if key.models is not None else []
-    limits = asdict(key.limits or NO_LIMITS)
-    words += [f"{name.replace('_', ' ')} {value:g}" for name, value in limits.items() if value is not None]
-    if key.expires_at is not None and key.expires_at > time.time():
-        words.append(f"until {time.strftime('%Y-%m-%d %H:%M', time.localtime(key.expires_at))}")
+    words = [", ".join(key["scopes"])] if key["scopes"] else []
+    words += [f"models {', '.join(key['models'])}"] if key["models"] is not None else []
+    words += [f"{name.replace('_', ' ')} {value:g}" for name, value in key["limits"].items()]
+    if key["expiresAt"] is not None and key["expiresAt"] > time.time():
+        words.append(f"until {time.strftime('%Y-%m-%d %H:%M', time.localtime(key['expiresAt']))}")
     return "; ".join(words)
 
 
@@ -173,6 +166,8 @@ def create(
     *,
     owner: Annotated[str, typer.Option(help="The owner of its sessions and usage.")],
     data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
     name: Name = None,
     scope: Scopes = None,
     model: Models = None,
@@ -194,10 +189,10 @@ def create(
         "usd_per_month": usd_per_month,
         "usd_total": usd_total,
     }
-    fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
-    fields["limits"] = build_limits(limits)
-    key, secret = run_with_store(create_data_folder(data), lambda store: store.keys.create(owner, **fields))
-    print_secret(key, secret, json=json)
+    body = rule_fields(name=name, scope=scope, model=model, expires=expires)
+    body |= {"owner": owner, "limits": build_limits(limits)}
+    target = HubTarget(hub, key, data, creates=True)
+    print_secret(run_with_client(target, lambda client: client.create_key(body)), json=json)
 
 
 @keys.command(
@@ -216,6 +211,8 @@ def change(
     id: Id,
     *,
     data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
     name: Name = None,
     scope: NewScopes = None,
     add_scope: AddedScopes = None,
@@ -240,18 +237,21 @@ def change(
         "usd_per_month": usd_per_month,
         "usd_total": usd_total,
     }
-    fields = rule_fields(name=name, scope=scope, model=model, expires=expires)
-    scopes = ScopeChange(frozenset(add_scope or ()), frozenset(remove_scope or ()))
-    key = run_with_store(
-        require_data_folder(data),
-        lambda store: change_key(store, id, fields=fields, limits=limits, clear=clear or (), scopes=scopes),
+    changes = KeyChanges(
+        fields=rule_fields(name=name, scope=scope, model=model, expires=expires),
+        limits=limits,
+        clear=clear or (),
+        scopes=ScopeChange(frozenset(add_scope or ()), frozenset(remove_scope or ())),
+    )
+    changed = run_with_client(
+        HubTarget(hub, key, data), lambda client: change_key(client, id, changes=changes)
     )
     if json:
-        print_json(key_to_json(key))
+        print_json(changed)
         return
     print_note(
-        f"key {key.id} of {key.owner}: "
-        f"{describe_rules(key) or 'everything but admin, without limits of its own'}"
+        f"key {changed['id']} of {changed['owner']}: "
+        f"{describe_rules(changed) or 'everything but admin, without limits of its own'}"
     )
 
 
@@ -266,45 +266,46 @@ def rotate(
     id: Id,
     *,
     data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
     grace: Annotated[str, typer.Option(metavar="SPAN", help="How long the old secret stays valid.")] = "24h",
     json: AsJson = False,
 ) -> None:
     """Give a key a new secret and print it. Its id, limits and usage stay."""
     seconds = parse_span(grace)
-    key, secret = run_with_store(require_data_folder(data), lambda store: store.keys.rotate(id, seconds))
+    rotated = run_with_client(HubTarget(hub, key, data), lambda client: client.rotate_key(id, seconds))
     print_note(f"the previous secret stays valid for {grace}")
-    print_secret(key, secret, json=json)
+    print_secret(rotated, json=json)
 
 
 @keys.command("list", epilog=examples(("dragoman keys list --json", "all keys, without their secrets")))
-def list_keys(*, data: Data = DEFAULT_DATA, json: AsJson = False) -> None:
+def list_keys(*, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List all keys."""
-    found = run_with_store(require_data_folder(data), lambda store: store.keys.list())
+    found = run_with_client(HubTarget(hub, key, data), lambda client: client.keys())
     if json:
-        print_json({"keys": [key_to_json(key) for key in found]})
+        print_json({"keys": found})
         return
     if not found:
         print_note("there is no key yet: dragoman keys create --owner NAME")
         return
     rows = [
         (
-            key.id,
-            key.owner,
-            key.name or "-",
-            f"{key.prefix}…",
-            describe_state(key),
-            describe_rules(key) or "-",
+            each["id"],
+            each["owner"],
+            each["name"] or "-",
+            f"{each['prefix']}…",
+            describe_state(each),
+            describe_rules(each) or "-",
         )
-        for key in found
+        for each in found
     ]
     print_table(("ID", "OWNER", "NAME", "KEY", "STATE", "MAY"), rows)
 
 
 @keys.command("revoke", epilog=examples(("dragoman keys revoke key_3f9a0c1d2e4b5a67", "the id, not the key")))
-def revoke(id: Id, *, data: Data = DEFAULT_DATA) -> None:
+def revoke(id: Id, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None) -> None:
     """Revoke a key. A running hub refuses it within five seconds."""
-    if not run_with_store(require_data_folder(data), lambda store: store.keys.revoke(id)):
-        raise no_such_key(id)
+    run_with_client(HubTarget(hub, key, data), lambda client: client.revoke_key(id))
     print_note(f"key {id} is revoked")
 
 
@@ -331,38 +332,22 @@ def run_with_store(
     return asyncio.run(run())
 
 
-def key_to_json(key: ApiKey) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "owner": key.owner,
-        "name": key.name,
-        "prefix": key.prefix,
-        "scopes": sorted(key.scopes),
-        "models": key.models,
-        "limits": key.limits or {},
-        "createdAt": key.created_at,
-        "expiresAt": key.expires_at,
-        "revokedAt": key.revoked_at,
-        "lastUsedAt": key.last_used_at,
-    }
+def describe_state(key: Json) -> str:
+    if key["revokedAt"] is not None:
+        return f"revoked {format_age(key['revokedAt'])}"
+    if key["expiresAt"] is not None and key["expiresAt"] <= time.time():
+        return f"expired {format_age(key['expiresAt'])}"
+    return f"used {format_age(key['lastUsedAt'])}" if key["lastUsedAt"] else "never used"
 
 
-def describe_state(key: ApiKey) -> str:
-    if key.revoked_at is not None:
-        return f"revoked {format_age(key.revoked_at)}"
-    if key.expires_at is not None and key.expires_at <= time.time():
-        return f"expired {format_age(key.expires_at)}"
-    return f"used {format_age(key.last_used_at)}" if key.last_used_at else "never used"
-
-
-def print_secret(key: ApiKey, secret: str, *, json: bool) -> None:
+def print_secret(key: Json, *, json: bool) -> None:
     """Print the secret alone to stdout, and notes to stderr."""
     if json:
-        print_json({**key_to_json(key), "key": secret})
+        print_json(key)
         return
-    end = f"dragoman keys revoke {key.id}"
-    print_note(f"key {key.id} for {key.owner}; it is shown this once (revoke it with `{end}`):")
-    print_line(secret)
+    end = f"dragoman keys revoke {key['id']}"
+    print_note(f"key {key['id']} for {key['owner']}; it is shown this once (revoke it with `{end}`):")
+    print_line(key["key"])
 
 
 class ScopeChange(NamedTuple):
@@ -388,24 +373,20 @@ class ScopeChange(NamedTuple):
         return changed
 
 
-async def change_key(
-    store: Store,
-    id: str,
-    *,
-    fields: Mapping[str, Any],
-    limits: Mapping[str, Any],
-    clear: Sequence[str],
-    scopes: ScopeChange,
-) -> ApiKey:
+class KeyChanges(NamedTuple):
+    """What changes of a key: fields as the API names them, limits, and rules that are removed before."""
+
+    fields: Mapping[str, Any]
+    limits: Mapping[str, float | None]
+    clear: Sequence[str]
+    scopes: ScopeChange
+
+
+async def change_key(client: HubClient, id: str, *, changes: KeyChanges) -> Json:
     """Return the key after clearing rules and setting the rest. NotFound, BadRequest."""
-    key = await store.keys.get(id)
-    if key is None:
-        raise no_such_key(id)
-    gone, left = clear_rules(clear, key.limits)
-    changed = {**gone, **fields}
-    changed["scopes"] = scopes.apply(changed.get("scopes", key.scopes))
-    return await store.keys.update(id, **{**changed, "limits": build_limits(limits, previous=left)})
-
-
-def no_such_key(id: str) -> NotFound:
-    return NotFound(f"there is no valid key with the id {id!r}", hint="`dragoman keys list` shows them")
+    key = await client.api_key(id)
+    gone, left = clear_rules(changes.clear, Limits(**key["limits"]))
+    changed = {**gone, **changes.fields}
+    scopes: frozenset[str] = frozenset(changed.get("scopes", key["scopes"]) or ())
+    changed["scopes"] = sorted(changes.scopes.apply(scopes))
+    return await client.change_key(id, {**changed, "limits": build_limits(changes.limits, previous=left)})

@@ -312,6 +312,35 @@ class HubClient:
         host: Json = await self.request("POST", f"/api/hosts/{path_segment(id)}/drain")
         return host
 
+    async def keys(self) -> list[Json]:
+        """List all keys, the oldest first, without their secrets."""
+        keys: list[Json] = (await self.request("GET", "/api/keys"))["keys"]
+        return keys
+
+    async def api_key(self, id: str) -> Json:
+        """Return a key. NotFound."""
+        key: Json = await self.request("GET", f"/api/keys/{path_segment(id)}")
+        return key
+
+    async def create_key(self, body: Mapping[str, Any]) -> Json:
+        """Create a key; `key` of it is the secret. BadRequest."""
+        key: Json = await self.request("POST", "/api/keys", body=body)
+        return key
+
+    async def change_key(self, id: str, body: Mapping[str, Any]) -> Json:
+        """Change the fields of a key that the body has. NotFound, BadRequest."""
+        key: Json = await self.request("PATCH", f"/api/keys/{path_segment(id)}", body=body)
+        return key
+
+    async def rotate_key(self, id: str, grace: float) -> Json:
+        """Give a key a new secret, `key` of it; the old one is valid for `grace` more seconds. NotFound."""
+        key: Json = await self.request("POST", f"/api/keys/{path_segment(id)}/rotate", body={"grace": grace})
+        return key
+
+    async def revoke_key(self, id: str) -> None:
+        """Revoke a key. NotFound."""
+        await self.request("DELETE", f"/api/keys/{path_segment(id)}")
+
     async def usage(self, query: Mapping[str, str]) -> Json:
         """Return the usage report of `GET /api/usage`."""
         report: Json = await self.request("GET", "/api/usage", query=query)

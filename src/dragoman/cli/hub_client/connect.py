@@ -15,11 +15,12 @@ T = TypeVar("T")
 
 
 class HubTarget(NamedTuple):
-    """A running hub and a key of it, or else a data folder."""
+    """A running hub and a key of it, or else a data folder, which is made where `creates`."""
 
     hub: str | None
     key: str | None
     data: Path | None = None
+    creates: bool = False
 
 
 @asynccontextmanager
@@ -35,7 +36,7 @@ async def connect(target: HubTarget) -> AsyncIterator[HubClient]:
     # late: SQLAlchemy and the server take 0.3 s
     from dragoman.cli.hub_client.in_process import connect_to_data
 
-    async with connect_to_data(target.data) as client:
+    async with connect_to_data(target.data, creates=target.creates) as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-from dragoman.cli.data_folder import find_database, require_data_folder
+from dragoman.cli.data_folder import create_data_folder, find_database, require_data_folder
 from dragoman.cli.hub_client.client import HubClient, HubResponse
 from dragoman.config import Config
 from dragoman.errors import ProviderError
@@ -19,9 +19,13 @@ from dragoman.store.store import DatabaseSettings
 
 
 @asynccontextmanager
-async def connect_to_data(data: Path) -> AsyncIterator[HubClient]:
-    """Open a client of a data folder, as its operator. NotFound when it holds no hub's data."""
-    folder, url = require_data_folder(data), find_database()
+async def connect_to_data(data: Path, *, creates: bool = False) -> AsyncIterator[HubClient]:
+    """Open a client of a data folder, as its operator. NotFound when it holds no hub's data.
+
+    `creates`: the folder is made if it is not there.
+    """
+    folder = create_data_folder(data) if creates else require_data_folder(data)
+    url = find_database()
     async with (
         attach_to_data(folder, DatabaseSettings(url)) as app,
         HubClient(AsgiTransport(app), all_owners=True) as client,

@@ -10,6 +10,7 @@ from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http_endpoint import RequiredScope
+from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions import SessionHandlers
@@ -58,6 +59,12 @@ def call_routes(calls: CallHandlers) -> Routes:
 def approval_routes(approvals: ApprovalHandlers) -> Routes:
     yield "/api/approvals", {"GET": approvals.list}, None
     yield "/api/approvals/{id}", {"GET": approvals.get, "POST": approvals.answer}, None
+
+
+def key_routes(keys: KeyHandlers) -> Routes:
+    yield "/api/keys", {"GET": keys.list, "POST": keys.create}, "admin"
+    yield "/api/keys/{id}", {"GET": keys.get, "PATCH": keys.update, "DELETE": keys.revoke}, "admin"
+    yield "/api/keys/{id}/rotate", {"POST": keys.rotate}, "admin"
 
 
 def artifact_routes(artifacts: ArtifactHandlers) -> Routes:

@@ -32,6 +32,7 @@ from dragoman.server.app.api_routes import (
     approval_routes,
     artifact_routes,
     call_routes,
+    key_routes,
     operation_routes,
     run_routes,
     session_routes,
@@ -42,6 +43,7 @@ from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions import SessionHandlers
@@ -54,7 +56,7 @@ HUB_HINT = "start one with `dragoman serve`, and name it with --hub"
 
 @asynccontextmanager
 async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABASE) -> AsyncIterator[ASGIApp]:
-    """Serve a data folder beside the hub that may run there: sessions, calls, approvals, usage."""
+    """Serve a data folder beside the hub that may run there: sessions, calls, approvals, usage, keys."""
     async with await Store.open(data, database=database, exclusive=False) as store:
         yield build_attached_app(
             session_routes(SessionHandlers(store, runs=None)),
@@ -65,6 +67,7 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
             ),
             artifact_routes(ArtifactHandlers(store.artifacts)),
             usage_routes(UsageHandlers(store)),
+            key_routes(KeyHandlers(store.keys)),
         )
 
 
@@ -103,7 +106,9 @@ def build_attached_app(*tables: Routes) -> ASGIApp:
     routes: Iterable[Route] = (
         Route(path, HttpEndpoint(handlers)) for table in tables for path, handlers, _ in table
     )
-    return Router(list(routes), default=HttpEndpoint(dict.fromkeys(("GET", "POST", "DELETE"), refuse)))
+    return Router(
+        list(routes), default=HttpEndpoint(dict.fromkeys(("GET", "POST", "PATCH", "DELETE"), refuse))
+    )
 
 
 async def refuse(_: Exchange) -> None:

@@ -31,6 +31,7 @@ from dragoman.server.app.api_routes import (
     approval_routes,
     artifact_routes,
     call_routes,
+    key_routes,
     operation_routes,
     run_routes,
     session_routes,
@@ -64,6 +65,7 @@ from dragoman.server.http_endpoint import (
     not_found,
     reject_websocket,
 )
+from dragoman.server.keys import KeyHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
@@ -109,6 +111,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     servers: McpServerHandlers
     hosts: HostHandlers
     teams: TeamApi
+    keys: KeyHandlers
     events: EventHandlers
     domain_events: DomainEventHandlers
     grants: GrantHandlers
@@ -242,6 +245,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield "/api/sessions/{id}/events", {"POST": handlers.domain_events.publish}, "chat"
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
+    yield from key_routes(handlers.keys)
     yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
     yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
 
@@ -416,6 +420,7 @@ def build_handlers(
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
         teams=build_team_api(services),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
+        keys=KeyHandlers(store.keys),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
         runners=build_runner_endpoint(parts.runners, auth) if config.runners.enabled else None,
