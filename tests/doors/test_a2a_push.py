@@ -15,6 +15,7 @@ import pytest
 from dragoman import verify_webhook
 from dragoman.errors import Unauthorized
 from dragoman.server.a2a import push
+from tests.databases import query
 from tests.doors.test_a2a_rules import VERSION, error_of, key, rpc, sent
 from tests.serving import Served, serving
 
@@ -175,8 +176,9 @@ async def test_configurations_are_managed_by_their_owner_without_their_secrets(t
         listed = await rpc(hub, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, **ann)
         assert [each["url"][-1] for each in listed["result"]["configs"]] == ["a", "b"]
         assert "hush" not in str(listed)
-        raw = (tmp_path / "hub" / "hub.db").read_bytes() + (tmp_path / "hub" / "hub.db-wal").read_bytes()
-        assert b"hush" not in raw
+        stored = query(tmp_path / "hub", "SELECT * FROM push_configs")
+        assert len(stored) == 2
+        assert "hush" not in str(stored)
         one = {"taskId": task["id"], "id": "one"}
         for method in ("GetTaskPushNotificationConfig", "DeleteTaskPushNotificationConfig"):
             assert await error_of(hub, method, one, **bob) == -32001

@@ -7,6 +7,7 @@ folder or, where hosts share a database, with the master key.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
 from dragoman.store.tables import push_configs, runs
 
+log = logging.getLogger(__name__)
 LEASE = 60.0  # seconds for which one host has a delivery
 
 
@@ -89,6 +91,12 @@ class PushConfigStatements:
         self.take = compiler.compile(
             update(push_configs).where(*this, columns.next_at == bindparam("seen")).values(taken)
         )
+        self.list_all = compiler.compile(found)
+        self.encrypt = compiler.compile(
+            update(push_configs)
+            .where(*this, columns.body == bindparam("sealed"))
+            .values({"body": bindparam("resealed")})
+        )
         names = ("delivered", "attempts", "next_at", "error")
         self.settle = compiler.compile(
             update(push_configs).where(*this).values({name: bindparam(f"new_{name}") for name in names})
@@ -143,7 +151,10 @@ class PushConfigRepository:
         return await self._database.write(lambda connection: connection.execute(self._sql.delete, params) > 0)
 
     async def take_due(self, *, limit: int = 50) -> Sequence[DueDelivery]:
-        """Return what is to be posted now; of several hosts one gets it, for `LEASE` seconds."""
+        """Return what is to be posted now; of several hosts one gets it, for `LEASE` seconds.
+
+        What this host cannot decrypt is left to one that can.
+        """
         now = self._clock()
         params = {"now": now, "limit": limit}
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.due, params))
@@ -151,8 +162,16 @@ class PushConfigRepository:
         for row in rows:
             due = to_delivery(row)
             newest.setdefault((due.config.task_id, due.config.id), due)
-        taken = [due for due in newest.values() if await self._take(due.config, until=now + LEASE)]
-        return [msgspec.structs.replace(due, config=await self._open(due.config)) for due in taken]
+        taken = []
+        for due in newest.values():
+            try:
+                config = await self._open(due.config)
+            except StoreError as error:
+                log.debug("what is to be posted of task %s is left: %s", due.config.task_id, error.message)
+                continue
+            if await self._take(config, until=now + LEASE):
+                taken.append(msgspec.structs.replace(due, config=config))
+        return taken
 
     async def _take(self, config: PushConfig, *, until: float) -> bool:
         params = {"of": config.task_id, "config_id": config.id, "seen": config.next_at, "until": until}
@@ -184,6 +203,20 @@ class PushConfigRepository:
             if key is not None and key.fingerprint == encrypted.key_id:
                 return key.decrypt(secret_name(config), encrypted)
         raise StoreError("a push configuration was encrypted with another key; create it again")
+
+
+def reencrypt_push_configs(
+    connection: DatabaseConnection, sql: PushConfigStatements, *, old: MasterKey, new: MasterKey
+) -> None:
+    """Encrypt with a new master key, within a transaction, the configurations that the old one encrypts."""
+    for config in (to_struct(PushConfig, row) for row in connection.fetch_all(sql.list_all, {})):
+        encrypted = msgspec.json.decode(config.body, type=EncryptedValue)
+        if encrypted.key_id != old.fingerprint:
+            continue
+        place = secret_name(config)
+        body = msgspec.json.encode(new.encrypt(place, old.decrypt(place, encrypted))).decode()
+        of = {"of": config.task_id, "config_id": config.id}
+        connection.execute(sql.encrypt, {**of, "sealed": config.body, "resealed": body})
 
 
 def secret_name(config: PushConfig) -> str:

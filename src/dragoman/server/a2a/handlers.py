@@ -265,7 +265,8 @@ class A2aHandlers:
             self._push.check(push)
         begun = await service.begin(params, max_part=self._settings.part)
         if push is not None and begun.task.state not in TERMINAL_STATES:
-            await self._push.create(await service.find_own(begun.task.id), push)
+            task = await service.find_own(begun.task.id)
+            await self._push.create(task, push, begun_at=begun.task.run.started_at)
         return params, begun
 
     async def _send_message(self, exchange: Exchange, service: TaskService, *, raw: bytes) -> Any:

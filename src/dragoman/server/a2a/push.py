@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
@@ -58,11 +59,17 @@ class PushConfigs:
         self._post = post
         self._settings = settings
 
-    async def create(self, task: TaskRecord, params: PushConfigParams) -> dict[str, Any]:
-        """Store a configuration for a task. Raises BadRequest, Forbidden for its URL; A2aError."""
-        if task.state in TERMINAL_STATES:
+    async def create(
+        self, task: TaskRecord, params: PushConfigParams, *, begun_at: float | None = None
+    ) -> dict[str, Any]:
+        """Store a configuration for a task. Raises BadRequest, Forbidden for its URL; A2aError.
+
+        `begun_at` is when the run began that came with it: its end is posted, also when it has ended already.
+        """
+        if begun_at is None and task.state in TERMINAL_STATES:
             raise A2aError(f"task {task.id!r} has ended", "UNSUPPORTED_OPERATION")
         self._check(params)
+        seen = task.run.started_at if task.run.status != "running" else 0.0
         params = replace(params, task_id=task.id, id=params.id or new_id("push"))
         config = PushConfig(
             task_id=task.id,
@@ -73,7 +80,7 @@ class PushConfigs:
             agent=task.run.agent or "default",
             body=msgspec.json.encode(params).decode(),
             created_at=time.time(),
-            delivered=task.run.started_at if task.run.status != "running" else 0.0,
+            delivered=seen if begun_at is None else math.nextafter(begun_at, 0.0),
         )
         settings = self._settings
         await self._store.push_configs.put(config, per_task=settings.per_task, per_owner=settings.per_owner)
