@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Run
 
+LAYOUT = Path(__file__).parents[1] / "teams/openhive"
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -61,3 +63,14 @@ def test_prompt_shows_each_file_with_its_hash_and_tokens_and_tells_conflicts(run
         {"name": "style", "first": "main/rules/org/style.md", "second": "docs/rules/team/style.md"}
     ]
     assert "Be brief." not in run("teams", "prompt", "docs", "--sections").out
+
+
+def test_the_command_imports_and_says_what_is_to_be_done(run: Run, folder: Path) -> None:
+    result = run("teams", "import", str(LAYOUT))
+    assert result.code == 0
+    assert "imported main, ops-team" in result.out
+    assert "api_key_env: ANTHROPIC_API_KEY" in result.out
+    assert "credentials are not copied" in result.err
+    assert run("teams", "check").code == 0
+    assert run("teams", "import", str(LAYOUT)).code == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["main", "ops-team", "rules"]

@@ -160,6 +160,35 @@ def check(*, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson 
 
 
 @teams.command(
+    "import",
+    epilog=examples(("dragoman teams import ~/openhive", "teams, rules, skills and sub-agents of OpenHive")),
+)
+def import_teams(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder in OpenHive's layout.")],
+    *,
+    teams: TeamsFolder = None,
+    config: ConfigFile = None,
+    json: AsJson = False,
+) -> None:
+    """Import teams from OpenHive's layout: config.yaml, org-rules/, team-rules/, skills/ and subagents/.
+
+    Prints what dragoman.yaml needs for the profiles of providers.yaml, and what is left out. Keys and
+    credentials are not copied.
+    """
+    from dragoman.teams.openhive import import_layout, providers_section  # late: as above
+
+    report = import_layout(source, find_folder(teams, config))
+    if json:
+        print_json(to_json(report))
+        return
+    print_line(f"imported {', '.join(report.teams)}")
+    if section := providers_section(report.profiles):
+        print_line(f"\n# for dragoman.yaml\n{section}")
+    for note in report.notes:
+        print_note(note)
+
+
+@teams.command(
     "remove",
     epilog=examples(("dragoman teams remove docs --yes", "delete its folder, with its workspace and rules")),
 )

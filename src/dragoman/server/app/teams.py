@@ -19,7 +19,7 @@ from dragoman.runs.agent_operations import AgentOperations
 from dragoman.server.app.agents import context_size_lookup
 from dragoman.teams.allowed_tools import AllowedTools
 from dragoman.teams.folder import SubagentFile
-from dragoman.teams.patterns import exact_ids
+from dragoman.teams.patterns import exact_ids, is_allowed
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamFile, TeamSpec
@@ -137,6 +137,16 @@ class HubAgents(Mapping[str, AgentSpec]):
         return isinstance(name, str) and self.get(name) is not None
 
 
+def shown_operations(teams: TeamRegistry, team: TeamSpec) -> tuple[str, ...]:
+    """Return the operations that a team's model is shown as tools, sorted by id; it can search the others.
+
+    They are those that `allowed_tools` names in full, and the team's own sub-agents as far as it allows them.
+    """
+    subagents = [f"{team.name}.{file.name}" for file in teams.sources(team.name).subagents]
+    allowed = [id for id in subagents if is_allowed(team.allowed_tools, id)]
+    return tuple(sorted({*exact_ids(team.allowed_tools), *allowed}))
+
+
 def team_agent(
     services: TeamServices, team: TeamSpec, *, config: Config, subagent: SubagentFile | None = None
 ) -> AgentSpec:
@@ -151,7 +161,7 @@ def team_agent(
         name=name,
         model=model,
         instructions=prompt.text,
-        operations=exact_ids(team.allowed_tools),
+        operations=shown_operations(services.registry, team),
         max_steps=steps,
         timeout=team.budget.seconds,
         max_calls=team.budget.calls,
