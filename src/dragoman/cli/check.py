@@ -32,9 +32,9 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     sent to any provider, and no MCP server is started. A Postgres database is looked at and not changed: its
     version and tables, how far its clock is off, and its connections.
     """
-    from dragoman.cli.config_summary import explain_config  # late: YAML and the server take 0.3 s
     from dragoman.cli.configuration import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above
+    from dragoman.server.app.config_summary import explain_config  # late: YAML and the server take 0.3 s
     from dragoman.server.app.startup_check import check_database, check_startup  # late: as above
 
     configure_logging("error", as_json=False)

@@ -76,6 +76,14 @@ class KeyLease:
         self.release()
 
 
+class KeyStatus(msgspec.Struct, frozen=True):
+    """A key of a provider at a moment: its name, its requests in flight, and its cooldown in seconds."""
+
+    name: str
+    busy: int
+    cooldown: float
+
+
 class KeyPool:
     """All keys of one provider. A provider without keys has one that is empty.
 
@@ -113,6 +121,14 @@ class KeyPool:
         """The number of keys that are cooling down."""
         now = self._clock()
         return sum(state.cooldown_until > now for state in self._states)
+
+    def statuses(self) -> Sequence[KeyStatus]:
+        """Return what the keys do now."""
+        now = self._clock()
+        return [
+            KeyStatus(state.key.name, state.busy, max(0.0, state.cooldown_until - now))
+            for state in self._states
+        ]
 
     @property
     def exhausted(self) -> bool:

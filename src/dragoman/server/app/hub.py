@@ -48,6 +48,7 @@ from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
 from dragoman.server.app.runners import add_runners
 from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
+from dragoman.server.app.system import system_sources
 from dragoman.server.app.tasks import add_team_tasks
 from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
@@ -79,6 +80,8 @@ class Hub:
         external: ExternalOperations,
         metrics: Metrics,
     ) -> None:
+        self._services = services
+        self._config, self._setup = config, setup
         self.store = services.store
         self.external = external
         self.meter = build_meter(config, services, setup=setup)
@@ -115,8 +118,6 @@ class Hub:
         self.fence = FenceGate(self.endpoints.app)
         # Runs first: their clients get the last frames before their requests are ended.
         self.key_monitor = KeyMonitor(services.store.keys, [self.runs.work, *self.endpoints.work])
-        self._services = services
-        self._setup = setup
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
         services.teams.registry.on_change(self._update_callable_agents)
@@ -142,6 +143,7 @@ class Hub:
             metrics=self.metrics,
             host=self.host,
             external=self.external,
+            system=system_sources(lambda: (self._config, self._setup), services=self._services),
             mcp=self.mcp,
             runners=self.runners,
             abort=self.abort,
@@ -253,7 +255,7 @@ class Hub:
             log.warning("%s", name)
         if self.store.database.is_up:
             await self.meter.ledger.flush()  # a new budget counts what was spent before it
-        old, self._setup = self._setup, setting
+        old, self._setup, self._config = self._setup, setting, config
         self.meter.reconfigure(setting.limits, setting.prices)
         self.gateway.catalog = setting.catalog
         self.runs.factory.agents = setting.roster

@@ -77,6 +77,7 @@ from dragoman.server.shares import ShareHandlers
 from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
 from dragoman.server.sockets.endpoint import SessionSocketEndpoint
 from dragoman.server.sockets.session_socket import SocketServices
+from dragoman.server.system import SystemHandlers, SystemSources
 from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
@@ -112,6 +113,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     hosts: HostHandlers
     teams: TeamApi
     keys: KeyHandlers
+    system: SystemHandlers
     events: EventHandlers
     domain_events: DomainEventHandlers
     grants: GrantHandlers
@@ -246,6 +248,9 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
     yield from key_routes(handlers.keys)
+    yield "/api/agents", {"GET": handlers.system.agents}, "chat"
+    yield "/api/providers", {"GET": handlers.system.providers}, "admin"
+    yield "/api/config", {"GET": handlers.system.config}, "admin"
     yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
     yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
 
@@ -316,6 +321,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     host: LocalHost
     external: ExternalOperations
+    system: SystemSources
     mcp: McpServer
     runners: RunnerServer
     abort: Callable[[str], Awaitable[bool]]
@@ -421,6 +427,7 @@ def build_handlers(
         teams=build_team_api(services),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         keys=KeyHandlers(store.keys),
+        system=SystemHandlers(parts.system, store.usage),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
         runners=build_runner_endpoint(parts.runners, auth) if config.runners.enabled else None,

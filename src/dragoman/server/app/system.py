@@ -1,0 +1,37 @@
+"""What the API tells of a hub itself: from its configuration and its model setup as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from dragoman.config import Config
+from dragoman.providers.remote import RemoteProvider
+from dragoman.server.app.config_summary import explain_config
+from dragoman.server.app.model_setup import ModelSetup
+from dragoman.server.app.providers import ProviderSet
+from dragoman.server.app.services import HubServices
+from dragoman.server.system import ProviderStatus, SystemSources
+
+ReadState: TypeAlias = Callable[[], tuple[Config, ModelSetup]]
+"""Returns the configuration and the model setup in force."""
+
+
+def system_sources(read: ReadState, *, services: HubServices) -> SystemSources:
+    """Return what the handlers of `server/system.py` look at."""
+    environ = services.environment.environ
+    return SystemSources(
+        agents=lambda: read()[1].roster.agents,
+        providers=lambda: provider_statuses(read()[1].providers),
+        config=lambda: explain_config(read()[0], environ),
+    )
+
+
+def provider_statuses(providers: ProviderSet) -> Sequence[ProviderStatus]:
+    """Return the state of each provider."""
+    return [
+        ProviderStatus(name, each.family, each.server.display_url, each.keys.statuses())
+        if isinstance(each, RemoteProvider)
+        else ProviderStatus(name, each.family)
+        for name, each in providers.providers.items()
+    ]

@@ -1,0 +1,92 @@
+"""HTTP handlers about the hub itself: its agents, its providers, and the configuration in force."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.agent.spec import AgentSpec
+from dragoman.http.exchange import Exchange
+from dragoman.offload import offload_disk
+from dragoman.providers.key_pool import KeyStatus
+from dragoman.store.usage import UsageRepository
+from dragoman.store.usage_report import UsageReportRow
+from dragoman.version import version
+
+WINDOW = 3_600.0  # seconds of requests that say how a provider does
+
+
+class ProviderStatus(msgspec.Struct, frozen=True):
+    """A provider as it is now. `url` has no secrets; it is None for one without an address."""
+
+    name: str
+    family: str
+    url: str | None = None
+    keys: Sequence[KeyStatus] = ()
+
+
+class SystemSources(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the handlers look: each function returns what is in force now, also after a reload."""
+
+    agents: Callable[[], Mapping[str, AgentSpec]]
+    providers: Callable[[], Sequence[ProviderStatus]]
+    config: Callable[[], Mapping[str, Any]]
+
+
+class SystemHandlers:
+    """Handlers of `/api/agents`, `/api/providers` and `/api/config`."""
+
+    def __init__(self, sources: SystemSources, usage: UsageRepository) -> None:
+        self._sources = sources
+        self._usage = usage
+
+    async def agents(self, exchange: Exchange) -> None:
+        """List the agents by name; "default" answers where no agent is named."""
+        agents = self._sources.agents()
+        await exchange.respond(200, {"agents": [agent_to_json(agents[name]) for name in sorted(agents)]})
+
+    async def providers(self, exchange: Exchange) -> None:
+        """List the providers with their keys, and how their requests of the last hour went."""
+        rows = await self._usage.report(("provider",), since=time.time() - WINDOW)
+        recent = {row.group["provider"]: row for row in rows}
+        found = [provider_to_json(each, recent.get(each.name)) for each in self._sources.providers()]
+        await exchange.respond(200, {"providers": found})
+
+    async def config(self, exchange: Exchange) -> None:
+        """Return the configuration in force, without secrets."""
+        summary = await offload_disk(self._sources.config)  # it looks whether files of keys are there
+        await exchange.respond(200, {"version": version(), **summary})
+
+
+def agent_to_json(agent: AgentSpec) -> dict[str, Any]:
+    """Return an agent as the API shows it, without its instructions."""
+    return {
+        "name": agent.name,
+        "model": agent.model,
+        "description": agent.description,
+        "operations": sorted(agent.operations),
+        "maxSteps": agent.max_steps,
+        "whenBusy": agent.when_busy,
+    }
+
+
+def provider_to_json(provider: ProviderStatus, recent: UsageReportRow | None) -> dict[str, Any]:
+    """Return a provider as the API shows it. Times are in seconds."""
+    keys = [{"name": key.name, "busy": key.busy, "cooldown": round(key.cooldown, 1)} for key in provider.keys]
+    is_down = bool(provider.keys) and all(key.cooldown > 0 for key in provider.keys)
+    return {
+        "name": provider.name,
+        "family": provider.family,
+        "url": provider.url,
+        "state": "cooling-down" if is_down else "up",
+        "keys": keys,
+        "lastHour": {
+            "requests": recent.calls if recent else 0,
+            "failed": recent.failed if recent else 0,
+            "meanFirstByte": recent.mean_first_byte if recent else None,
+            "meanDuration": recent.mean_duration if recent else None,
+        },
+    }
