@@ -121,5 +121,5 @@ async def test_a_rule_that_says_ignore_the_policy_changes_nothing_for_a_model_th
         assert "inputSchema" not in msgspec.json.encode(outputs).decode()
         assert text_of(frames) == "I did."
         calls = (await served.http.get("/api/calls")).json()["calls"]
-        ran = {each.get("operation") for each in calls if each["status"] == "done"}
+        ran = {each["name"] for each in calls if each["status"] == "done"}
         assert "math.calculate" not in ran

@@ -99,7 +99,8 @@ def make_section(kind: SectionKind, text: str, *, source: str) -> PromptSection:
 def describe_workspace(team: TeamSpec) -> str:
     """Return what a team is told about itself and its folder."""
     about = f"You are the team {team.name}" + (f": {team.description}" if team.description else ".")
-    return f"{about}\nYour workspace is {team.workspace}. Relative paths begin there."
+    folders = "".join(f", {name}/" for name in sorted(team.folders))
+    return f"{about}\nYour files are in workspace/. What people wrote for you is in rules/, skills/{folders}."
 
 
 def describe_tools(team: TeamSpec) -> str:

@@ -238,7 +238,9 @@ class Hub:
         with suppress(Unavailable):  # the owners of namespaces are not known without the database
             external |= set(await self.external.switchboard.namespaces())
         ids = [*META_TOOLS_BY_ID, *(operation.id for operation in self._services.registry.list())]
-        return unknown_policy_names(config, ids, external=external)
+        return unknown_policy_names(
+            config, ids, external=external, teams=self._services.teams.registry.names()
+        )
 
     async def reload(self, config: Config) -> None:
         """Use another configuration for new requests; active requests finish with the old one.

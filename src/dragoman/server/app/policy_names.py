@@ -20,7 +20,9 @@ from dragoman.suggestions import suggest
 DEFAULT_AGENT = "default"
 
 
-def unknown_policy_names(config: Config, ids: Sequence[str], *, external: Collection[str]) -> list[str]:
+def unknown_policy_names(
+    config: Config, ids: Sequence[str], *, external: Collection[str], teams: Collection[str] = ()
+) -> list[str]:
     """Return a sentence for each name in a rule that no agent, namespace or operation has, after its field.
 
     `ids` are the operations that there are; `external` are the namespaces of MCP servers and spokes, or
@@ -28,7 +30,7 @@ def unknown_policy_names(config: Config, ids: Sequence[str], *, external: Collec
     """
     known_ids = [id.lower() for id in ids]
     namespaces = sorted({*HUB_NAMESPACES, *(id.partition(".")[0] for id in known_ids)})
-    agents = [DEFAULT_AGENT, *config.agents]
+    agents = [DEFAULT_AGENT, *config.agents, *teams]
     found = []
     for number, rule in enumerate(config.policy):
         field = f"policy[{number}]"
