@@ -13,6 +13,8 @@ def missing() -> dict[str, str]:
     ways = {
         "a browser (chromium)": (shutil.which("chromium"), "apt-get install chromium"),
         "Postgres (initdb, postgres)": (postgres_programs(), "apt-get install postgresql"),
+        "the sandbox (bwrap)": (shutil.which("bwrap"), "apt-get install bubblewrap"),
+        "ripgrep (rg)": (shutil.which("rg"), "apt-get install ripgrep"),
         "the driver of Postgres (psycopg)": (find_spec("psycopg"), "make setup, with network"),
         "Node.js (node, npm)": (shutil.which("node") and shutil.which("npm"), "apt-get install nodejs npm"),
         "the JavaScript clients": (clients_installed(), "npm ci --prefix tests/clients"),

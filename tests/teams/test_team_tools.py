@@ -109,7 +109,7 @@ async def test_a_destructive_command_of_a_team_waits_for_a_person(tmp_path: Path
     root = tmp_path / "teams"
     write_team(root, "main", "allowed_tools: [shell.run]")
     write(root / "main/workspace/kept.txt", "kept")
-    turns = [
+    turns: list[dict[str, Any]] = [
         {"tools": [{"name": "shell_run", "input": {"command": "rm -rf kept.txt"}}]},
         {"text": "Waiting."},
     ]

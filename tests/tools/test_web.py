@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import Forbidden
-from dragoman.tools.web.fetcher import WebFetcher
+from dragoman.tools.web.fetcher import Redirect, RequestTarget, WebFetcher
 from dragoman.tools.web.host_policy import HostPolicy, WebSettings
+from dragoman.tools.web.request import WebRequest
 from dragoman.tools.web.url import parse_url
 from tests.providers.servers import CHUNKED, Peer, Script, chunk, holding, ok, serving
 
@@ -131,14 +132,15 @@ async def test_a_redirect_too_many_is_an_error() -> None:
 async def test_a_redirect_from_https_to_http_is_not_followed() -> None:
     internet = Internet({"a.example.com": [[PUBLIC]]})
     visitor = WebFetcher(HostPolicy(WebSettings(), internet.resolve), max_bytes=9, timeout=9)
+    origin = RequestTarget(parse_url("https://a.example.com/"), [], WebRequest())
     with pytest.raises(Forbidden, match="from https to http"):
-        await visitor._resolve_redirect(parse_url("https://a.example.com/"), "http://a.example.com/")
+        await visitor._resolve_redirect(origin, Redirect(302, "http://a.example.com/"))
 
 
 @pytest.mark.parametrize(
     "media_type",
     [
-        "application/pdf",
+        "application/msword",
         "image/png",
         "application/octet-stream",
         "video/mp4",

@@ -274,6 +274,7 @@ class WebConfig(ConfigSection, frozen=True):
     ports: tuple[PositiveInt, ...] = (80, 443)
     max_bytes: PositiveInt = 5_000_000
     timeout: Seconds = 30.0
+    rates: dict[str, Name] = {}
 
 
 class SearchConfig(ConfigSection, frozen=True):

@@ -75,6 +75,7 @@ def web_settings(config: Config) -> WebSettings | None:
         ports=web.ports,
         max_bytes=web.max_bytes,
         timeout=web.timeout,
+        rates=web.rates,
     )
 
 

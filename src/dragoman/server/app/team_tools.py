@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from dragoman.agent.hooks.events import RunEnd
 from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.config import Config
+from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
-from dragoman.server.app.operations import file_folders
+from dragoman.server.app.operations import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
 from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
 from dragoman.tools.files.operations import reading_operations
@@ -22,6 +23,7 @@ from dragoman.tools.files.write_operations import finding_operations, writing_op
 from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Sandbox
+from dragoman.tools.web import operations as web_operations
 
 
 class TeamTools:
@@ -41,7 +43,7 @@ class TeamTools:
         """Register the operations. The file operations of the hub become those of teams, too."""
         if not self._has_teams:
             return
-        for operation in (*self._files(teams, data), *self._shell(teams)):
+        for operation in (*self._files(teams, data), *self._shell(teams), *self._web(teams)):
             if operation.id in {each.id for each in registry.list(operation.namespace)}:
                 registry.remove(operation.id)
             registry.add(operation)
@@ -54,6 +56,18 @@ class TeamTools:
         )
         reading = reading_operations(files, identity_aware=True)
         return [*reading, *writing_operations(files), *finding_operations(files)]
+
+    def _web(self, teams: TeamServices) -> Sequence[Operation]:
+        """Return the operations of the web, with the rates of each team before those of the hub."""
+        settings = web_settings(self._config)
+        if settings is None:
+            return ()
+
+        def rates_of(context: Context) -> tuple[str, Mapping[str, str]]:
+            team = teams.registry.team_of(context)
+            return ("", settings.rates) if team is None else (team.name, {**settings.rates, **team.rates})
+
+        return web_operations.operations(settings, rates=rates_of)
 
     def _shell(self, teams: TeamServices) -> Sequence[Operation]:
         if self._config.shell == "off":

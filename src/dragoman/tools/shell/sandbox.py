@@ -8,21 +8,19 @@ written outside of its writable folders and memory.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from dragoman.errors import CallError
+from dragoman.processes.limited import with_limits
 from dragoman.processes.program import Program
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
 
-LAUNCHER = Path(__file__).with_name("limit_processes.py")
 HOME = "/team"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
 SYSTEM_FILES = (
@@ -85,15 +83,14 @@ class Sandbox:
                 "would limit the number of processes.",
                 hint="Run the hub as another user.",
             )
-        wanted = {"groups": [str(each) for each in groups.folders], "limits": resource_limits(limits)}
         inner = [
             "/bin/sh", "-c", f"ulimit -u {limits.processes} 2>/dev/null; exec \"$@\"", "sh", *arguments,
         ]  # fmt: skip
         outer = [str(self._bwrap), *namespaces(limits), *system_mounts(limits), *folder_mounts(mounts)]
-        launcher = [sys.executable, "-I", "-S", str(LAUNCHER), json.dumps(wanted)]
-        return ShellProgram(
-            [*launcher, *outer, "--chdir", folder, "--", *inner], "/", {}, on_end=groups.remove
+        program = with_limits(
+            [*outer, "--chdir", folder, "--", *inner], resource_limits(limits), groups=groups.folders
         )
+        return ShellProgram(program, "/", {}, on_end=groups.remove)
 
     async def _probe(self, bwrap: str) -> bool:
         """Return whether bubblewrap runs a program; note why not."""

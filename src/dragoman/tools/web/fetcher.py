@@ -19,6 +19,7 @@ from dragoman.http.dialer import AddrInfo, describe_error
 from dragoman.http.response_parser import ResponseParser
 from dragoman.tools.web.connector import CheckedConnector, OpenSocket
 from dragoman.tools.web.host_policy import HostPolicy
+from dragoman.tools.web.request import WebRequest
 from dragoman.tools.web.url import Url, parse_url, resolve_redirect
 
 GZIP_WINDOW_BITS = 31  # zlib's code for a gzip header and a window of 32 KB
@@ -66,6 +67,8 @@ class BodyDecompressor:
         return remaining
 
 
+PDF_TYPE = "application/pdf"
+PLAIN_GET = WebRequest()
 MAX_REDIRECTS = 5
 REDIRECT_STATUSES = {301, 302, 303, 307, 308}
 NO_TIMEOUTS = Timeouts(connect=None, first_byte=None, idle=None)  # the request as a whole has a timeout
@@ -89,6 +92,21 @@ class WebResponse(msgspec.Struct, frozen=True):
     redirects: int = 0
 
 
+class RequestTarget(msgspec.Struct, frozen=True):
+    """A URL that is requested, the addresses that its host may be reached at, and what is asked of it."""
+
+    url: Url
+    addresses: list[AddrInfo]
+    request: WebRequest
+
+
+class Redirect(msgspec.Struct, frozen=True):
+    """A response that leads elsewhere."""
+
+    status: int
+    location: str
+
+
 class WebFetcher:
     """Fetches pages. `open_socket` connects to one of some checked addresses."""
 
@@ -105,8 +123,8 @@ class WebFetcher:
         self._timeout = timeout
         self._connector = CheckedConnector(open_socket)
 
-    async def fetch(self, text: str) -> WebResponse:
-        """Fetch a URL, following at most five redirects.
+    async def fetch(self, text: str, request: WebRequest = PLAIN_GET) -> WebResponse:
+        """Request a URL, following at most five redirects.
 
         Raises BadRequest or Forbidden for what is not allowed, TooLarge, CallTimeout, and CallError for
         failures.
@@ -114,44 +132,48 @@ class WebFetcher:
         url = parse_url(text)
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._fetch_following(url)
+                return await self._fetch_following(url, request)
         except TimeoutError:
             raise CallTimeout(
                 f"{url.host!r} did not respond completely within {self._timeout:g} seconds.",
                 hint="Try another URL, or this one later.",
             ) from None
 
-    async def _fetch_following(self, url: Url) -> WebResponse:
-        addresses = await self._host_policy.resolve_allowed(url)
+    async def _fetch_following(self, url: Url, request: WebRequest) -> WebResponse:
+        target = RequestTarget(url, await self._host_policy.resolve_allowed(url), request)
         for redirects in range(MAX_REDIRECTS + 1):
-            response = await self._request(url, addresses)
+            response = await self._request(target)
             if isinstance(response, WebResponse):
                 return msgspec.structs.replace(response, redirects=redirects)
-            url, addresses = await self._resolve_redirect(url, response)
-        raise CallError(f"{url.host!r} redirects more than {MAX_REDIRECTS} times.")
+            target = await self._resolve_redirect(target, response)
+        raise CallError(f"{target.url.host!r} redirects more than {MAX_REDIRECTS} times.")
 
-    async def _resolve_redirect(self, url: Url, location: str) -> tuple[Url, list[AddrInfo]]:
+    async def _resolve_redirect(self, origin: RequestTarget, redirect: Redirect) -> RequestTarget:
+        url = origin.url
         try:
-            target = resolve_redirect(url, location)
+            target = resolve_redirect(url, redirect.location)
             if url.tls and not target.tls:
                 raise Forbidden("It leads from https to http.", hint=f"If that is intended, fetch {target}.")
-            return target, await self._host_policy.resolve_allowed(target)
+            is_same = (url.scheme, url.host, url.port) == (target.scheme, target.host, target.port)
+            request = origin.request.after_redirect(redirect.status, same_origin=is_same)
+            return RequestTarget(target, await self._host_policy.resolve_allowed(target), request)
         except (BadRequest, Forbidden) as error:
             raise Forbidden(
                 f"{url.host!r} redirects to a URL that is not allowed: {error.message}", hint=error.hint
             ) from None
 
-    async def _request(self, url: Url, addresses: list[AddrInfo]) -> WebResponse | str:
-        """Return the response, or the location of a redirect."""
+    async def _request(self, target: RequestTarget) -> WebResponse | Redirect:
+        """Return the response, or a redirect."""
+        url, request = target.url, target.request
         try:
-            connection = await self._connector.connect(url, addresses)
+            connection = await self._connector.connect(url, target.addresses)
         except OSError as error:
             raise fetch_error(f"Cannot connect to {url.host!r}: {describe_error(error)}") from None
         try:
-            incoming = await connection.send(HttpRequest(request_head(url), b"", NO_TIMEOUTS))
+            incoming = await connection.send(HttpRequest(request.head(url), request.body, NO_TIMEOUTS))
             location = incoming.headers.get("location")
             if incoming.status in REDIRECT_STATUSES and location:
-                return location.encode("latin-1").decode(errors="replace")
+                return Redirect(incoming.status, location.encode("latin-1").decode(errors="replace"))
             return await self._read_response(url, connection, incoming=incoming)
         except ProviderError as error:
             raise fetch_error(error.message, transient=error.transient) from None
@@ -165,10 +187,10 @@ class WebFetcher:
         media = MEDIA_TYPE.fullmatch(content_type)
         media_type = media[1].lower() if media else None
         length = incoming.headers.get("content-length", "")
-        if media_type and not is_text_type(media_type) and length != "0":
+        if media_type and not is_readable_type(media_type) and length != "0":
             raise CallError(
                 f"{url.host!r} responded {incoming.status} with {media_type}; web.fetch reads text only.",
-                hint="It reads HTML, plain text, JSON and XML; look for the same content in one of these.",
+                hint="It reads HTML, plain text, JSON, XML and PDF; look for the content in one of these.",
             )
         body = await self._read_body(url, connection, incoming=incoming)
         charset = CHARSET.search(content_type)
@@ -194,22 +216,11 @@ class WebFetcher:
         )
 
 
-def request_head(url: Url) -> bytes:
-    """Return the request; the same for everybody, with nothing of the hub's in it."""
-    lines = (
-        f"GET {url.target} HTTP/1.1",
-        f"host: {url.authority}",
-        "user-agent: Mozilla/5.0 (compatible; dragoman web.fetch)",
-        "accept: text/html, text/plain, application/json, application/xml;q=0.9, text/*;q=0.8, */*;q=0.1",
-        "accept-encoding: gzip",
-        "connection: close",
-    )
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
-
-
-def is_text_type(media_type: str) -> bool:
+def is_readable_type(media_type: str) -> bool:
+    """Return whether web.fetch makes text of a media type."""
     return (
-        media_type.startswith("text/")
+        media_type == PDF_TYPE
+        or media_type.startswith("text/")
         or media_type in TEXT_MEDIA_TYPES
         or media_type.endswith(("+json", "+xml"))
     )

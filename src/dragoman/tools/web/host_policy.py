@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from ipaddress import IPv6Address, ip_address
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Hosts are exact names, `*.example.com` for all below one, or `*`. `allow_networks` are allowed although
     they are not public. `max_bytes` limits a decompressed response; `timeout` is in seconds, including
-    redirects.
+    redirects. `rates` are rates such as `60/minute` by the key that a caller names.
     """
 
     allow_hosts: tuple[str, ...] = ()
@@ -39,6 +39,7 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     ports: tuple[int, ...] = (80, 443)
     max_bytes: int = 5_000_000
     timeout: float = 30.0
+    rates: Mapping[str, str] = {}
 
 
 class HostPolicy:
