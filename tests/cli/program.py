@@ -126,11 +126,13 @@ def serving(folder: Path, config: Mapping[str, Any], *flags: str, **env: str) ->
             finish(process, signal.SIGTERM)
 
 
-def scripted(folder: Path, name: str, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A provider that plays these steps in each turn."""
+def scripted(
+    folder: Path, name: str, steps: Sequence[Mapping[str, Any]], *, play: str = "turns"
+) -> dict[str, Any]:
+    """A provider that plays these steps in each turn, or only `once`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_bytes(msgspec.json.encode({"steps": list(steps), "play": "turns"}))
+    path.write_bytes(msgspec.json.encode({"steps": list(steps), "play": play}))
     return {"type": "scripted", "script": str(path)}
 
 

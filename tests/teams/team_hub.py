@@ -36,7 +36,8 @@ def write_teams(folder: Path, teams: Mapping[str, Json], **config: Any) -> Path:
     providers = {"lead": scripted(folder, "lead", config.pop("steps", [{"text": "Hello."}]))}
     for name, team in teams.items():
         fields = dict(team)
-        providers[name] = scripted(folder, name, fields.pop("steps", [{"text": f"{name} is done."}]))
+        steps, play = fields.pop("steps", [{"text": f"{name} is done."}]), fields.pop("play", "turns")
+        providers[name] = scripted(folder, name, steps, play=play)
         place = folder / "teams" / name
         place.mkdir(parents=True, exist_ok=True)
         (place / "team.yaml").write_bytes(msgspec.json.encode({"model": f"{name}/x", **fields}))

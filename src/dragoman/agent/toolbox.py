@@ -40,7 +40,7 @@ class Toolbox:
         meta: MetaTools | None,
         *,
         registry: Registry,
-        pinned: Sequence[str] = (),
+        pinned: Sequence[str | Operation] = (),
         client: Sequence[Tool] = (),
         manual: bool = False,
     ) -> None:
@@ -49,7 +49,8 @@ class Toolbox:
         self._meta = meta
         self._manual = manual
         self._client_names = {tool.name for tool in client}
-        operations = [operation for id in pinned if (operation := find_operation(registry, id)) is not None]
+        found = [each if isinstance(each, Operation) else find_operation(registry, each) for each in pinned]
+        operations = [operation for operation in found if operation is not None]
         self._pinned = unique_names(operations)
         self._aliases = name_aliases(self._pinned)
         shown = [_as_tool(name, operation) for name, operation in self._pinned.items()]

@@ -285,7 +285,7 @@ class Calls:
 
     def _resolve_target(self, operation: str | Operation, context: Context) -> CallTarget:
         if isinstance(operation, Operation):
-            return operation
+            return operation.for_caller(context)
         try:
             return self._resolve(operation, context)
         except NotFound as error:
@@ -299,11 +299,12 @@ class Calls:
 
     def _resolve(self, operation: str, context: Context) -> Operation:
         """Return the operation of this id. NotFound, also for one that is denied or private to another."""
-        return self._registry.get(
+        found = self._registry.get(
             operation,
             allow=lambda candidate: self.is_visible(candidate, context),
             owner=context.identity.owner,
         )
+        return found.for_caller(context)
 
     async def _record_and_run(self, attempt: PreparedCall) -> CallOutcome:
         """Apply an approval, record the start, run, record the end.

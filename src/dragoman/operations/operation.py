@@ -62,7 +62,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     if it is `private`. `identity_aware` is False if the result does not depend on who calls: only then may
     a spoke call it while it serves a call of another owner.
 
-    `host` is the host that the spoke is connected to; None for this one.
+    `host` is the host that the spoke is connected to; None for this one. `narrow` returns the operation as a
+    caller is shown it, with a schema that has only what this caller may say.
 
     `make_question` turns the input into a question to a person: the call waits for the answer, which its
     context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
@@ -90,6 +91,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     effect_claimed: bool = False
     provider: str = "hub"
     host: str | None = None
+    narrow: Callable[[Operation, Context], Operation] | None = None
 
     def __post_init__(self) -> None:
         if not NAMESPACE_PATTERN.fullmatch(self.namespace):
@@ -111,6 +113,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def id(self) -> str:
         """`namespace.name`, by which it is called."""
         return f"{self.namespace}.{self.name}"
+
+    def for_caller(self, context: Context) -> Operation:
+        """Return the operation as this caller is shown it, and calls it."""
+        return self if self.narrow is None else self.narrow(self, context)
 
     @property
     def definition(self) -> bytes:

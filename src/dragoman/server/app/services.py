@@ -138,7 +138,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         by = asyncio.get_running_loop().time() + ARRIVAL_TIMEOUT
         await self.calls.wait_for_operations(pinned, msgspec.structs.replace(context, deadline=by))
         there = [operation for id in pinned if (operation := find_operation(self.registry, id)) is not None]
-        shown = [operation.id for operation in there if self.calls.is_visible(operation, context)]
+        visible = [operation for operation in there if self.calls.is_visible(operation, context)]
+        shown = [operation.for_caller(context) for operation in visible]
         return Toolbox(self.calls, self.meta, registry=self.registry, pinned=shown, client=client)
 
     async def wait_for_operations(self, ids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,13 +12,14 @@ from dragoman.operations.access import is_visible, visible_owner
 from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskEnd, TaskSubmission, TeamTask
+from dragoman.store.task_records import TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tasks.new_task import NewTask, make_task, task_session
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.worker import TaskWorker
 
 MAX_WAITING = 1_000  # tasks of an owner
+MAX_SHOWN = 20  # tasks of a team in its status
 POLL_INTERVAL = 0.5  # seconds between two looks for the end of a task, which another host may have
 LIST_HINT = "`dragoman teams tasks` shows the last ones"
 
@@ -91,6 +93,37 @@ class TeamTasks:
                 raise NotFound(f"the task {task.id!r} was deleted")
             task = found
         return task
+
+    async def wait_all(self, tasks: Sequence[TeamTask]) -> Sequence[TeamTask]:
+        """Wait until tasks have ended, and return them; if nobody waits any more, they are cancelled."""
+        try:
+            return await asyncio.gather(*map(self.wait, tasks))
+        except asyncio.CancelledError:
+            self.worker.withdraw(tasks)
+            raise
+
+    async def count_states(self, identity: Identity) -> Mapping[str, Mapping[str, int]]:
+        """Return how many active tasks of a caller's owner each team has, by state."""
+        return await self._store.team_tasks.count_states(identity.owner)
+
+    async def paused_teams(self) -> Sequence[str]:
+        """Return the teams that begin no tasks."""
+        return await self._store.team_tasks.paused_teams()
+
+    async def list_active(self, team: str, identity: Identity) -> Sequence[TeamTask]:
+        """Return the tasks of a caller's owner that a team has begun, newest first."""
+        return await self._list_states(team, identity, states=("running", "waiting"), limit=MAX_SHOWN)
+
+    async def list_ended(self, team: str, identity: Identity, *, limit: int) -> Sequence[TeamTask]:
+        """Return the tasks of a caller's owner that a team has ended, newest first in each state."""
+        return await self._list_states(team, identity, states=("done", "failed", "cancelled"), limit=limit)
+
+    async def _list_states(
+        self, team: str, identity: Identity, *, states: Sequence[TaskState], limit: int
+    ) -> Sequence[TeamTask]:
+        filters = [{"owner": identity.owner, "team": team, "state": state} for state in states]
+        pages = await asyncio.gather(*(self.list(each, limit=limit) for each in filters))
+        return [task for page in pages for task in page]
 
     async def pause(self, team: str, *, by: Identity) -> None:
         """Let a team begin no tasks until it is resumed. Raises NotFound."""

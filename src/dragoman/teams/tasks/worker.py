@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -92,6 +92,16 @@ class TaskWorker:
             run.stop(reason)  # which stops what is below it
         elif self._runs.remote is not None:
             self._spawn(self._stop_elsewhere(task.session_id, reason))
+
+    def withdraw(self, tasks: Sequence[TeamTask]) -> None:
+        """Cancel tasks whose answers nobody waits for any more; not while this host stops."""
+        for task in tasks:
+            self._stopped_above.add(task.id)
+            self._spawn(self._withdraw(task))
+
+    async def _withdraw(self, task: TeamTask) -> None:
+        with suppress(StoreError, Unavailable):
+            await self.end(task, TaskEnd(state="cancelled", error=ABOVE_STOPPED))
 
     async def _stop_elsewhere(self, session_id: str, reason: str) -> None:
         with suppress(DragomanError):  # the sweep tries again
