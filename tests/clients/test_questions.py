@@ -18,6 +18,7 @@ from tests.clients.upstream import Upstream
 
 QUESTION = {"name": "user_question", "arguments": {"text": "Which colour?", "options": ["red", "blue"]}}
 OPEN = {"text": "Which colour?", "options": ["red", "blue"], "status": "pending"}
+ZONE = {"time": "2026-01-01T10:00:00Z", "to_timezone": "Europe/Berlin"}
 GUIDE = Path(__file__).parents[2] / "docs" / "usechat.md"
 MOST = 6  # requests, before a client counts as one that loops
 
@@ -298,9 +299,8 @@ def test_a_batch_with_a_question_is_answered_by_its_output(ask: Driver, upstream
 def test_the_guide_s_card_shows_what_runs_and_its_buttons_answer(
     asking_hub: Hub, upstream: Upstream, sdk: str, click: str
 ) -> None:
-    zone = {"time": "2026-01-01T10:00:00Z", "to_timezone": "Europe/Berlin"}
     calls = [
-        {"tool": "time.convert", "input": zone},
+        {"tool": "time.convert", "input": ZONE},
         {"tool": "math.calculate", "input": {"expression": "6 * 7"}},
     ]
     mark = upstream.teach(
@@ -331,3 +331,25 @@ def test_the_guide_s_card_shows_what_runs_and_its_buttons_answer(
         assert part["state"] == {"7": "output-denied", "6": "output-denied"}[sdk]
     assert text_of(seen["message"]) == "That is all."
     assert (seen["requests"], seen["hidden"]) == (2, "")
+
+
+def test_a_page_hears_of_an_approval_that_is_given_elsewhere_by_the_guide_s_code(
+    asking_hub: Hub, upstream: Upstream, sdk: str
+) -> None:
+    convert = {"name": "hub_call", "arguments": {"calls": [{"tool": "time.convert", "input": ZONE}]}}
+    mark = upstream.teach([{"calls": [convert]}], [{"text": "That is all."}])
+    section = GUIDE.read_text().partition("## Approvals that are given elsewhere")[2]
+    [code] = re.findall(r"```js\n(.*?)```", section, re.DOTALL)
+    seen = run_node(
+        "approval_elsewhere.mjs",
+        value={
+            "sdk": sdk,
+            "code": code,
+            "hub": asking_hub.url,
+            "headers": asking_hub.headers,
+            "session": f"elsewhere-{uuid.uuid4().hex}",
+            "text": f"{mark} What time is it?",
+        },
+    )
+    assert text_of(seen["message"]) == "That is all."
+    assert (seen["messages"], seen["posts"]) == (2, 1), "nothing is doubled, and the page has asked once"

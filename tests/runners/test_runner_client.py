@@ -9,6 +9,7 @@ import pytest
 from dragoman.errors import ProviderError
 from dragoman.runners.client.runner import Runner
 from dragoman.runners.client.turn import RunnerTurn
+from dragoman.wire.runner.frames import RunnerSteer
 from tests.runners.stand_in_hub import final, running, stand_in_hub, text_of
 
 
@@ -67,6 +68,18 @@ async def test_an_aborted_answer_is_cancelled_and_the_next_one_runs() -> None:
         await hub.until(lambda: hub.completed == ["s"])
         hub.acks = True
         assert text_of(await hub.ask("two", turn="t2")) == "TWO"
+
+
+async def test_an_agent_sees_that_a_message_waits_for_the_end_of_its_turn() -> None:
+    async def work(turn: RunnerTurn) -> None:
+        await turn.write_text("begun")
+        await turn.steered.wait()
+
+    async with running(work) as hub:
+        await hub.prompt("one")
+        await hub.until(lambda: text_of(hub.frames["t1"]) == "begun")
+        await hub.send(RunnerSteer(session_id="s", turn_id="t1", message_id="m2"))
+        assert final(await hub.ended())["reason"] == "end_turn"
 
 
 async def test_a_question_waits_for_its_answer() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.hosts.conftest import until
 from tests.runners.wire_runner import connected, new_session, opened
+from tests.server.test_events import following
 from tests.serving import Served, ask, frames_in, serving, text_of, types
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +132,61 @@ async def until_followed(hub: Served, count: int) -> None:
 
 
 @pytest.mark.parity
+async def test_a_message_that_steers_asks_the_runner_to_end_its_turn_and_is_its_next_prompt(
+    hub: Served,
+) -> None:
+    async with connected(hub, "s") as runner:
+        first = chat(hub, "one")
+        turn = await runner.prompt()
+        await turn.create()
+        await turn.text("as far as I am")
+        await runner.acknowledged(2)
+        second = chat(hub, "two", whenBusy="steer")
+        steer = await runner.next("steer")
+        assert (steer["turnId"], steer["messageId"]) == (turn.prompt["turnId"], "u-two")
+        await runner.drop()
+    async with connected(hub, "s") as runner:
+        assert await runner.next("steer") == steer, "a runner that comes back is asked again"
+        turn.runner = runner
+        await turn.finalize()
+        following = await runner.prompt()
+        assert following.prompt["text"] == "two"
+        await following.answer("done")
+        assert text_of(frames_in((await first).text)) == "as far as I am"
+        assert text_of(frames_in((await second).text)) == "done"
+
+
+async def test_domain_events_of_a_runner_are_events_of_the_session_and_checked_by_their_schemas(
+    tmp_path: Path,
+) -> None:
+    schema = {"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]}
+    async with serving(tmp_path, events={"schemas": {"diff": schema}}) as hub:
+        await new_session(hub)
+        async with connected(hub, "s") as runner, following(hub, "?session=s") as events:
+            posted = chat(hub, "go")
+            turn = await runner.prompt()
+            await turn.create()
+            await turn.send("data-diff", data={"files": "many"})
+            refused = await runner.next("refused")
+            assert (refused["error"]["code"], refused["seq"]) == ("invalid_input", 2)
+            await turn.send("data-diff", data={"files": 2})
+            await turn.send("git-state", branch="main")
+            await turn.send("data-progress", data=1, transient=True)
+            await turn.finalize()
+            frames = frames_in((await posted).text)
+            found = await events.until("run.ended")
+        shown = [frame["data"] for frame in frames if frame["type"] == "data-diff"]
+        assert shown == [{"files": 2}], "what was refused is not in the chat either"
+        assert "data-git-state" not in types(frames)
+        published = {event["name"]: event for event in found if event["name"].startswith("data-")}
+        assert {name: event["data"] for name, event in published.items()} == {
+            "data-diff": {"files": 2},
+            "data-git-state": {"branch": "main"},
+            "data-progress": {"value": 1},
+        }
+        assert published["data-progress"]["id"] is None, "a transient one is not stored"
+
+
 async def test_a_stop_reaches_the_runner_and_waits_for_its_end(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         posted = chat(hub)

@@ -15,6 +15,11 @@ from dragoman.server.connection_limits import ConnectionLimits
 from dragoman.server.websocket_protocol import FIRST_MESSAGE
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
+PING = 0x89
+UPGRADE = (
+    b"GET PATH HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AQIDBAUGBwgJCgsMDQ4PEA==\r\n\r\n"
+)
 
 
 async def count_characters(_: Scope, receive: Receive, send: Send) -> None:
@@ -23,6 +28,31 @@ async def count_characters(_: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":
         await send({"type": "websocket.send", "text": str(len(message["text"]))})
+
+
+@pytest.mark.parametrize(("path", "is_closed"), [("/api/runners", True), ("/api/spoke", False)])
+async def test_a_client_that_answers_no_ping_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch, path: str, is_closed: bool
+) -> None:
+    monkeypatch.setattr(listening, "PING_INTERVAL", 0.02)
+    monkeypatch.setattr(listening, "PING_TIMEOUT", 0.02)
+    listener = listening.bind_listener("127.0.0.1", 0)
+    server = listening.build_server(count_characters, ConnectionLimits())
+    await server.startup(sockets=[listener])
+    try:
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(UPGRADE.replace(b"PATH", path.encode()))
+            await reader.readuntil(b"\r\n\r\n")
+            if is_closed:
+                assert (await reader.read())[0] == PING, "and then the end of the connection"
+            else:
+                writer.write(bytes([0x81, 0x80 | 2, 0, 0, 0, 0]) + b"hi")
+                assert await reader.readexactly(3) == bytes([0x81, 1]) + b"2"
+            writer.close()
+    finally:
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,24 @@ class SessionEvents:
         self._log = event_log
 
     def publish_domain_event(
-        self, session_id: str, owner: str, *, name: str, data: Any, actor: str | None = None
+        self,
+        session_id: str,
+        owner: str,
+        *,
+        name: str,
+        data: Any,
+        actor: str | None = None,
+        is_stored: bool = True,
     ) -> None:
-        """Publish `data-<name>` in a session. Raises BadRequest, InvalidInput, TooLarge, Unavailable."""
+        """Publish `data-<name>` in a session. Raises BadRequest, InvalidInput, TooLarge, Unavailable.
+
+        One that is not stored is only handed to those who follow the session at this host.
+        """
         checked = self.domain_events.check(name, data)
-        self._log.publish(session_id, owner, name=f"{PREFIX}{name}", data=checked, actor=actor)
+        if is_stored:
+            self._log.publish(session_id, owner, name=f"{PREFIX}{name}", data=checked, actor=actor)
+        else:
+            self._log.publish_live(session_id, owner, name=f"{PREFIX}{name}", data=checked)
 
     def publish(self, context: Context, name: str, *, data: Any) -> None:
         """See `CallEvents`. Outside of a session nobody hears of it."""

@@ -18,6 +18,7 @@ from dragoman.agent.toolbox import Toolbox
 from dragoman.errors import DragomanError, NotFound, Unavailable
 from dragoman.fold import Fold
 from dragoman.hosts.client import HostClient
+from dragoman.hub_events.domain_events import SessionEvents
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message
@@ -63,6 +64,8 @@ class RunnerRuns:
         """Finds the active run of a session, wherever it is."""
         self.client: HostClient | None = None
         """Asks the other hosts that share the database; None where there is none."""
+        self.session_events: SessionEvents | None = None
+        """Takes the domain events of runners."""
         self._turns: dict[str, TurnSource] = {}
 
     async def start(
@@ -178,6 +181,7 @@ class RunnerRuns:
             hooks=self._settings.hooks,
             restored=plan.restored,
             log=log,
+            session_events=self.session_events,
         )
         session = self.server.session(row.session_id)
         turn = TurnSource(spec, session, store=self._store, settings=self.server.settings)

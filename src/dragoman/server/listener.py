@@ -22,6 +22,7 @@ MAX_UNSENT = 131_072  # bytes
 WEBSOCKET_MESSAGE = (
     2 * SpokeSettings().message
 )  # bytes; below, an answer of a spoke that is too large fails alone
+PING_INTERVAL, PING_TIMEOUT = 20.0, 20.0  # seconds; a WebSocket that answers no ping is closed
 SHUTDOWN_TIMEOUT = 5  # seconds for open responses to end after all runs are closed
 
 
@@ -88,7 +89,8 @@ def build_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
         ),
         ws="websockets-sansio",
         ws_per_message_deflate=False,
-        ws_ping_interval=None,  # the spoke protocol has its own heartbeat
+        ws_ping_interval=PING_INTERVAL,
+        ws_ping_timeout=PING_TIMEOUT,
         ws_max_size=WEBSOCKET_MESSAGE,
         lifespan="off",
         log_config=None,

@@ -7,6 +7,7 @@ and its queues are replaced: those of asyncio take a kilobyte each while they ar
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, cast
 
@@ -14,7 +15,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from dragoman.server.connection_limits import NEVER, ConnectionTable
 
-COMPRESSED_PATHS = (b"/v1/responses",)  # WebSockets with permessage-deflate; it costs each one memory
+OPTIONS_BY_PATH: Mapping[bytes, Mapping[str, Any]] = {
+    b"/v1/responses": {"ws_per_message_deflate": True},  # it costs each one memory
+    b"/api/spoke": {"ws_ping_interval": None},  # its protocol has its own heartbeat
+}
+"""What differs from the server's settings."""
 FIRST_MESSAGE = 2_000_000  # bytes of the first message of a WebSocket
 
 
@@ -103,9 +108,9 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
     """
 
     def __init__(self, *, connection: UpgradedConnection, path: bytes, **options: Any) -> None:
-        if path in COMPRESSED_PATHS:
+        if path in OPTIONS_BY_PATH:
             options["config"] = config = copy(options["config"])
-            vars(config)["ws_per_message_deflate"] = True
+            vars(config).update(OPTIONS_BY_PATH[path])
         super().__init__(**options)
         self.queue = cast("asyncio.Queue[Any]", MessageQueue())
         self.writable = cast(asyncio.Event, WritableFlag())
@@ -124,6 +129,14 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         """See uvicorn."""
         super().send_receive_event_to_app()
         self.conn.max_message_size = self.config.ws_max_size
+
+    def keepalive_timeout(self) -> None:
+        """See uvicorn. While the application does not read, the pong may be in what was not read."""
+        if self.read_paused:
+            self.stop_keepalive()
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio.Protocol."""

@@ -28,6 +28,7 @@ from dragoman.wire.runner.frames import (
     PATH,
     FrameError,
     FrameToRunner,
+    FrameToTurn,
     RunnerAbort,
     RunnerAck,
     RunnerAnswer,
@@ -40,6 +41,7 @@ from dragoman.wire.runner.frames import (
     RunnerPong,
     RunnerPrompt,
     RunnerRefused,
+    RunnerSteer,
     RunnerWelcome,
     SessionState,
     TurnComplete,
@@ -273,7 +275,7 @@ class Runner:
         match frame:
             case RunnerPrompt():
                 self._start(frame)
-            case RunnerAbort() | RunnerAnswer() | RunnerAck():
+            case RunnerAbort() | RunnerSteer() | RunnerAnswer() | RunnerAck():
                 turn = self._turns.get(frame.turn_id)
                 if turn is not None:
                     self._handle_turn_frame(turn, frame)
@@ -284,8 +286,10 @@ class Runner:
             case RunnerPong() | RunnerBye():
                 pass  # the connection's own
 
-    def _handle_turn_frame(self, turn: RunnerTurn, frame: RunnerAbort | RunnerAnswer | RunnerAck) -> None:
+    def _handle_turn_frame(self, turn: RunnerTurn, frame: FrameToTurn) -> None:
         match frame:
+            case RunnerSteer():
+                turn.steered.set()
             case RunnerAbort():
                 turn.aborted = True
                 self._abort(turn.turn_id)

@@ -59,6 +59,8 @@ class RunnerTurn:
         self.ended = False
         self.aborted = False
         """Whether the hub has stopped it: then it closes the turn whatever still comes."""
+        self.steered = asyncio.Event()
+        """Set when a message waits for the end of the turn: an agent may end after its current step."""
         self.unacknowledged = 0  # characters that were sent over this connection and not acknowledged
         self._buffer = buffer
         self._on_frame = on_frame

@@ -20,6 +20,7 @@ from dragoman.wire.runner.frames import (
     RunnerAck,
     RunnerAnswer,
     RunnerPrompt,
+    RunnerSteer,
     SessionState,
     TurnComplete,
 )
@@ -48,6 +49,7 @@ class OpenTurn:
         self.stored = seq
         self.prompt: RunnerPrompt | None = None
         self.abort: RunnerAbort | None = None
+        self.steer: RunnerSteer | None = None
         self.answers: dict[str, RunnerAnswer] = {}
         self.is_lost = False
         """Whether its runner has said that it no longer works at it."""
@@ -156,8 +158,9 @@ class RunnerSession:
             self._send(replace(turn.prompt, session_id=self.name))
         for answer in turn.answers.values():
             self._send(replace(answer, session_id=self.name))
-        if turn.abort is not None:
-            self._send(replace(turn.abort, session_id=self.name))
+        for request in (turn.steer, turn.abort):
+            if request is not None:
+                self._send(replace(request, session_id=self.name))
 
     def detach(self, link: RunnerLink) -> None:
         """Forget a connection that is gone."""
@@ -228,6 +231,13 @@ class RunnerSession:
         if turn is not None and turn.abort is None:
             turn.abort = RunnerAbort(session_id=self.name, turn_id=turn.turn_id, reason=reason)
             self._send(turn.abort)
+
+    def steer(self, message_id: str) -> None:
+        """Ask the runner to finalize the open turn after its current step: a message waits for that."""
+        turn = self.turn
+        if turn is not None:
+            turn.steer = RunnerSteer(session_id=self.name, turn_id=turn.turn_id, message_id=message_id)
+            self._send(turn.steer)
 
     def acknowledge(self, turn_id: str, seq: int) -> None:
         """Tell the runner that its frames up to `seq` are stored."""

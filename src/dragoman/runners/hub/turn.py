@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,9 @@ from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.stop_conditions import SoFar
-from dragoman.errors import RunnerGone
+from dragoman.errors import DragomanError, RunnerGone
 from dragoman.fold import Fold
+from dragoman.hub_events.domain_events import NAME, SessionEvents
 from dragoman.messages import DataPart, Message, StepStartPart, TextPart, to_json
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from dragoman.operations.context import Context
@@ -61,7 +62,7 @@ QUESTION_OPERATION = "runner.question"
 class RunnerTurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn is begun with. `history` ends with the message to answer; `fold` is of the answer.
 
-    `log` is what a run had received before a crash.
+    `log` is what a run had received before a crash. `session_events` takes the runner's domain events.
     """
 
     fold: Fold
@@ -71,6 +72,7 @@ class RunnerTurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     hooks: TurnHooks | None = None
     restored: RestoredAnswer | None = None
     log: StoredLog = StoredLog()
+    session_events: SessionEvents | None = None
 
 
 class TurnSource:
@@ -115,8 +117,10 @@ class TurnSource:
         """The number of steps of the message."""
         return self._earlier_steps + self._decoder.steps
 
-    def end_after_step(self, _: e.Data) -> None:
-        """Do nothing: the hub cannot end a runner's turn between two steps; what waits waits for its end."""
+    def end_after_step(self, event: e.Data) -> None:
+        """Ask the runner to end its turn after the current step; what waits waits for that."""
+        if self._session.turn is self._open:
+            self._session.steer(str(event.data["messageId"]))
 
     def so_far(self) -> SoFar:
         """Return the progress of this run."""
@@ -255,6 +259,8 @@ class TurnSource:
         if self._decoder.phase == "finished" and not isinstance(frame, MESSAGE_FRAMES):
             return ()
         try:
+            if isinstance(frame, RunnerEvent):
+                self._publish(frame)
             events = self._decoder.feed(frame)
         except FrameRefused as error:
             self._session.refuse(error)
@@ -265,6 +271,27 @@ class TurnSource:
         else:
             self._log.skip(seq=self._seq)
         return events
+
+    def _publish(self, frame: RunnerEvent) -> None:
+        """Publish a domain event in the session. Raises FrameRefused if its data do not fit its schema.
+
+        A name that only the chat takes is in the chat alone.
+        """
+        context, events = self.turn.context, self.turn.session_events
+        if events is None or context.session_id is None or (frame.in_chat and not NAME.fullmatch(frame.name)):
+            return
+        data = frame.data if isinstance(frame.data, Mapping) else {"value": frame.data}
+        try:
+            events.publish_domain_event(
+                context.session_id,
+                context.identity.owner,
+                name=frame.name,
+                data=data,
+                actor=context.identity.owner,
+                is_stored=not frame.transient,
+            )
+        except DragomanError as error:
+            raise self._open.refusal(frame, error.message, code=error.code) from None
 
     def _complete(self, events: list[e.Event]) -> list[e.Event]:
         """Return events with the metadata of the message at its end, and without a second `start`."""

@@ -36,6 +36,7 @@ def add_runners(config: Config, services: HubServices, *, runs: RunRegistry) -> 
     runner_runs.recovery = runs.recovery
     runner_runs.find_run = runs.find_active
     runner_runs.client = services.host_client
+    runner_runs.session_events = services.session_events
     server.runs = runner_runs
     runs.factory.runners = runner_runs
     runs.recovery.restore_runner = runner_runs.restore

@@ -253,6 +253,17 @@ class RunnerAbort(RunnerFrame, frozen=True, kw_only=True, tag="abort"):
     reason: str | None = None
 
 
+class RunnerSteer(RunnerFrame, frozen=True, kw_only=True, tag="steer"):
+    """A message waits for the end of the turn: finalize it after the current step. Its prompt follows.
+
+    A runner that cannot goes on with the turn.
+    """
+
+    session_id: str
+    turn_id: str
+    message_id: str | None = None
+
+
 class RunnerAnswer(RunnerFrame, frozen=True, kw_only=True, tag="answer"):
     """The answer to a question: `answer` is the text, if it was `approved`; `reason` may say why not."""
 
@@ -307,10 +318,12 @@ FrameOfTurn: TypeAlias = (
     | RunnerUnknown
 )
 FrameFromRunner: TypeAlias = FrameOfTurn | RunnerHello | RunnerJoin | RunnerLeave | RunnerPing
+FrameToTurn: TypeAlias = RunnerAbort | RunnerSteer | RunnerAnswer | RunnerAck
 FrameToRunner: TypeAlias = (
     RunnerWelcome
     | RunnerPrompt
     | RunnerAbort
+    | RunnerSteer
     | RunnerAnswer
     | RunnerAck
     | RunnerRefused
