@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import parse_config
+from dragoman.config import parse_config, read_section
 from dragoman.errors import CallError, ConfigError, NotFound
 from dragoman.operations.context import Context
 from dragoman.server.app import Hub
 from dragoman.teams.prompt import RuleConflict, build_prompt, find_conflicts
+from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.spec import TeamFile
 
 
 def write_team(root: Path, name: str, text: str = "", **files: str) -> Path:
@@ -145,3 +147,32 @@ async def test_a_hub_does_not_start_with_a_wrong_team(
     with pytest.raises(ConfigError, match=problem):
         async with Hub.open(config_of(tmp_path / "teams"), tmp_path / "data", require_keys=False):
             pass
+
+
+async def test_only_a_changed_team_is_read_again_and_a_wrong_file_stays_told_while_others_change(
+    tmp_path: Path,
+) -> None:
+    root, files_read = tmp_path / "teams", list[str]()
+
+    def read(path: Path) -> TeamFile:
+        files_read.append(path.parent.name)
+        return read_section(path, TeamFile, environ={})
+
+    for name in ("a", "b", "c"):
+        write_team(root, name)
+    teams = TeamRegistry(root, read)
+    teams.load()
+    assert teams.reload()
+    assert files_read == ["a", "b", "c"]
+    write(root / "b/rules/team/x.md", "New.")
+    assert teams.reload()
+    assert files_read[3:] == ["b"]
+    write(root / "c/team.yaml", "nonsense: 1")
+    assert not teams.reload("c")
+    write(root / "a/team.yaml", "description: changed")
+    assert not teams.reload("a")
+    assert "nonsense" in teams.problems[0]
+    assert teams.get("a").description == ""
+    write(root / "c/team.yaml", "")
+    assert teams.reload()
+    assert teams.get("a").description == "changed"

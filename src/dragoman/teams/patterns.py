@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from dragoman.errors import ConfigError
 from dragoman.operations.permission.patterns import (
@@ -11,7 +12,7 @@ from dragoman.operations.permission.patterns import (
     compile_glob,
     parse_pattern,
 )
-from dragoman.teams.spec import TEAM_FILE, TeamSpec
+from dragoman.teams.spec import TeamFile
 
 
 def is_allowed(patterns: Iterable[str], id: str) -> bool:
@@ -35,12 +36,10 @@ def exact_ids(patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def check_patterns(team: TeamSpec) -> None:
+def check_patterns(file: TeamFile, path: Path) -> None:
     """Raise ConfigError for a pattern of `allowed_tools` that no id can match."""
-    for number, pattern in enumerate(team.allowed_tools):
+    for number, pattern in enumerate(file.allowed_tools):
         try:
             parse_pattern(pattern)
         except ConfigError as error:
-            raise ConfigError(
-                f"{team.folder / TEAM_FILE}: allowed_tools[{number}]: {error.message}", hint=error.hint
-            ) from None
+            raise ConfigError(f"{path}: allowed_tools[{number}]: {error.message}", hint=error.hint) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.errors import CallError, ConfigError, NotFound
 from dragoman.operations.context import Context
@@ -31,6 +32,14 @@ ReadTeamFile = Callable[[Path], TeamFile]
 OnChange = Callable[[], None]
 
 
+class TeamEntry(NamedTuple):
+    """What was read from a team's folder when its files had this signature."""
+
+    signature: Signature
+    file: TeamFile
+    sources: TeamSources
+
+
 class TeamRegistry:
     """The teams in a folder; None for a hub without teams.
 
@@ -48,7 +57,7 @@ class TeamRegistry:
         self.common_rules: Mapping[RuleLevel, Sequence[RuleFile]] = {}
         self._read = read
         self._specs: Mapping[str, TeamSpec] = {}
-        self._sources: Mapping[str, TeamSources] = {}
+        self._entries: Mapping[str, TeamEntry] = {}
         self._folders: Mapping[str, Path] = {}
         self._signatures: Mapping[str, Signature] = {}
         self._listeners: list[OnChange] = []
@@ -61,18 +70,14 @@ class TeamRegistry:
         """Read all teams. Raises ConfigError with every problem."""
         if self.root is None:
             return
-        self._folders = folders = find_folders(self.root)
-        self._signatures = {
-            name: signature_of(folder) for name, folder in {**folders, ROOT: self.root}.items()
-        }
-        check_folders(folders, self.root)
-        files = {name: self._read(path / TEAM_FILE) for name, path in folders.items()}
-        specs = build_specs(files, folders=folders)
-        for spec in specs.values():
-            check_patterns(spec)
-        sources = {name: read_sources(spec.folder, self.root) for name, spec in specs.items()}
-        self.common_rules = common_rules(self.root)
-        self._specs, self._sources, self.problems = specs, sources, ()
+        folders, root = find_folders(self.root), self.root
+        self._folders = folders
+        self._signatures = {name: signature_of(folder) for name, folder in {**folders, ROOT: root}.items()}
+        check_folders(folders, root)
+        common = common_rules(root)
+        entries = {name: self._entry(name, folder) for name, folder in folders.items()}
+        specs = build_specs({name: entry.file for name, entry in entries.items()}, folders=folders)
+        self._entries, self._specs, self.common_rules, self.problems = entries, specs, common, ()
         self.version += 1
         for listener in self._listeners:
             listener()
@@ -124,7 +129,7 @@ class TeamRegistry:
     def sources(self, name: str) -> TeamSources:
         """Return the rules and sub-agents in a team's folder."""
         self.get(name)
-        return self._sources[name]
+        return self._entries[name].sources
 
     def team_of(self, context: Context) -> TeamSpec | None:
         """Return the team whose agent, or whose sub-agent, makes a call; None for any other caller."""
@@ -148,6 +153,15 @@ class TeamRegistry:
         if own is not None and team not in (None, own.name):
             raise CallError(f"The team {own.name!r} cannot act for the team {team!r}.")
         return own or self.get(team or "")
+
+    def _entry(self, name: str, folder: Path) -> TeamEntry:
+        """Return what is in a team's folder; it is read only if it has changed. Raises ConfigError."""
+        signature, earlier = self._signatures[name], self._entries.get(name)
+        if earlier is not None and earlier.signature == signature:
+            return earlier
+        file = self._read(folder / TEAM_FILE)
+        check_patterns(file, folder / TEAM_FILE)
+        return TeamEntry(signature, file, read_sources(folder, self.root or folder))
 
     def _has_changed(self, name: str | None) -> bool:
         """Return whether files have another time or size than at the last reading."""

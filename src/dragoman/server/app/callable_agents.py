@@ -9,7 +9,7 @@ from dragoman.errors import ConfigError
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.runs.agent_operations import AgentOperations
-from dragoman.server.app.teams import subagent_operations
+from dragoman.server.app.teams import describe_team, subagent_operations
 from dragoman.teams.registry import TeamRegistry
 
 
@@ -32,12 +32,15 @@ class CallableAgents:
         """
         found: dict[str, Operation] = {}
         taken = {each.id.lower() for each in self._registry.list()} - set(self._registered)
-        for agent in agents.values():
-            if agent.description is not None:
-                operation = self._delegation.operation(
-                    agent.name, description=agent.description, timeout=agent.timeout
-                )
-                add_new(operation, found, taken=taken, blame=f"agents.{agent.name}")
+        for name in agents:
+            team = teams.find(name)
+            if team is None:
+                description, timeout = agents[name].description, agents[name].timeout
+            else:  # without its instructions, which are built when it runs
+                description, timeout = describe_team(team), team.budget.seconds
+            if description is not None:
+                operation = self._delegation.operation(name, description=description, timeout=timeout)
+                add_new(operation, found, taken=taken, blame=f"agents.{name}")
         for operation in subagent_operations(teams, self._delegation):
             add_new(operation, found, taken=taken, blame=f"teams: {operation.namespace}")
         return list(found.values())

@@ -137,6 +137,11 @@ class HubAgents(Mapping[str, AgentSpec]):
         return isinstance(name, str) and self.get(name) is not None
 
 
+def describe_team(team: TeamSpec) -> str:
+    """Return what other agents are told that a team is for."""
+    return team.description or f"The team {team.name}."
+
+
 def shown_operations(teams: TeamRegistry, team: TeamSpec) -> tuple[str, ...]:
     """Return the operations that a team's model is shown as tools, sorted by id; it can search the others.
 
@@ -153,7 +158,7 @@ def team_agent(
     """Return the agent that answers for a team, or for one of its sub-agents."""
     prompt = build_prompt(services.registry, team, subagent=None if subagent is None else subagent.name)
     model, steps = team.model or config.model or "", team.max_steps
-    name, description = team.name, team.description or f"The team {team.name}."
+    name, description = team.name, describe_team(team)
     if subagent is not None:
         model, steps = subagent.model or model, subagent.max_steps or steps
         name, description = subagent_name(team.name, subagent), subagent.description
