@@ -99,6 +99,10 @@ class Client(asyncio.Protocol):
         self.transport.write(self.request)
         await self.done
 
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(error or ConnectionError("the hub closed the connection"))
+
     def data_received(self, data: bytes) -> None:
         self.received += data
         if not is_whole(self.received):
@@ -156,16 +160,20 @@ async def measure(requests: int, counter: FunctionCounter | None) -> float:
         config = configure(upstream.sockets[0].getsockname()[1])
         async with host_hub(config, Path(folder), listener=listener, require_keys=True) as hosted:
             _, secret = await hosted.hub.store.keys.create("ann")
-            clients = await connect(listener.getsockname(), secret, connections)
-            await asyncio.gather(*(client.send(WARM_UP) for client in clients))
-            gc.collect()
+            gc.collect()  # before the first request: it may last longer than a connection may rest
             gc.disable()
-            started_at = time.process_time()
-            sys.setprofile(counter)
-            await asyncio.gather(*(client.send(requests // connections) for client in clients))
-            sys.setprofile(None)
-            await asyncio.sleep(REST)
-            seconds = time.process_time() - started_at
+            try:
+                clients = await connect(listener.getsockname(), secret, connections)
+                await asyncio.gather(*(client.send(WARM_UP) for client in clients))
+                started_at = time.process_time()
+                sys.setprofile(counter)
+                await asyncio.gather(*(client.send(requests // connections) for client in clients))
+                sys.setprofile(None)
+                await asyncio.sleep(REST)
+                seconds = time.process_time() - started_at
+            finally:
+                sys.setprofile(None)
+                gc.enable()
             for client in clients:
                 client.transport.close()
             await asyncio.sleep(0)

@@ -6,6 +6,7 @@ programs that are forked. `thorough` is `make soak`: many of both, and programs 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -29,6 +30,7 @@ settings.load_profile(PROFILE)
 CPU = pytest.StashKey[list[float]]()
 ZYGOTE = pytest.StashKey[Zygote]()
 STARTED = time.monotonic()
+GC_THRESHOLDS = (50_000, 20, 50)  # as of `dragoman serve`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,8 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_teardown() -> None:
-    """Undo what a command in this process has set with `--log-level`: later tests read warnings."""
+    """Undo what a command in this process has set: `--log-level`, and `serve` the garbage collector."""
     logging.getLogger().setLevel(logging.WARNING)
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -69,6 +72,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if is_about_sqlite(item)]
         items[:] = [item for item in items if not is_about_sqlite(item)]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests share to itself: a test that collects garbage takes a second otherwise."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def is_about_sqlite(item: pytest.Item) -> bool:

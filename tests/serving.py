@@ -21,6 +21,7 @@ from dragoman.server.app import Hub
 from dragoman.session_ids import hub_session_id
 from dragoman.store.runs import RunRecord
 
+KEEP_ALIVE = 600  # seconds: a process that gets no processor for five closes no connection as it asks on it
 Frames = list[dict[str, Any]]
 
 
@@ -132,7 +133,14 @@ async def listening(hub: Hub) -> AsyncIterator[str]:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio: no delay
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = uvicorn.Server(uvicorn.Config(hub.app, log_level="warning", lifespan="off", access_log=False))
+    config = uvicorn.Config(
+        hub.app,
+        log_level="warning",
+        lifespan="off",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE,
+    )
+    server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test runner keeps its own
     task = asyncio.create_task(server._serve([listener]))
     try:

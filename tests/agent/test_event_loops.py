@@ -16,6 +16,7 @@ from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import ASK, add, calling, scripted, wait
 from tests.providers.servers import Peer, chunk, serving
+from tests.waiting import until
 from tests.wire.openai_streams import chunk as said
 from tests.wire.openai_streams import sse
 
@@ -140,8 +141,7 @@ async def test_a_cancelled_agent_run_closes_its_connection() -> None:
     async with serving(endless) as server:
         agent = Agent(OpenAIProvider(base_url=f"{server.url}/v1").model("any"))
         running = asyncio.ensure_future(agent.run(ASK))
-        while not server.connections:  # noqa: ASYNC110 - nothing else tells that the request is there
-            await asyncio.sleep(0)
+        await until(lambda: server.connections)
         running.cancel()
         await server.wait_closed(1)
         with pytest.raises(asyncio.CancelledError):

@@ -18,6 +18,7 @@ from dragoman.errors import ConfigError, Conflict, Unavailable
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import add, calling, provider, scripted, types
+from tests.waiting import poll
 
 SERVER = Path(__file__).parents[1] / "mcp" / "client" / "sdk_server.py"
 SUM = ScriptedCall("sdk_server_add", {"a": 2, "b": 2})
@@ -48,9 +49,7 @@ async def served(kind: str) -> AsyncIterator[str]:
         sys.executable, str(SERVER), kind, str(port), stdout=QUIET, stderr=QUIET
     )
     try:
-        async with asyncio.timeout(LIMIT):
-            while not await answers(port):  # noqa: ASYNC110 - nothing else tells that it listens
-                await asyncio.sleep(0.05)
+        await poll(lambda: answers(port))
         yield f"http://127.0.0.1:{port}/{'sse' if kind == 'sse' else 'mcp'}"
     finally:
         process.kill()

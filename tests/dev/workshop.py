@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from dragoman.cli.dev.dev_spoke import DevSettings, DevSpoke, serve_repository
 from dragoman.cli.dev.worktree_agent import WorktreeAgentSettings
 from tests.dev.repositories import make_repository
 from tests.serving import Served, serving, write_script
+from tests.waiting import poll, until
 
 LIMIT = 60.0
 WORK: list[Any] = [
@@ -51,26 +51,27 @@ class Workshop:
 
     async def written(self, text: str, session: str = "auth") -> None:
         """Wait until the session has this text."""
-        async with asyncio.timeout(LIMIT):
-            while text not in str(await self.served.messages(session)):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def is_there() -> bool:
+            return text in str(await self.served.messages(session))
+
+        await poll(is_there)
 
     async def settled_messages(self, session: str = "auth") -> list[dict[str, Any]]:
         """The messages of a session, once nothing runs in it."""
-        async with asyncio.timeout(LIMIT):
-            while self.served.active_run(session) is not None:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: self.served.active_run(session) is None)
         return await self.served.messages(session)
 
     async def settled(self, session: str = "auth", *, messages: int = 2) -> dict[str, Any]:
         """Wait until a task is not at work and its session has so many messages; the task."""
-        async with asyncio.timeout(LIMIT):
-            while True:
-                stored = await self.served.messages(session)
-                task = await self.task(session)
-                if len(stored) >= messages and task["state"] not in ("starting", "working"):
-                    return task
-                await asyncio.sleep(0.02)
+
+        async def look() -> dict[str, Any] | None:
+            stored = await self.served.messages(session)
+            task = await self.task(session)
+            is_settled = len(stored) >= messages and task["state"] not in ("starting", "working")
+            return task if is_settled else None
+
+        return await poll(look)
 
 
 @asynccontextmanager

@@ -13,8 +13,9 @@ import httpx2
 import msgspec
 
 from tests.databases import process_environment
-from tests.faults.gateway_upstream import DEADLINE, until
+from tests.faults.gateway_upstream import DEADLINE
 from tests.faults.process import READY
+from tests.waiting import until
 
 
 class Process:

@@ -20,6 +20,7 @@ from tests.providers.servers import CHUNKED, Peer, Script, Server, chunk
 from tests.providers.servers import serving as upstream_serving
 from tests.serving import listening
 from tests.stopwatch import Stopwatch
+from tests.waiting import poll, until
 
 DEADLINE = 120.0
 TEXT = "hello"
@@ -263,12 +264,13 @@ class House:
 
 async def rows_of(hub: Hub, count: int = 1) -> Sequence[UsageRecord]:
     """The usage rows of a hub, once there are so many."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            await hub.meter.ledger.flush()
-            rows = await hub.store.usage.list()
-            if len(rows) >= count:
-                return rows
+
+    async def look() -> Sequence[UsageRecord] | None:
+        await hub.meter.ledger.flush()
+        rows = await hub.store.usage.list()
+        return rows if len(rows) >= count else None
+
+    return await poll(look)
 
 
 @asynccontextmanager
@@ -328,15 +330,6 @@ class Watch:
         async with asyncio.timeout(DEADLINE):
             await self.closed.get()
         return left.seconds()
-
-
-async def until(true: Callable[[], bool]) -> None:
-    """Wait until this is true, of which nobody tells."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0)
 
 
 async def median(measure: Callable[[], Awaitable[float]], times: int = 3) -> float:

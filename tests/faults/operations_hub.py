@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dragoman.server.app import Hub
 from dragoman.server.listener import bind_listener, listener_url
 from dragoman.session_ids import hub_session_id
 from tests.serving import ask, write_script
+from tests.waiting import until
 
 HERE = Path(__file__).parent
 CHAIN = HERE / "operations_chain.py"
@@ -148,10 +149,3 @@ def find(node: Json, name: str) -> Json:
     """The node of this name."""
     found = [node] if node["name"] == name else []
     return (found + [find(child, name) for child in node.get("children", ()) if name in statuses(child)])[0]
-
-
-async def until(true: Callable[[], Any], *, seconds: float = LIMIT) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - files tell nobody
-            await asyncio.sleep(0.002)

@@ -39,9 +39,9 @@ from tests.faults.gateway_upstream import (
     opened,
     provider,
     rows_of,
-    until,
 )
 from tests.providers.servers import CHUNKED, Peer, chunk, ok
+from tests.waiting import until
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FAMILIES = ("openai", "anthropic", "ollama")

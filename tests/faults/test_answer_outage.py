@@ -11,9 +11,9 @@ import pytest
 
 from dragoman.store import sqlite
 from dragoman.store.store import ANSWERS_FOLDER
-from tests.faults.operations_hub import until
 from tests.faults.test_usage_database_down import Trouble, busy, replaced
 from tests.serving import Served, ask, frames_in, serving, text_of
+from tests.waiting import until
 
 WORDS = [f"word{number} " for number in range(12)]
 WHOLE = "".join(WORDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tests.effort import rows
 from tests.faults.commits import Copies
 from tests.faults.subagent_approvals import BATCH, configure
 from tests.serving import Served, ask, hub_of
+from tests.waiting import poll
 
 LIMIT = 120.0
 
@@ -24,17 +24,18 @@ async def approvals(hub: Served, status: str) -> list[dict[str, Any]]:
 
 async def play(hub: Served) -> dict[str, Any]:
     """Answer what is asked until nothing is asked or under way any more; the last message."""
-    async with asyncio.timeout(LIMIT):
-        while True:
-            for each in await approvals(hub, "pending"):
-                response = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
-                assert response.status_code == 200, response.text
-            await hub.http.get("/api/chat/s/stream")  # until the active run ends
-            *_, last = await hub.messages()
-            over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
-            open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
-            if over and not open and (await hub.runs())[-1].status != "running":
-                return last
+
+    async def look() -> dict[str, Any] | None:
+        for each in await approvals(hub, "pending"):
+            response = await hub.http.post(f"/api/approvals/{each['id']}", json={"answer": "blue"})
+            assert response.status_code == 200, response.text
+        await hub.http.get("/api/chat/s/stream")  # until the active run ends
+        *_, last = await hub.messages()
+        over = last["role"] == "user" or "finishReason" in last.get("metadata", {})
+        open = [*await approvals(hub, "pending"), *await approvals(hub, "approved")]
+        return last if over and not open and (await hub.runs())[-1].status != "running" else None
+
+    return await poll(look)
 
 
 @pytest.mark.promise("waiting-goes-on-where-it-was")

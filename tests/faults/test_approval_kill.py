@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from tests.effort import PROFILE
 from tests.faults.process import Process, started, write_config
 from tests.faults.subagent_approvals import ASK, BATCH, BOSS, CLERK, MARKS, WAYS, configure
 from tests.serving import ask, frames_in, text_of
-
-LIMIT = 120.0
+from tests.waiting import poll
 
 
 async def read_text(hub: Process) -> list[dict[str, Any]]:
@@ -34,23 +32,22 @@ async def waiting(hub: Process) -> list[dict[str, Any]]:
 
 async def ended(hub: Process) -> dict[str, Any]:
     """The answer, once the run has gone on to its end."""
-    async with asyncio.timeout(LIMIT):
-        while True:
-            *_, answer = await hub.messages("s")
-            if (
-                answer["parts"][-1].get("text") == "All done."
-                and answer["metadata"]["finishReason"] == "stop"
-            ):
-                return answer
+
+    async def look() -> dict[str, Any] | None:
+        *_, answer = await hub.messages("s")
+        is_whole = answer["parts"][-1].get("text") == "All done."
+        return answer if is_whole and answer["metadata"]["finishReason"] == "stop" else None
+
+    return await poll(look)
 
 
 async def next_question(hub: Process, before: set[str]) -> str:
     """The id of the next thing that is asked."""
-    async with asyncio.timeout(LIMIT):
-        while not (found := [each["id"] for each in await waiting(hub) if each["id"] not in before]):
-            pass
-    id: str
-    [id] = found
+
+    async def look() -> list[str]:
+        return [each["id"] for each in await waiting(hub) if each["id"] not in before]
+
+    [id] = await poll(look)
     return id
 
 

@@ -16,8 +16,9 @@ from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.faults.gateway_faults import speech_at, talk
 from tests.faults.gateway_process import Process, started
-from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, begun, provider, until
+from tests.faults.gateway_upstream import END, MAIN, TEXT, Client, Way, ask, begun, provider
 from tests.providers.servers import Peer, chunk, serving
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 
 from tests.clients.driver import Driver
 from tests.effort import rounds
-from tests.faults.operations_hub import Json, World, batch, find, statuses, until, world
+from tests.faults.operations_hub import Json, World, batch, find, statuses, world
 from tests.stopwatch import Stopwatch
+from tests.waiting import until
 
 READERS = 4  # threads that read the database begin one after the other
 TIMES = rounds(quick=5, thorough=100)

@@ -11,18 +11,11 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.faults.operations_hub import (
-    Json,
-    batch,
-    configured,
-    spoke,
-    statuses,
-    until,
-    words,
-)
+from tests.faults.operations_hub import Json, batch, configured, spoke, statuses, words
 from tests.faults.process import Process, started
 from tests.faults.test_kill import talk
 from tests.serving import ask, frames_in
+from tests.waiting import poll, until
 
 WIPE: list[Json] = [
     {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}, "id": "c1"}]},
@@ -63,17 +56,20 @@ async def get(hub: Process, path: str) -> Json:
 
 async def has(hub: Process, *ids: str) -> None:
     """Wait until the hub has these operations."""
-    async with asyncio.timeout(20):
-        there: set[str] = set()
-        while not set(ids) <= there:
-            there = {each["id"] for each in (await get(hub, "/api/operations"))["operations"]}
+
+    async def look() -> bool:
+        return set(ids) <= {each["id"] for each in (await get(hub, "/api/operations"))["operations"]}
+
+    await poll(look)
 
 
 async def listed(hub: Process, operation: str) -> None:
     """Wait until a call of it is written down: one that only reads begins before that."""
-    async with asyncio.timeout(20):
-        while operation not in [each["name"] for each in (await get(hub, "/api/calls?limit=200"))["calls"]]:
-            pass
+
+    async def look() -> bool:
+        return operation in [each["name"] for each in (await get(hub, "/api/calls?limit=200"))["calls"]]
+
+    await poll(look)
 
 
 async def begin(hub: Process, folder: Path, operation: str, word: str) -> asyncio.Task[Any]:
@@ -160,14 +156,15 @@ async def test_what_waits_for_an_approval_survives_kill_9_and_its_answer_goes_on
 
 async def settled(hub: Process) -> list[Json]:
     """The parts of the answer, once nothing runs any more."""
-    async with asyncio.timeout(20):
-        while True:
-            await hub.http.get("/api/chat/s/stream")  # until the active run ends
-            message = (await hub.messages("s"))[1]
-            parts: list[Json] = message["parts"]
-            waits = any(str(part.get("state", "")).startswith("approval-") for part in parts)
-            if "finishReason" in message.get("metadata", {}) and not waits:
-                return parts
+
+    async def look() -> list[Json] | None:
+        await hub.http.get("/api/chat/s/stream")  # until the active run ends
+        message = (await hub.messages("s"))[1]
+        parts: list[Json] = message["parts"]
+        waits = any(str(part.get("state", "")).startswith("approval-") for part in parts)
+        return parts if "finishReason" in message.get("metadata", {}) and not waits else None
+
+    return await poll(look)
 
 
 async def test_an_approved_call_that_kill_9_cuts_off_is_not_made_again_before_its_person_says_so(

@@ -12,9 +12,10 @@ import pytest
 
 from dragoman.store import sqlite
 from tests.faults import operations_chain
-from tests.faults.operations_hub import Json, batch, until, words
+from tests.faults.operations_hub import Json, batch, words
 from tests.faults.test_usage_database_down import busy, replaced
 from tests.serving import Served, serving
+from tests.waiting import until
 
 Trouble: TypeAlias = Callable[[Path], AbstractContextManager[None]]
 HOLD = batch("near.hold")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from tests.effort import rounds
 from tests.faults.commits import Copies
 from tests.flows.background import read_run, send_away
 from tests.serving import Served, hub_of
+from tests.waiting import poll
 
 SLOW = Path(__file__).parents[1] / "flows" / "slow_operations.py"
 KILLS = rounds(quick=6, thorough=500)
@@ -38,13 +38,13 @@ def configure(folder: Path) -> Path:
 
 async def settle(hub: Served) -> list[dict[str, Any]]:
     """The messages, once nothing waits and no run is active."""
-    async with asyncio.timeout(LIMIT):
-        while True:
-            waiting = (await hub.http.get("/api/runs?state=queued")).json()["runs"]
-            active = (await hub.http.get("/api/runs?state=running")).json()["runs"]
-            if not waiting and not active:
-                return await hub.messages()
-            await asyncio.sleep(0.05)
+
+    async def look() -> list[dict[str, Any]] | None:
+        waiting = (await hub.http.get("/api/runs?state=queued")).json()["runs"]
+        active = (await hub.http.get("/api/runs?state=running")).json()["runs"]
+        return None if waiting or active else await hub.messages()
+
+    return await poll(look)
 
 
 @pytest.mark.promise("messages-to-a-busy-session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.databases import query
 from tests.effort import rounds
 from tests.faults.commits import Copies
 from tests.serving import Served, ask, hub_of
+from tests.waiting import poll
 
 LIMIT = 60.0
 KILLS = rounds(quick=5, thorough=1_000)
@@ -120,14 +120,15 @@ async def answer_by_truth(hub: Served, file: Path) -> None:
 
 async def play(hub: Served, file: Path) -> Json:
     """Wait until the run has gone on to its end, which happens by itself; return its answer."""
-    async with asyncio.timeout(LIMIT):
-        while True:
-            await answer_by_truth(hub, file)
-            await hub.http.get("/api/chat/s/stream")  # until the active run ends
-            *_, last = await hub.messages()
-            run = (await hub.runs())[-1]
-            if run.status == "finished" and run.finish_reason == "stop":
-                return last
+
+    async def look() -> Json | None:
+        await answer_by_truth(hub, file)
+        await hub.http.get("/api/chat/s/stream")  # until the active run ends
+        *_, last = await hub.messages()
+        run = (await hub.runs())[-1]
+        return last if run.status == "finished" and run.finish_reason == "stop" else None
+
+    return await poll(look)
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 from tests.serving import Served, ask
+from tests.waiting import poll
 
 
 async def send_away(hub: Served, text: str = "go", **fields: Any) -> str:
@@ -28,12 +28,12 @@ async def read_run(hub: Served, id: str, **options: Any) -> dict[str, Any]:
 
 async def until_state(hub: Served, id: str, *states: str, **options: Any) -> dict[str, Any]:
     """The run, once it is in one of these states."""
-    async with asyncio.timeout(30):
-        while True:
-            body = await read_run(hub, id, **options)
-            if body["state"] in states:
-                return body
-            await asyncio.sleep(0.05)
+
+    async def look() -> dict[str, Any] | None:
+        body = await read_run(hub, id, **options)
+        return body if body["state"] in states else None
+
+    return await poll(look)
 
 
 def answer_of(run: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from tests.databases import BACKENDS, database_url, query
 from tests.faults.commits import Copies
 from tests.faults.process import write_config
 from tests.serving import ask, frames_in, hub_of, text_of, types
-from tests.spokes.hubs import until
+from tests.waiting import until
 
 WORDS = ["So ", "it ", "is."]
 ANSWER: list[dict[str, Any]] = [{"reasoning": WORDS, "text": WORDS, "delay": 0.01}]

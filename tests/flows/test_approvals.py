@@ -16,6 +16,7 @@ from tests.effort import rounds
 from tests.faults.subagent_approvals import ASK, CLERK, configure
 from tests.serving import Served, ask, frames_in, hub_of, text_of
 from tests.serving import serving as serve
+from tests.waiting import poll
 
 DANGER = Path(__file__).with_name("approval_operation.py")
 WIPES: list[dict[str, Any]] = [
@@ -70,11 +71,16 @@ async def answer(served: Served, id: str) -> int:
 
 
 async def ended(served: Served, text: str) -> dict[str, Any]:
-    async with asyncio.timeout(30):
-        while True:
-            *_, last = await served.messages()
-            if last["parts"][-1].get("text") == text:
-                return last
+
+    async def look() -> dict[str, Any] | None:
+        *_, last = await served.messages()
+        return last if last["parts"][-1].get("text") == text else None
+
+    return await poll(look)
+
+
+async def no_call_waits(served: Served) -> bool:
+    return not (await served.http.get("/api/calls?status=pending")).json()["calls"]
 
 
 async def test_two_answers_at_once_both_count(tmp_path: Path) -> None:
@@ -134,9 +140,7 @@ async def test_requests_that_are_passed_over_are_withdrawn_with_a_reason(
         listed = (await served.http.get("/api/approvals")).json()["approvals"]
         assert [(each["status"], each["reason"]) for each in listed] == [("denied", WITHDRAWN)] * 3
         assert await answer(served, listed[0]["id"]) == 409
-        async with asyncio.timeout(30):
-            while (await served.http.get("/api/calls?status=pending")).json()["calls"]:
-                pass
+        await poll(lambda: no_call_waits(served))
         messages = await served.messages()
         assert (messages[1]["id"] == waiting["id"]) == (instead == "a new message")
         if instead == "a new message":
@@ -155,7 +159,5 @@ async def test_who_types_instead_of_answering_leaves_no_call_waiting_for_ever(tm
         await served.chat("paint it")
         response = await served.http.post("/api/chat", json=ask("never mind"))
         assert text_of(frames_in(response.text)) == "Very well."
-        async with asyncio.timeout(30):
-            while (await served.http.get("/api/calls?status=pending")).json()["calls"]:
-                pass
+        await poll(lambda: no_call_waits(served))
         assert len(await served.messages()) == 4

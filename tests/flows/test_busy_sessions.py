@@ -14,6 +14,7 @@ from tests.databases import BACKENDS
 from tests.flows.background import answer_of, read_run, send_away, until_state
 from tests.flows.test_following import LONG, WHOLE, rest, streaming, until
 from tests.serving import Served, ask, frames_in, serving, text_of, types
+from tests.waiting import poll
 
 SLOW = Path(__file__).with_name("slow_operations.py")
 DANGER = Path(__file__).with_name("approval_operation.py")
@@ -35,12 +36,13 @@ async def queued(hub: Served, session: str = "s") -> list[dict[str, Any]]:
 
 async def until_queued(hub: Served, count: int) -> list[dict[str, Any]]:
     """What waits, once there are so many."""
-    async with asyncio.timeout(10):
-        while True:
-            waiting = await queued(hub)
-            if len(waiting) == count:
-                return waiting
-            await asyncio.sleep(0.01)
+
+    async def look() -> tuple[list[dict[str, Any]]] | None:
+        waiting = await queued(hub)
+        return (waiting,) if len(waiting) == count else None
+
+    [waiting] = await poll(look)
+    return waiting
 
 
 @pytest.mark.promise("messages-to-a-busy-session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from dragoman.cli.hub_client.in_process import connect_to_data
 from tests.databases import use_database
 from tests.serving import Served, ask, serving, text_of, types, usage
+from tests.waiting import poll
 
 BENCH = str(Path(__file__).parent / "slow_operations.py")
 DANGER = str(Path(__file__).parent / "approval_operation.py")
@@ -110,23 +110,26 @@ async def test_an_approval_that_is_given_in_the_data_folder_lets_the_chat_go_on_
         use_database(tmp_path / "hub", monkeypatch)
         async with connect_to_data(tmp_path / "hub") as client:
             await client.decide(approval_request["approvalId"], approved=True)
-        async with asyncio.timeout(20):
-            while len((await hub.messages())[1]["parts"]) < 3:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.05)  # the hub looks every two seconds
+
+        async def is_resumed() -> bool:
+            return len((await hub.messages())[1]["parts"]) >= 3
+
+        await poll(is_resumed)
         parts = await settled(hub)
         assert (parts[1]["output"], parts[-1]["text"]) == ("wiped a", "Done.")
 
 
 async def settled(hub: Served) -> list[dict[str, Any]]:
     """The parts of the answer, once nothing runs any more, and no decided call waits for its turn."""
-    async with asyncio.timeout(60):
-        while True:
-            while (run := hub.active_run()) is not None:
-                await run.done.wait()
-            parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
-            if not any(part.get("state", "").startswith("approval-") for part in parts):
-                return parts
-            await asyncio.sleep(0.01)
+
+    async def look() -> list[dict[str, Any]] | None:
+        while (run := hub.active_run()) is not None:
+            await run.done.wait()
+        parts: list[dict[str, Any]] = (await hub.messages())[1]["parts"]
+        waits = any(part.get("state", "").startswith("approval-") for part in parts)
+        return None if waits else parts
+
+    return await poll(look)
 
 
 async def test_an_agent_takes_no_longer_than_it_may(tmp_path: Path) -> None:

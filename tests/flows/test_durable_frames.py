@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.databases import query
-from tests.faults.operations_hub import until
 from tests.serving import Served, ask, serving, text_of
+from tests.waiting import until
 
 DEADLINE = 60.0
 TOOL = {"name": "confirm", "description": "Ask.", "inputSchema": {"type": "object"}}

@@ -20,8 +20,8 @@ from dragoman.runs.live import Batch, Follower
 from dragoman.server.listener import bind_listener
 from dragoman.store.messages import MessageRepository, PartChanges
 from dragoman.store.spill_file import SpillFile
-from tests.faults.operations_hub import until
 from tests.serving import ask, frames_in, serving, text_of
+from tests.waiting import until
 
 PICTURE = "data:image/png;base64," + "A" * 60_000
 CHUNK = "x" * 50_000

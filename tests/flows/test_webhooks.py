@@ -20,6 +20,7 @@ from dragoman.server.app import Hub
 from tests.databases import BACKENDS
 from tests.flows.background import read_run, send_away, until_state
 from tests.serving import Served, ask, listening, write_script
+from tests.waiting import poll
 
 SECRET = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
 
@@ -84,13 +85,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until_delivery(hub: Any, id: str, status: str) -> dict[str, Any]:
-    async with asyncio.timeout(20):
-        while True:
-            run = await read_run(hub, id)
-            if run["webhook"]["status"] == status:
-                found: dict[str, Any] = run["webhook"]
-                return found
-            await asyncio.sleep(0.05)
+
+    async def look() -> dict[str, Any] | None:
+        webhook: dict[str, Any] = (await read_run(hub, id))["webhook"]
+        return webhook if webhook["status"] == status else None
+
+    return await poll(look)
 
 
 @pytest.mark.promise("background-runs")

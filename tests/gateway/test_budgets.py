@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dragoman.limits import Limits
 from dragoman.store.store import Store
 from tests.faults.process import started
 from tests.providers.servers import serving
+from tests.waiting import until
 
 from .metered_hub import (
     HI,
@@ -38,15 +38,9 @@ PROMPT = len(msgspec.json.encode({"model": "up/m", "messages": HI, "max_tokens":
 DOLLAR = 1_000_000_000
 
 
-async def wait(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def standing(at: Desk, window: str = "total") -> tuple[int, int]:
     """What the only key has spent and reserved, in nano-dollars, when all is written."""
-    await wait(lambda: at.hub.gateway.active == 0)
+    await until(lambda: at.hub.gateway.active == 0)
     await at.hub.meter.ledger.flush()
     await at.hub.store.flush()
     [key] = await at.hub.store.keys.list()
@@ -107,7 +101,7 @@ async def test_a_crash_leaves_nothing_reserved(tmp_path: Path) -> None:
             task = asyncio.ensure_future(
                 hub.http.post("/v1/chat/completions", json={**body, "stream": True}, timeout=10)
             )
-            await wait(lambda: len(up.requests) == 1)
+            await until(lambda: len(up.requests) == 1)
             assert (await hub.http.post("/v1/chat/completions", json=body)).status_code == 429
             await hub.kill(signal.SIGKILL)
             await asyncio.gather(task, return_exceptions=True)
@@ -174,7 +168,7 @@ async def test_usage_that_comes_just_behind_the_finish_is_waited_for_when_the_cl
                 if 'finish_reason":"stop' in piece:
                     break
         gate.set()
-        await wait(lambda: at.hub.gateway.active == 0)
+        await until(lambda: at.hub.gateway.active == 0)
         row = await at.row()
         assert (row.tokens.input_tokens, row.tokens.output_tokens, row.tokens.estimated) == (77, 33, False)
 

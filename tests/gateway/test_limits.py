@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from dragoman.accounts.price import Price, TokenRates
 from dragoman.limits import Limits
 from tests.providers.servers import Peer
+from tests.waiting import until
 
 from .metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
 
@@ -24,12 +24,6 @@ def collect(response: httpx2.Response, code: int = 429) -> str:
     assert response.status_code == code, response.text
     text: str = response.json()["error"]["message"]
     return text
-
-
-async def wait(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def test_a_key_asks_so_often_a_minute_and_is_told_when_to_come_again(tmp_path: Path) -> None:
@@ -119,7 +113,7 @@ async def test_so_many_requests_are_under_way_at_once(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(gated)) as at:
         key = await at.key(limits=Limits(parallel=3))
         requests = [asyncio.ensure_future(at.chat(key=key)) for _ in range(10)]
-        await wait(lambda: sum(task.done() for task in requests) == 7)
+        await until(lambda: sum(task.done() for task in requests) == 7)
         gate.set()
         found = [response.status_code for response in await asyncio.gather(*requests)]
         assert sorted(found) == [200] * 3 + [429] * 7
@@ -158,7 +152,7 @@ async def test_however_a_request_ends_there_is_room_for_the_next(tmp_path: Path)
 
 async def ended(at: Desk) -> None:
     """Return when no request is under way."""
-    await wait(lambda: at.hub.gateway.active == 0)
+    await until(lambda: at.hub.gateway.active == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -167,7 +161,7 @@ async def test_a_client_that_leaves_makes_room(tmp_path: Path, *, stream: bool) 
     async with desk(tmp_path, keys=True, up=Site(holding(start), completion())) as at:
         key = await at.key(limits=Limits(parallel=1))
         task = asyncio.ensure_future(at.chat(key=key, stream=stream))
-        await wait(lambda: at.hub.gateway.active == 1 and len(at.sites["up"].requests) == 1)
+        await until(lambda: at.hub.gateway.active == 1 and len(at.sites["up"].requests) == 1)
         assert (await at.chat(key=key)).status_code == 429
         task.cancel()
         await ended(at)
@@ -209,7 +203,7 @@ async def test_what_others_have_reserved_is_worth_another_try(tmp_path: Path) ->
     async with desk(tmp_path, keys=True, up=Site(holding(tokens("hel", over=False)), completion())) as at:
         key = await at.key(limits=Limits(usd_total=0.003))
         task = asyncio.ensure_future(at.chat(key=key, stream=True, max_tokens=1000))
-        await wait(lambda: len(at.sites["up"].requests) == 1)
+        await until(lambda: len(at.sites["up"].requests) == 1)
         refused = await at.chat(key=key, max_tokens=1000)
         assert "is reserved by active requests" in collect(refused)
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.limits import Limits
+from tests.waiting import poll
 
 from .metered_hub import Desk, Site, completion, desk
 
@@ -52,9 +53,10 @@ async def statuses(at: Desk, path: str, key: Mapping[str, str], *, refused: int)
 
 
 async def until_served(at: Desk, key: Mapping[str, str]) -> None:
-    async with asyncio.timeout(60):
-        while (await at.chat(key=key)).status_code == 429:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+    async def is_served() -> bool:
+        return (await at.chat(key=key)).status_code != 429
+
+    await poll(is_served)
     assert (await at.chat(key=key)).status_code == 200
 
 

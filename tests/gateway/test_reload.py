@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from dragoman.limits import Limits
 from dragoman.server.app import Hub
 from tests.providers.servers import Peer, Server, serving
 from tests.serving import listening
+from tests.waiting import until
 
 from .metered_hub import (
     HI,
@@ -33,12 +33,6 @@ from .metered_hub import (
     tokens,
     usage,
 )
-
-
-async def wait(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 class Paced:
@@ -112,7 +106,7 @@ async def test_what_a_hub_that_closes_has_left_of_an_old_configuration_is_closed
         reading = asyncio.ensure_future(
             http.post("/v1/chat/completions", json={"model": "up/m", "messages": HI})
         )
-        await wait(lambda: len(old.requests) == 1)
+        await until(lambda: len(old.requests) == 1)
         await hub.reload(config(server.url))
         await hub.close()
         await server.wait_closed(1)
@@ -201,4 +195,4 @@ async def test_many_reloads_leave_nothing_open(tmp_path: Path) -> None:
             await at.hub.reload(config(server.url))
             await server.wait_closed(number)
         assert server.connections == 10
-        await wait(lambda: not at.hub._tasks)
+        await until(lambda: not at.hub._tasks)

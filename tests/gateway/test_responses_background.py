@@ -13,29 +13,29 @@ import pytest
 from dragoman.server.gateway.responses import background
 from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
 from tests.gateway.test_responses import ask, events_in
+from tests.waiting import poll, until
 
 
-async def poll(at: Desk, id: str, key: dict[str, str] | None = None) -> dict[str, Any]:
+async def until_ended(at: Desk, id: str, key: dict[str, str] | None = None) -> dict[str, Any]:
     """The response once it has ended."""
-    async with asyncio.timeout(60):
-        while True:
-            body: dict[str, Any] = (await at.http.get(f"/v1/responses/{id}", headers=key or {})).json()
-            if body["status"] not in ("queued", "in_progress"):
-                return body
-            await asyncio.sleep(0.02)
+
+    async def look() -> dict[str, Any] | None:
+        body: dict[str, Any] = (await at.http.get(f"/v1/responses/{id}", headers=key or {})).json()
+        return None if body["status"] in ("queued", "in_progress") else body
+
+    return await poll(look)
 
 
 async def wait_for_request(at: Desk) -> None:
     """Wait until the provider has the request."""
-    while not at.sites["up"].requests:  # noqa: ASYNC110 - it is a list
-        await asyncio.sleep(0.02)
+    await until(lambda: at.sites["up"].requests)
 
 
 async def test_a_response_in_the_background_is_made_while_nobody_listens(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(tokens("one", counts=usage(3, 1)), completion("two"))) as at:
         begun = (await ask(at, input="a", background=True)).json()
         assert (begun["status"], begun["background"], begun["output"]) == ("queued", True, [])
-        ended = await poll(at, begun["id"])
+        ended = await until_ended(at, begun["id"])
         assert ended["status"] == "completed"
         assert ended["output"][0]["content"][0]["text"] == "one"
         assert ended["usage"]["total_tokens"] == 4
@@ -74,7 +74,7 @@ async def test_it_outlives_the_connection_that_began_it(tmp_path: Path) -> None:
             line = await anext(line async for line in stream.aiter_lines() if line.startswith("data: "))
         id = msgspec.json.decode(line.removeprefix("data: "))["response"]["id"]
         release.set()
-        assert (await poll(at, id))["status"] == "completed"
+        assert (await until_ended(at, id))["status"] == "completed"
 
 
 async def test_it_is_cancelled_and_its_provider_left(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_it_is_cancelled_and_its_provider_left(tmp_path: Path) -> None:
         await wait_for_request(at)
         cancelled = (await at.http.post(f"/v1/responses/{begun['id']}/cancel")).json()
         assert cancelled["status"] == "cancelled"
-        assert (await poll(at, begun["id"]))["status"] == "cancelled"
+        assert (await until_ended(at, begun["id"]))["status"] == "cancelled"
         assert (await at.row()).status == "aborted"
         foreground = (await ask(at, input="a", store=True, background=False, model="nope/m")).status_code
         assert foreground == 404
@@ -106,7 +106,7 @@ async def test_one_whose_process_is_gone_has_failed(tmp_path: Path, monkeypatch:
 async def test_one_that_fails_or_is_refused_says_so(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(refusal(500))) as at:
         begun = (await ask(at, input="a", background=True)).json()
-        assert (await poll(at, begun["id"]))["status"] == "failed"
+        assert (await until_ended(at, begun["id"]))["status"] == "failed"
         refused = await ask(at, input="a", background=True, store=False)
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "background")
         assert (await ask(at, input=5, background=True)).status_code == 400
@@ -122,7 +122,7 @@ async def test_it_belongs_to_its_owner_and_ends_with_its_key(tmp_path: Path) -> 
         await wait_for_request(at)
         key = next(each for each in await at.hub.store.keys.list() if each.owner == "ada")
         await at.hub.store.keys.revoke(key.id)
-        assert (await poll(at, begun["id"], other if key.id else eve))["status"] == "failed"
+        assert (await until_ended(at, begun["id"], other if key.id else eve))["status"] == "failed"
 
 
 async def test_openais_client_polls_and_follows(tmp_path: Path) -> None:

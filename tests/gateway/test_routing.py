@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.providers.servers import ok
+from tests.waiting import until
 
 from .metered_hub import (
     Site,
@@ -173,9 +174,7 @@ async def test_several_keys_share_the_load(tmp_path: Path) -> None:
     up = Site(gated, **KEYS)
     async with desk(tmp_path, environ=ENVIRON, up=up) as at:
         requests = [asyncio.ensure_future(at.chat()) for _ in range(9)]
-        async with asyncio.timeout(10):
-            while len(up.requests) < 9:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: len(up.requests) == 9)
         gate.set()
         assert [response.status_code for response in await asyncio.gather(*requests)] == [200] * 9
         assert sorted(up.secrets) == sorted(["sk-secret-A", "sk-secret-B", "sk-secret-C"] * 3)
@@ -283,9 +282,7 @@ async def test_a_server_to_which_all_connections_are_busy_is_reported(tmp_path: 
     up = Site(silent, connections=1, connect_timeout=10 * SHORT)
     async with desk(tmp_path, up=up) as at:
         holding_it = asyncio.ensure_future(at.chat())
-        async with asyncio.timeout(10):
-            while not up.requests:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: up.requests)
         response = await at.chat()
         assert response.status_code == 504
         assert "stayed busy" in response.json()["error"]["message"]

@@ -11,6 +11,7 @@ import pytest
 from dragoman.events import Usage
 from dragoman.limits import Limits
 from dragoman.session_ids import hub_session_id
+from tests.waiting import poll, until
 from tests.wire.openai_streams import chunk, sse
 
 from .metered_hub import PRICE, Desk, Site, chunked, desk, holding, refusal, tokens, usage
@@ -104,11 +105,8 @@ async def test_a_run_that_is_stopped_is_estimated_as_aborted(tmp_path: Path) -> 
     up = Site(holding(tokens("x" * 400, over=False)))
     async with desk(tmp_path, up=up, model="up/m") as at:
         running = asyncio.ensure_future(at.run("hi"))
-        async with asyncio.timeout(10):
-            async with at.http.stream("GET", "/healthz"):
-                pass
-            while not up.requests or not (await collect(at)):  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: up.requests)
+        await poll(lambda: collect(at))
         assert (await at.http.post("/api/chat/s/stop")).status_code == 200
         await running
         row = await at.row()

@@ -21,6 +21,7 @@ from dragoman.events import Usage
 from tests.cli.program import run
 from tests.databases import BACKENDS, database_variables
 from tests.providers.servers import ok
+from tests.waiting import until
 from tests.wire import anthropic_streams
 
 from .metered_hub import (
@@ -260,12 +261,9 @@ async def test_failures_have_rows_without_counts(tmp_path: Path) -> None:
 async def test_who_left_has_a_row(tmp_path: Path) -> None:
     async with desk(tmp_path, up=Site(holding(b""))) as at:
         task = asyncio.ensure_future(at.chat())
-        async with asyncio.timeout(10):
-            while not at.sites["up"].requests:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            task.cancel()
-            while at.hub.gateway.active:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(lambda: at.sites["up"].requests)
+        task.cancel()
+        await until(lambda: not at.hub.gateway.active)
         row = await at.row()
         assert (row.status, row.first_byte, row.tokens.output_tokens, row.tokens.estimated) == (
             "aborted",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -81,16 +79,6 @@ def abandon(member: Membership) -> None:
     assert member._thread is not None
     member._thread.join()
     member._disconnect()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until a condition, which may be awaitable, holds."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            result = condition()
-            if await result if inspect.isawaitable(result) else result:
-                return
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from dragoman.store.postgres import membership
 from dragoman.store.runs import RunEnding
 from dragoman.store.store import DatabaseSettings, Store
 from tests.faults.process import started, write_config
-from tests.hosts.conftest import TIMEOUT, HostCluster, abandon, host_id, until
+from tests.hosts.conftest import TIMEOUT, HostCluster, abandon, host_id
 from tests.serving import ask
 from tests.store.samples import assistant, run, session
+from tests.waiting import until
 
 WORDS = [f"word{number} " for number in range(40)]
 SLOW = {"text": WORDS, "delay": 0.05}

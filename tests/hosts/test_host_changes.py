@@ -11,9 +11,10 @@ import pytest
 from dragoman.runs import remote
 from tests.clients.driver import run_node
 from tests.faults.process import started, write_config
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
 from tests.serving import Frames, Served, ask, text_of, types
+from tests.waiting import until
 
 __all__ = ["gate"]
 pytestmark = pytest.mark.usefixtures("quick_ticks")

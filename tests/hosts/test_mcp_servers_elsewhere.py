@@ -10,8 +10,9 @@ import pytest
 
 from dragoman.server.app import external_operations
 from dragoman.store.encryption import MasterKey
-from tests.hosts.conftest import HostCluster, until
+from tests.hosts.conftest import HostCluster
 from tests.serving import Served
+from tests.waiting import until
 
 RAW = Path(__file__).parents[1] / "mcp" / "client" / "raw_server.py"
 pytestmark = pytest.mark.usefixtures("quick_ticks")

@@ -21,8 +21,9 @@ from dragoman.store.postgres.membership import Membership
 from dragoman.store.store import DatabaseSettings, Store
 from tests.databases import connect
 from tests.hosts import member_process
-from tests.hosts.conftest import HostCluster, abandon, host_id, until
+from tests.hosts.conftest import HostCluster, abandon, host_id
 from tests.postgres_server import shared_server
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_ticks")
 MANY_TICKS = 30

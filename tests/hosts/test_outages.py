@@ -7,9 +7,10 @@ import secrets
 
 import pytest
 
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.postgres_server import shared_server
 from tests.serving import Served, ask, text_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_ticks")
 WORDS = [f"word{number} " for number in range(20)]

@@ -14,10 +14,11 @@ from dragoman.session_ids import hub_session_id
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 from tests.flows.background import read_run, send_away, until_state
 from tests.flows.test_busy_sessions import queued, texts
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
 from tests.runners.wire_runner import connected, new_session
 from tests.serving import Served, ask, frames_in, text_of
+from tests.waiting import until
 
 __all__ = ["gate"]  # a fixture
 SESSION = hub_session_id("s", owner=LOCAL.owner)

@@ -16,8 +16,9 @@ from dragoman.model_request import ModelRequest
 from dragoman.providers import scripted
 from dragoman.runs import registry, remote
 from tests.hosts import gate as marks
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served, ask, frames_in, text_of, types
+from tests.waiting import until
 
 OPERATIONS = Path(__file__).with_name("gated_operations.py")
 WHOLE = "one two three four five"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.hosts.conftest import HostCluster, until
+from tests.hosts.conftest import HostCluster
 from tests.serving import Served, ask
+from tests.waiting import until
 
 VERSION = "2025-06-18"
 HEADERS = {"accept": "application/json, text/event-stream", "mcp-protocol-version": VERSION}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served
+from tests.waiting import until
 
 LIMITS = {"key": {"requests_per_minute": 6}}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dragoman.store.signals import SignalName
 from dragoman.store.store import DatabaseSettings, Store
-from tests.hosts.conftest import until
 from tests.postgres_server import shared_server
+from tests.waiting import until
 
 NAMES: tuple[SignalName, ...] = ("queue", "grants", "begun")
 

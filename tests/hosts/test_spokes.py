@@ -11,8 +11,9 @@ from typing import Any
 from dragoman.operations import Registry, current
 from dragoman.operations import operation as mark
 from dragoman.spokes import Spoke
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served
+from tests.waiting import until
 
 SHARED = {"spokes": {"namespaces": {"*": "*"}}}
 

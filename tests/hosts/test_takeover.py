@@ -15,8 +15,9 @@ from dragoman.runs import crash_recovery, takeover
 from dragoman.server.app import background_jobs
 from dragoman.store.runs import RunRecord
 from tests.hosts import gate
-from tests.hosts.conftest import HostCluster, host_id, until
+from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served, ask
+from tests.waiting import poll, until
 
 OPERATIONS = [str(Path(__file__).with_name("gated_operations.py"))]
 PINNED = ["lab.look", "lab.read", "lab.act"]
@@ -53,12 +54,12 @@ async def post_chat(host: Served, **fields: Any) -> str:
 
 async def until_run(host: Served, status: str) -> RunRecord:
     """Wait until the last run of the session has this status; return it."""
-    async with asyncio.timeout(60):
-        while True:
-            runs = await host.runs()
-            if runs and runs[-1].status == status:
-                return runs[-1]
-            await asyncio.sleep(0.02)
+
+    async def look() -> RunRecord | None:
+        runs = await host.runs()
+        return runs[-1] if runs and runs[-1].status == status else None
+
+    return await poll(look)
 
 
 async def test_a_message_waits_for_the_answer_of_a_lost_host_where_that_goes_on(hosts: HostCluster) -> None:

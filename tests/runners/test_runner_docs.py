@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.conftest import until
 from tests.runners.wire_runner import new_session
 from tests.serving import ask, frames_in, serving, text_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 PAGE = Path(__file__).parents[2] / "docs" / "runners.md"

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.conftest import until
 from tests.runners.wire_runner import connected, new_session, opened
 from tests.server.test_events import following
 from tests.serving import Served, ask, frames_in, serving, text_of, types
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 QUICK = {"grace": 2.0, "stop": 1.0}

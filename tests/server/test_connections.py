@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman.server.connection_limits import NEVER, BurstLog, ConnectionLimits, ConnectionTable
 from dragoman.server.listener import build_server
+from tests.waiting import until
 
 GET = b"GET / HTTP/1.1\r\nhost: hub\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: hub\r\ncontent-length: %d\r\n\r\n"
@@ -268,8 +269,7 @@ async def test_a_server_full_of_requests_refuses_with_503_and_says_when_to_come_
     async with site(connections=4) as at:
         at.app.gate.clear()
         busy = [await at.connect(GET) for _ in range(4)]
-        while at.app.requests < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: at.app.requests == 4)
         refused = [await at.ask(b"") for _ in range(20)]
         assert {status(each) for each in refused} == {503}
         assert all(b"retry-after: 1" in each for each in refused)

@@ -11,6 +11,7 @@ from starlette.types import Message
 
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
+from tests.waiting import until
 
 GONE: Message = {"type": "http.disconnect"}
 MORE: Message = {"type": "http.request", "body": b"", "more_body": False}
@@ -49,12 +50,6 @@ async def wait(*, ended: list[str]) -> None:
         raise
 
 
-async def settled(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 async def run(client: Client, work: Callable[[DisconnectWatch], Awaitable[None]]) -> DisconnectWatch:
     """Do the work while the client is there, as a request's own task."""
     presence = DisconnectWatch(client.exchange)
@@ -80,11 +75,11 @@ async def test_work_that_ends_by_itself_is_left_alone_and_nobody_watches_any_mor
     client, done = Client(), list[str]()
 
     async def work(_: DisconnectWatch) -> None:
-        await settled(lambda: client.watched == 1)
+        await until(lambda: client.watched == 1)
         done.append("done")
 
     presence = await run(client, work)
-    await settled(lambda: client.watched == 0)
+    await until(lambda: client.watched == 0)
     assert (presence.disconnected, done) == (False, ["done"])
 
 
@@ -92,10 +87,10 @@ async def test_the_end_of_the_channel_behind_the_last_of_an_answer_is_no_going()
     client, done = Client(), list[str]()
 
     async def work(presence: DisconnectWatch) -> None:
-        await settled(lambda: client.watched == 1)
+        await until(lambda: client.watched == 1)
         presence.response_complete = True
         client.leave()
-        await settled(lambda: client.watched == 0)
+        await until(lambda: client.watched == 0)
         await asyncio.sleep(0)
         done.append("sent")
 
@@ -148,9 +143,9 @@ async def test_being_cancelled_by_others_is_passed_on() -> None:
             await wait(ended=ended)
 
     task = asyncio.ensure_future(serve())
-    await settled(lambda: client.watched == 1)
+    await until(lambda: client.watched == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await settled(lambda: client.watched == 0)
+    await until(lambda: client.watched == 0)
     assert (presence.disconnected, ended) == (False, ["cancelled"])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dragoman.session_ids import hub_session_id
-from tests.hosts.conftest import until
 from tests.server.test_events import following, names
 from tests.server.test_session_owners import Headers, get, key_of
 from tests.serving import Served, ask, frames_in, serving, text_of
+from tests.waiting import until
 
 SESSION = hub_session_id("s", owner="ann")
 TURNS: list[dict[str, Any]] = [{"text": "one"}, {"text": "two"}, {"text": "three"}]

@@ -20,6 +20,7 @@ from tests.gateway.metered_hub import SSE_HEAD, Desk, Site, desk
 from tests.mcp.server.hub import BOTH, MODERN, batch, body
 from tests.providers.servers import Peer, Received, chunk
 from tests.serving import ask, frames_in
+from tests.waiting import until
 from tests.wire import openai_streams
 
 HANG = str(Path(__file__).parent / "operations_hanging.py")
@@ -56,14 +57,6 @@ async def hub_with_key(tmp_path: Path, **config: Any) -> AsyncIterator[tuple[Des
     ):
         scopes = ("gateway", "chat", "operations", "spoke")
         yield at, up, await at.key(scopes=scopes)
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Wait until something has happened that nothing tells of."""
-    while True:
-        if happened():
-            return
-        await asyncio.sleep(0.01)
 
 
 async def only_key(at: Desk) -> str:

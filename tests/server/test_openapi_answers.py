@@ -27,6 +27,7 @@ from dragoman.server.query_parameters import to_camel_case
 from dragoman.spokes import Spoke
 from tests.server.openapi import check, fields, refused
 from tests.serving import Served, serving
+from tests.waiting import poll
 
 RAW = Path(__file__).parents[1] / "mcp" / "client" / "raw_server.py"
 CALL, ORDER = "/api/operations/{id}/call", {"item": "tea"}
@@ -126,10 +127,14 @@ async def test_calls_and_trees_answer_as_the_document_says(tmp_path: Path) -> No
 async def test_stopping_a_call_answers_as_the_document_says(tmp_path: Path) -> None:
     async with shop(tmp_path) as served:
         waiting = asyncio.create_task(call(served, "shop.wait"))
-        running: list[Any] = []
-        async with asyncio.timeout(20):
-            while not running:
-                running = (await check(served, "get", "/api/calls", params={"status": "running"}))["calls"]
+
+        async def look() -> list[Any]:
+            calls: list[Any] = (await check(served, "get", "/api/calls", params={"status": "running"}))[
+                "calls"
+            ]
+            return calls
+
+        running = await poll(look)
         id = running[0]["id"]
         assert (await check(served, "get", "/api/calls/{id}/tree", id=id))["running"] is True
         assert await check(served, "post", "/api/calls/{id}/abort", id=id) == {"id": id, "aborted": True}

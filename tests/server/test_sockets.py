@@ -14,10 +14,10 @@ import pytest
 import websockets
 
 from dragoman.server.sockets.session_socket import MAX_BAD_FRAMES
-from tests.hosts.conftest import until
 from tests.server.test_grants import SESSION, grant
 from tests.server.test_session_owners import Headers, key_of
 from tests.serving import Served, serving
+from tests.waiting import until
 
 TIMEOUT = 30.0
 Frame = dict[str, Any]

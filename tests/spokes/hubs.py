@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
+from tests.serving import KEEP_ALIVE
+from tests.waiting import until
 
 KEYS = {
     "key-a": Identity(owner="local", key_id="a", scopes=frozenset({"spoke"})),  # whose calls `House` makes
@@ -108,6 +110,7 @@ async def served(app: ASGIApp, settings: SpokeSettings, *, port: int = 0) -> Asy
         log_level="warning",
         lifespan="off",
         access_log=False,
+        timeout_keep_alive=KEEP_ALIVE,
     )
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test runner keeps its own
@@ -117,10 +120,3 @@ async def served(app: ASGIApp, settings: SpokeSettings, *, port: int = 0) -> Asy
     finally:
         server.should_exit = server.force_exit = True
         await task
-
-
-async def until(true: Callable[[], bool], *, seconds: float = LIMIT) -> None:
-    """Wait until something is true."""
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)

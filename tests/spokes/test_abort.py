@@ -12,9 +12,10 @@ import pytest
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
 from tests.effort import rounds
-from tests.spokes.hubs import LIMIT, House, house, until
+from tests.spokes.hubs import LIMIT, House, house
 from tests.spokes.processes import process, words
 from tests.stopwatch import Stopwatch
+from tests.waiting import until
 
 TIMES = rounds(quick=10, thorough=100)
 running: set[str] = set()

@@ -11,8 +11,9 @@ import pytest
 from dragoman.operations import Registry, operation
 from dragoman.spokes import Spoke
 from dragoman.spokes.hub.settings import SpokeSettings
-from tests.spokes.hubs import LIMIT, QUICK, house, until
+from tests.spokes.hubs import LIMIT, QUICK, house
 from tests.spokes.processes import lines, process, words
+from tests.waiting import until
 
 
 @pytest.mark.promise("spoke-uncertain")

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from dragoman.operations import Context
 from dragoman.spokes.hub.settings import SpokeSettings
-from tests.spokes.hubs import LIMIT, House, house, until
+from tests.spokes.hubs import LIMIT, House, house
+from tests.waiting import until
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 OFFER = {"namespace": "raw", "name": "work", "effect": "read", "inputSchema": SCHEMA}

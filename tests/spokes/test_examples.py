@@ -15,7 +15,8 @@ import pytest
 
 from dragoman.operations import Context, Registry
 from dragoman.tools.builtin import builtin_operations
-from tests.spokes.hubs import LIMIT, House, house, until
+from tests.spokes.hubs import LIMIT, House, house
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "spoke.mjs"

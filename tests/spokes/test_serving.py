@@ -11,7 +11,8 @@ from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
 from dragoman.spokes.hub.permissions import NamespacePermissions
-from tests.spokes.hubs import house, until
+from tests.spokes.hubs import house
+from tests.waiting import until
 
 
 @operation("far", effect="read")

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.mcp.server_spec import ServerSpec
+from tests.waiting import poll
 
 SERVER = str(Path(__file__).with_name("sdk_server.py"))
 WAYS = ("stdio", "http", "sse")
@@ -43,9 +44,7 @@ async def serving(way: str, port: int) -> AsyncIterator[subprocess.Process]:
         sys.executable, SERVER, way, str(port), stdout=quiet, stderr=quiet
     )
     try:
-        async with asyncio.timeout(30):
-            while not await answers(port):  # noqa: ASYNC110 - nothing else tells that it listens
-                await asyncio.sleep(0.05)
+        await poll(lambda: answers(port))
         yield process
     finally:
         if process.returncode is None:

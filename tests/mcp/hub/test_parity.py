@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from anyio import fail_after, sleep
 from mcp.client import Client
 
 from dragoman.ids import new_id
 from tests.mcp.hub.hub_process import raw, sdk
 from tests.serving import Served, serving
+from tests.waiting import poll, until
 
 Json = dict[str, Any]
 WAYS = ("chat", "api", "mcp-auto", "mcp-legacy", "mcp-bare")
@@ -46,10 +46,12 @@ async def hub(folder: Path, batch: Mapping[str, Any], **config: Any) -> AsyncIte
     """A hub whose model makes this batch of calls, and whose MCP servers are up."""
     servers = {"raw": raw(folder / "raw.txt", concurrency=1), "sdk": sdk()}
     async with serving(folder, steps(batch), play="turns", mcp_servers=servers, **config) as served:
-        with fail_after(120):
-            while {each["state"] for each in await servers_of(served)} != {"ready"}:  # noqa: ASYNC110 - it is asked
-                await sleep(0.02)
+        await poll(lambda: are_ready(served))
         yield served
+
+
+async def are_ready(served: Served) -> bool:
+    return {each["state"] for each in await servers_of(served)} == {"ready"}
 
 
 async def servers_of(served: Served) -> list[Json]:
@@ -227,9 +229,3 @@ async def approvals(served: Served, status: str) -> list[Json]:
 def echoes(folder: Path) -> int:
     """How often the tool ran."""
     return (folder / "raw.txt").read_text().count("call echo")
-
-
-async def until(true: Callable[[], bool]) -> None:
-    with fail_after(120):
-        while not true():  # noqa: ASYNC110 - it is asked
-            await sleep(0.01)

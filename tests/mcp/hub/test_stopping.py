@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from anyio import fail_after
 from mcp.client import Client
 
 from tests.cli.program import scripted
@@ -20,6 +19,7 @@ from tests.clients.driver import Driver, shape_of
 from tests.mcp.hub.hub_process import pids, raw
 from tests.serving import Served, ask, serving
 from tests.stopwatch import Stopwatch
+from tests.waiting import poll, until
 
 LIMIT = 0.1  # seconds, by the median
 ROUNDS = 7
@@ -47,9 +47,7 @@ class Bench:
 
     async def heard(self, word: str, count: int) -> None:
         """Wait until the server has heard this so often."""
-        with fail_after(120):
-            while self._state.read_text().count(f"{word} ") < count:  # noqa: ASYNC110 - nothing tells it
-                await asyncio.sleep(0.001)
+        await until(lambda: self._state.read_text().count(f"{word} ") >= count)
 
     async def statuses(self) -> set[str]:
         """What is known of the calls of the tool."""
@@ -123,9 +121,11 @@ async def test_the_server_is_notified_at_once_that_the_answer_is_not_wanted(
         took.append(watch.seconds())
         await stopping
     assert statistics.median(took) < LIMIT, took
-    with fail_after(120):
-        while await bench.statuses() != {"aborted"}:  # noqa: ASYNC110 - it is asked
-            await asyncio.sleep(0.01)
+
+    async def are_aborted() -> bool:
+        return await bench.statuses() == {"aborted"}
+
+    await poll(are_aborted)
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

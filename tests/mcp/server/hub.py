@@ -24,6 +24,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
+from tests.serving import KEEP_ALIVE
 
 MODERN = "2026-07-28"
 BOTH = "application/json, text/event-stream"
@@ -107,7 +108,12 @@ async def served(*, build: BuildSdkServer | None = None, **options: Any) -> Asyn
     listener.listen()
     hub.url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
     settings = uvicorn.Config(
-        hub.door, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1
+        hub.door,
+        lifespan="off",
+        log_config=None,
+        ws="none",
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=KEEP_ALIVE,
     )
     server = uvicorn.Server(settings)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ import pytest
 from mcp.client import Client
 
 from tests.mcp.server.hub import BOTH, MODERN, Hub, batch, body, post, served
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 LIMIT = 120.0
@@ -140,9 +141,7 @@ async def waited(event: asyncio.Event) -> None:
 
 async def until_ended(hub: Hub) -> None:
     """Wait until no call of the ledger runs."""
-    async with asyncio.timeout(LIMIT):
-        while any(entry.status == "running" for entry in entries(hub)):  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0)
+    await until(lambda: not any(entry.status == "running" for entry in entries(hub)))
 
 
 def entries(hub: Hub) -> list[Any]:
