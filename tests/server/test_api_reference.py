@@ -50,6 +50,7 @@ from dragoman.server.runs import RunHandlers
 from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.shares import ShareHandlers
+from dragoman.server.tasks import TaskHandlers
 from dragoman.server.teams import TeamHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
@@ -57,7 +58,7 @@ from tests.server.openapi import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving
 
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
-TEAM_ROOMS: Any = {"teams": TeamHandlers}
+TEAM_ROOMS: Any = {"teams": TeamHandlers, "tasks": TaskHandlers}
 ROOMS: Any = {
     "chat": ChatHandlers,
     "ag_ui": AgUiHandlers,

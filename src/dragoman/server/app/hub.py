@@ -146,6 +146,7 @@ class Hub:
             system=system_sources(lambda: (self._config, self._setup), services=self._services),
             mcp=self.mcp,
             runners=self.runners,
+            team_tasks=self.team_tasks,
             abort=self.abort,
             answer_approval=self.answer_approval,
         )

@@ -82,6 +82,7 @@ from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.store.store import Store
+from dragoman.teams.tasks.service import TeamTasks
 
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
@@ -324,6 +325,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     system: SystemSources
     mcp: McpServer
     runners: RunnerServer
+    team_tasks: TeamTasks
     abort: Callable[[str], Awaitable[bool]]
     answer_approval: AnswerApproval
 
@@ -424,7 +426,7 @@ def build_handlers(
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
-        teams=build_team_api(services),
+        teams=build_team_api(services, parts.team_tasks),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         keys=KeyHandlers(store.keys),
         system=SystemHandlers(parts.system, store.usage),

@@ -6,21 +6,31 @@ import msgspec
 
 from dragoman.server.app.api_routes import Routes
 from dragoman.server.app.services import HubServices
+from dragoman.server.tasks import TaskHandlers
 from dragoman.server.teams import TeamHandlers
+from dragoman.teams.tasks.service import TeamTasks
 
 
 class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
     """The handlers of everything about teams."""
 
     teams: TeamHandlers
+    tasks: TaskHandlers
 
 
-def build_team_api(services: HubServices) -> TeamApi:
+def build_team_api(services: HubServices, tasks: TeamTasks) -> TeamApi:
     """Build the handlers of everything about teams."""
-    return TeamApi(teams=TeamHandlers(services.teams.registry))
+    return TeamApi(
+        teams=TeamHandlers(services.teams.registry), tasks=TaskHandlers(tasks, services.store.sessions)
+    )
 
 
 def team_routes(api: TeamApi) -> Routes:
     """Yield the paths, each with its handlers by method and the scope that a key needs."""
     yield "/api/teams", {"GET": api.teams.list}, "chat"
     yield "/api/teams/{name}", {"GET": api.teams.get}, "chat"
+    yield "/api/teams/{name}/pause", {"POST": api.tasks.pause}, "admin"
+    yield "/api/teams/{name}/resume", {"POST": api.tasks.resume}, "admin"
+    yield "/api/tasks", {"GET": api.tasks.list, "POST": api.tasks.create}, "chat"
+    yield "/api/tasks/{id}", {"GET": api.tasks.get}, "chat"
+    yield "/api/tasks/{id}/cancel", {"POST": api.tasks.cancel}, "chat"
