@@ -18,8 +18,16 @@ LIMITS = {"per_task": 2, "per_owner": 2}
 
 
 def receiver(id: str = "one", body: str = '{"token": "hush"}') -> PushConfig:
-    place = {"session_id": "s", "message_id": "a1", "owner": "ann", "agent": "default"}
-    return PushConfig(task_id="s-r1", id=id, body=body, created_at=1.0, **place)
+    return PushConfig(
+        task_id="s-r1",
+        id=id,
+        session_id="s",
+        message_id="a1",
+        owner="ann",
+        agent="default",
+        body=body,
+        created_at=1.0,
+    )
 
 
 async def test_a_delivery_is_taken_once_until_its_lease_is_over(place: Place, clock: Clock) -> None:

@@ -62,7 +62,7 @@ class GrantHandlers:
         await self._store.sessions.grants.put(
             session.id, kind, grantee=grantee, role=body.role, by=exchange.identity
         )
-        await self._access.check()
+        await self._apply(session)
         await self._respond(exchange, session)
 
     async def remove(self, exchange: Exchange) -> None:
@@ -77,7 +77,7 @@ class GrantHandlers:
             )
         if not await self._store.sessions.grants.remove(session.id, kind, grantee=grantee, by=caller):
             raise NotFound(f"the session has no grant to the {kind} {grantee!r}")
-        await self._access.check()
+        await self._apply(session)
         await exchange.respond(204)
 
     async def audit(self, exchange: Exchange) -> None:
@@ -93,6 +93,11 @@ class GrantHandlers:
         await exchange.respond(
             200, {"audit": entries, "next": entries[-1]["id"] if len(entries) == limit else None}
         )
+
+    async def _apply(self, session: Session) -> None:
+        """End what is open by a grant that is gone, here and at other hosts."""
+        self._store.signals.send("grants", session.id)
+        await self._access.check()
 
     async def _find_readable(self, exchange: Exchange) -> Session:
         return await find_session(

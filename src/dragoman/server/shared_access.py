@@ -6,7 +6,6 @@ that are not the session's owner.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -19,6 +18,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import SessionRole, visible_owner
 from dragoman.store.sessions import SessionRepository, is_of_others
+from dragoman.store.signals import Wakeup
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL = 2.0
@@ -39,6 +39,7 @@ class SharedAccess:
     def __init__(self, sessions: SessionRepository, *, interval: float = CHECK_INTERVAL) -> None:
         self._sessions = sessions
         self._interval = interval
+        self._wakeup = Wakeup()
         self._stops: dict[object, tuple[SharedUse, StopWork]] = {}
 
     def track_id(self, session_id: str, exchange: Exchange) -> AbstractContextManager[None]:
@@ -68,10 +69,14 @@ class SharedAccess:
         finally:
             self._stops.pop(entry, None)
 
+    def wake(self, session_id: str | None = None) -> None:
+        """Check now: another host has changed the grants of a session."""
+        self._wakeup.wake(session_id)
+
     async def run(self) -> None:
-        """Check every `interval` seconds until cancelled."""
+        """Check every `interval` seconds, and when it is woken, until cancelled."""
         while True:
-            await asyncio.sleep(self._interval)
+            await self._wakeup.wait(self._interval)
             await self.check()
 
     async def check(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Double, Table
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, Table
 
-from dragoman.store.table_types import TEXT, metadata
+from dragoman.store.table_types import INTEGER, TEXT, metadata
 
 # The processes that share a Postgres database. `token` is the secret by which the others call this one; it is
 # new at each start. A host with `fenced_at` writes nothing any more, and others take its runs over.
@@ -51,4 +51,16 @@ host_rates = Table(
     Column("counts", TEXT, nullable=False),
     Column("lease", BigInteger, nullable=False),
     Column("lease_until", Double, nullable=False),
+)
+
+# Who has a session open at a host: how many sockets of each owner. Of hosts that are gone nobody is there.
+session_people = Table(
+    "session_people",
+    metadata,
+    Column(
+        "session_id", TEXT, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True, nullable=False
+    ),
+    Column("host", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, primary_key=True, nullable=False),
+    Column("sockets", INTEGER, nullable=False),
 )

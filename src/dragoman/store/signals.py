@@ -7,8 +7,10 @@ process has the database alone, nothing is sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 log = logging.getLogger(__name__)
@@ -16,6 +18,25 @@ SignalName: TypeAlias = Literal["queue", "begun", "spokes", "definitions", "gran
 OnSignal: TypeAlias = Callable[[str | None], None]
 SEPARATOR = "\n"
 MAX_SIGNAL = 7_000  # bytes; Postgres refuses 8,000
+
+
+class Wakeup:
+    """Wakes a task that looks from time to time."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def wake(self, _: str | None = None) -> None:
+        """Let the task look now. It can subscribe to signals."""
+        self._event.set()
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait so long, or until it is woken; return whether it was."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._event.wait(), seconds)
+        is_woken = self._event.is_set()
+        self._event.clear()
+        return is_woken
 
 
 class HostSignals:
@@ -33,11 +54,16 @@ class HostSignals:
         """
         self._subscribers.setdefault(name, []).append(on_signal)
 
-    def send(self, name: SignalName, id: str = "") -> None:
-        """Tell the other hosts, soon and without waiting. Call it once what has changed is committed."""
+    def send(self, name: SignalName, id: str | None, *, here: bool = False) -> None:
+        """Tell the other hosts, soon and without waiting, and with `here` the subscribers of this one too.
+
+        Without an id they look at all. Call it once what has changed is committed.
+        """
         if self.post is not None:
-            text = f"{name}{SEPARATOR}{id}"
+            text = name if id is None else f"{name}{SEPARATOR}{id}"
             self.post(text if len(text.encode()) <= MAX_SIGNAL else name)
+        if here:
+            self._call(name, id)
 
     def receive(self, text: str) -> None:
         """Take the text of a signal of another host."""

@@ -30,6 +30,7 @@ from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerReposit
 from dragoman.store.memories import MemoryRepository
 from dragoman.store.message_search import MessageSearchRepository
 from dragoman.store.messages import MessageRepository
+from dragoman.store.people import PeopleRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.queued_runs import QueuedRunRepository
 from dragoman.store.responses import ResponseRepository
@@ -140,7 +141,14 @@ class Store:
     @cached_property
     def definition_pins(self) -> DefinitionPinRepository:
         """The approved definitions of operations from outside the hub."""
-        return DefinitionPinRepository(self.database, on_changed=lambda: self.signals.send("definitions"))
+        return DefinitionPinRepository(
+            self.database, on_changed=lambda: self.signals.send("definitions", None)
+        )
+
+    @cached_property
+    def people(self) -> PeopleRepository:
+        """Who has sessions open at the other hosts."""
+        return PeopleRepository(self.database)
 
     @cached_property
     def signals(self) -> HostSignals:

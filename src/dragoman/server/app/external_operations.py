@@ -30,6 +30,7 @@ from dragoman.spokes.hub.other_hosts import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.store.signals import Wakeup
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -84,13 +85,6 @@ class ExternalOperations:
             self.switchboard.operations.other_hosts = others
             await others.run()
 
-    def look_at_host(self, host_id: str) -> None:
-        """Let all hosts look whether another one still serves operations of spokes: it is dead."""
-        others = self.switchboard.operations.other_hosts
-        if others is not None:
-            others.look(host_id)
-            self._store.signals.send("spokes", host_id)
-
     async def follow_other_hosts(self) -> None:
         """Run the MCP servers that other hosts add, and apply the approvals that they give, until cancelled.
 
@@ -98,12 +92,10 @@ class ExternalOperations:
         """
         if self._store.host_id is None:
             return
-        woken = asyncio.Event()
-        self._store.signals.subscribe("definitions", lambda _: woken.set())
+        wakeup = Wakeup()
+        self._store.signals.subscribe("definitions", wakeup.wake)
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(woken.wait(), FOLLOW_INTERVAL)
-            woken.clear()
+            await wakeup.wait(FOLLOW_INTERVAL)
             with suppress(StoreError, Unavailable):
                 await self.switchboard.operations.reload_approvals()
                 if await self._store.mcp_servers.read_versions() != self._versions:

@@ -298,7 +298,6 @@ class Hub:
 
     def take_over(self, host_id: str) -> None:
         """Take over from a fenced host, in the background."""
-        self.external.look_at_host(host_id)
         self._spawn(self._take_over(host_id))
 
     def _watch_hosts(self, stack: AsyncExitStack) -> None:

@@ -101,6 +101,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         store.database.on_recovery(replayer.wake)
         stack.enter_context(run_in_background(replayer.run()))
         access = SharedAccess(store.sessions)
+        store.signals.subscribe("grants", access.wake)
         events = EventLog(store.events, settings=event_settings(config))
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from urllib.parse import parse_qs, unquote
 
 from starlette.types import Receive, Scope, Send
@@ -23,9 +21,9 @@ from dragoman.server.auth import Auth
 from dragoman.server.session_lookup import find_session
 from dragoman.server.shared_access import SharedAccess
 from dragoman.server.sockets.frames import SocketKey, decode_frame, error_frame
+from dragoman.server.sockets.people import SessionPeople
 from dragoman.server.sockets.session_socket import SessionSocket, SocketServices
 from dragoman.store.hub_events import EventPosition
-from dragoman.store.sessions import Session
 
 log = logging.getLogger(__name__)
 PATH = re.compile(r"/api/sessions/([^/]+)/socket")
@@ -55,7 +53,7 @@ class SessionSocketEndpoint:
         self._access = access
         self._origins = origins
         self._requires_key = requires_key
-        self._people: dict[str, Counter[str]] = {}
+        self._people = SessionPeople(services.store, services.events)
         self._unauthenticated = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +112,7 @@ class SessionSocketEndpoint:
         position = None if after is None else EventPosition.parse(after)
         wanted = EventFilter(session_id=session.id)
         ended: list[KeyEnded] = []
-        with self._present(session, identity) as people:  # who joins is not told of it
+        with self._people.present(session, identity):  # who joins is not told of it
             async with self._services.events.follow(
                 wanted, caller=identity.owner, after=position
             ) as follower:
@@ -128,7 +126,7 @@ class SessionSocketEndpoint:
                     self._access.track(session.id, identity, stop=end),
                 ):
                     line = SessionSocket(socket, session, caller=identity, services=self._services)
-                    await line.serve(follower, people=people)
+                    await line.serve(follower, people=self._people)
         if ended:
             await close(socket, ended[0], code=ENDED)
 
@@ -144,24 +142,6 @@ class SessionSocketEndpoint:
         if not isinstance(frame, SocketKey):
             raise BadRequest('the first frame must be {"type": "auth", "token": "…"}')
         return frame
-
-    @contextmanager
-    def _present(self, session: Session, caller: Identity) -> Iterator[Counter[str]]:
-        """Tell the others of this host that somebody is there, and that they have left."""
-        people = self._people.setdefault(session.id, Counter())
-        people[caller.owner] += 1
-        publish = self._services.events.publish_live
-        if people[caller.owner] == 1:
-            publish(session.id, session.owner, name="user.joined", data={"owner": caller.owner})
-        try:
-            yield people
-        finally:
-            people[caller.owner] -= 1
-            if not people[caller.owner]:
-                del people[caller.owner]
-                publish(session.id, session.owner, name="user.left", data={"owner": caller.owner})
-            if not people:
-                self._people.pop(session.id, None)
 
 
 def position_in(scope: Scope) -> str | None:

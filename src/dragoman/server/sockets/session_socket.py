@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -36,6 +35,7 @@ from dragoman.server.sockets.frames import (
     error_frame,
     run_frames,
 )
+from dragoman.server.sockets.people import SessionPeople
 from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import HubEvent
 from dragoman.store.sessions import Session
@@ -90,7 +90,7 @@ class SessionSocket:
         self._run_id: str | None = None
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def serve(self, follower: EventFollower, *, people: Counter[str]) -> None:
+    async def serve(self, follower: EventFollower, *, people: SessionPeople) -> None:
         """Serve until the client disconnects or `follower` is closed. Raises SocketClosed."""
         await self._send_init(people)
         self._follow_run()
@@ -128,7 +128,8 @@ class SessionSocket:
 
     # ---- hub to client
 
-    async def _send_init(self, people: Counter[str]) -> None:
+    async def _send_init(self, people: SessionPeople) -> None:
+        present = await people.read(self._session.id)
         store, session, owner = self._services.store, self._session, self._caller.owner
         stored = list(await store.messages.list(session.id))
         current = await self._services.runs.current_message(session.id)
@@ -152,7 +153,7 @@ class SessionSocket:
             messages=msgspec.Raw(messages),
             earlierMessages=len(stored) - len(shown),
             models=self._services.models,
-            people=[{"owner": name, "sockets": count} for name, count in people.items()],
+            people=[{"owner": name, "sockets": count} for name, count in present.items()],
             status="idle" if current is None else "running",
             audit=[event_to_json(event, owner=owner) for event in audit],
             approvals=[approval_to_json(each, self._caller, may_write=may_write) for each in pending],

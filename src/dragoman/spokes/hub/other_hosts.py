@@ -45,6 +45,7 @@ from dragoman.spokes.hub.call import calling_spokes
 from dragoman.spokes.hub.permissions import canonical_namespace
 from dragoman.spokes.protocol import SpokeFailure, error_from_failure
 from dragoman.store.hosts import HostRepository
+from dragoman.store.signals import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class HostOperations:
         self._own_id = own_id
         self._changed: set[str] = set()
         self._is_any_changed = True
-        self._woken = asyncio.Event()
+        self._wakeup = Wakeup()
         self._lists: dict[str, HostList] = {}
         self._registered: dict[str, Operation] = {}  # by lower-case id
 
@@ -83,15 +84,15 @@ class HostOperations:
             self._is_any_changed = True
         else:
             self._changed.add(host)
-        self._woken.set()
+        self._wakeup.wake()
 
     async def run(self) -> None:
         """Read the lists that have changed, until cancelled."""
         while True:
             if await self._try_poll():
-                self._is_any_changed = not await self._wait(POLL_INTERVAL) or self._is_any_changed
+                self._is_any_changed = not await self._wakeup.wait(POLL_INTERVAL) or self._is_any_changed
             else:
-                await self._wait(RETRY_INTERVAL)
+                await self._wakeup.wait(RETRY_INTERVAL)
 
     async def _try_poll(self) -> bool:
         try:
@@ -101,14 +102,6 @@ class HostOperations:
         except Exception:
             log.exception("the operations of other hosts could not be read")
         return False
-
-    async def _wait(self, seconds: float) -> bool:
-        """Wait for a signal; return whether one came."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
-        is_woken = self._woken.is_set()
-        self._woken.clear()
-        return is_woken
 
     async def poll(self) -> bool:
         """Read the lists that have changed; return whether all answered. Raises StoreError, Unavailable."""
