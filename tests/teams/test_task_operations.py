@@ -113,6 +113,23 @@ async def test_with_wake_the_result_is_answered_and_the_task_above_waits_for_it(
         assert below.chain == ("boss", "main")
 
 
+async def test_a_result_wakes_the_agent_that_gave_the_task_though_the_session_names_none(
+    tmp_path: Path,
+) -> None:
+    steps: list[Json] = [{"tools": [DELEGATE]}, {"text": "Given."}, {"text": "Got it."}]
+    teams = {"main": main(*steps, wake=True, play="once"), "press": HOLD, "desk": {}}
+    async with team_hub(tmp_path, teams) as hub:
+        await hub.chat("go", agent="main")
+        gate.doors["door"].set()
+        messages = await eventually(lambda: with_answer(hub, "Got it."))
+        assert messages[-1]["metadata"]["agent"] == "main"
+
+
+async def with_answer(hub: Served, text: str) -> list[Json]:
+    messages = await hub.messages()
+    return messages if messages[-1]["parts"][-1].get("text") == text else []
+
+
 async def test_a_wrong_name_is_an_argument_error_that_lists_the_right_ones(tmp_path: Path) -> None:
     wrong = call("teams_delegate", team="pres", task="Write.")
     teams = {"main": main({"tools": [wrong]}, {"text": "."}), "press": {}, "desk": {}, "other": {}}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.serving import Served, hub_of
+from tests.teams.team_hub import Json, eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples/teams"
 
@@ -51,9 +52,16 @@ async def test_the_release_team_reads_the_repository_writes_notes_and_asks_befor
     make_repository(example / "repository")
     async with hub_of(example / "dragoman.yaml", tmp_path / "data") as served:
         frames = await served.chat("Release 1.1.0", agent="release", session="r")
-        outputs = [each["output"] for each in frames if each["type"] == "tool-output-available"]
-        assert outputs[0] == ["Add a second door", "Mend the hinge"]
-        assert "1.0.0" in str(outputs[1])
+        names = {
+            each["toolCallId"]: each["toolName"] for each in frames if each["type"] == "tool-input-start"
+        }
+        outputs = {
+            names[each["toolCallId"]]: each["output"]
+            for each in frames
+            if each["type"] == "tool-output-available"
+        }
+        assert outputs["git_log"] == ["Add a second door", "Mend the hinge"]
+        assert "1.0.0" in str(outputs["files_read"])
         assert (
             (example / "teams/release/workspace/notes.md").read_text().startswith("- There is a second door")
         )
@@ -62,3 +70,29 @@ async def test_the_release_team_reads_the_repository_writes_notes_and_asks_befor
         assert (example / "page.md").read_text().startswith("# 1.1.0\n\n- There is a second door.")
         answer = (await served.messages("r"))[-1]
         assert answer["parts"][-1]["text"] == "Release 1.1.0 is out."
+
+
+@pytest.mark.parametrize("example", ["support"], indirect=True)
+async def test_the_support_desk_asks_two_specialists_and_a_person_and_only_billing_pays_back(
+    example: Path, tmp_path: Path
+) -> None:
+    async with hub_of(example / "dragoman.yaml", tmp_path / "data") as served:
+        frames = await served.chat("My lamp flickers, order A-17.", agent="desk", session="c")
+        answers = next(each["output"] for each in frames if each["type"] == "tool-output-available")
+        assert {each["team"]: each["state"] for each in answers} == {"billing": "done", "technical": "done"}
+        waiting = (await served.http.get("/api/approvals?status=pending")).json()["approvals"]
+        answer = await served.http.post(f"/api/approvals/{waiting[0]['id']}", json={"answer": "yes"})
+        assert answer.status_code == 200
+        if (run := served.active_run("c")) is not None:
+            await run.wait_ended()
+        result = (await eventually(lambda: results(served, "c")))[0]
+        assert (result["team"], result["state"]) == ("billing", "done")
+        calls = (await served.http.get("/api/calls?limit=50")).json()["calls"]
+        refunds = [each["status"] for each in calls if each["name"] == "shop.refund"]
+        assert refunds == ["done"]
+
+
+async def results(served: Served, session: str) -> list[Json]:
+    """The results of tasks that a session has got."""
+    parts = [part for each in await served.messages(session) for part in each["parts"]]
+    return [part["data"] for part in parts if part["type"] == "data-task-result"]

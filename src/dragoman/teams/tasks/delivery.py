@@ -80,9 +80,15 @@ class ResultDelivery:
 
     async def _queue(self, task: TeamTask, session: Session) -> None:
         """Let the session's agent answer the result, once the session is free."""
-        message = result_message(task)
+        message, giver = result_message(task), await self._store.runs.get_last(session.id)
         request = ChatRequest(
-            session_id=session.id, action=NewMessage(message), when_busy="queue", background=True
+            session_id=session.id,
+            action=NewMessage(message),
+            agent=None
+            if giver is None
+            else giver.agent,  # a chat may name an agent that its session does not
+            when_busy="queue",
+            background=True,
         )
         identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
         await self._runs.queue.add(
