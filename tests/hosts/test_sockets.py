@@ -9,10 +9,11 @@ import pytest
 import websockets
 
 from dragoman.server.shared_access import SharedAccess
-from tests.hosts.conftest import HostCluster, until
+from tests.hosts.conftest import HostCluster
 from tests.server.test_grants import SESSION, grant
 from tests.server.test_session_owners import key_of
 from tests.server.test_sockets import SocketClient, connected, create
+from tests.waiting import until
 
 DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
 SLOW: list[dict[str, Any]] = [{"text": "word " * 400, "delay": 0.01}]
