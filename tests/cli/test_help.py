@@ -23,6 +23,7 @@ from dragoman.cli import (
     servers,
     sessions,
     spokes,
+    vault,
 )
 from dragoman.cli.teams import command as teams_command
 from tests.cli.conftest import Run
@@ -43,6 +44,7 @@ APPS: dict[str, typer.Typer] = {
     "sessions": sessions.sessions,
     "teams": teams_command.teams,
     "local": local.local,
+    "vault": vault.vault,
     "database": database.database,
 }
 

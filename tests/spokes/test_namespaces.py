@@ -78,8 +78,8 @@ def test_the_hub_s_own_namespaces_are_reserved_whatever_is_switched_on() -> None
     web, store = WebSettings(), MemoryArtifactStore()
     built = builtin_operations(Path.cwd(), artifacts=store, web=web)
     own = Registry(*built, *history.operations(MemoryMessageSearch())).namespaces()
-    of_teams = {"shell", "teams"}  # of a hub with teams
-    assert {*own, "hub", *of_teams, NAMESPACE} == HUB_NAMESPACES
+    of_teams = {"memory", "shell", "skills", "teams", "vault"}
+    assert {*own, *of_teams, "hub", NAMESPACE} == HUB_NAMESPACES
 
 
 def test_only_a_grant_by_name_shares_a_namespace() -> None:

@@ -34,6 +34,7 @@ from dragoman.cli import (
     spoke,
     spokes,
     usage,
+    vault,
 )
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
@@ -85,6 +86,7 @@ GROUPS = {
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,
     "teams": teams_command.teams,
+    "vault": vault.vault,
     "local": local.local,
     "database": database.database,
 }

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,7 +70,7 @@ from dragoman.operations.prepared_calls import (
 )
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeated_failures import RepeatedFailureLimiter
-from dragoman.operations.secret_handles import CallSecrets, SecretLookup, mask_arguments
+from dragoman.operations.secret_handles import CallSecrets, SecretLookup, shield_input
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -257,31 +258,32 @@ class Calls:
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
         target: CallTarget = self._resolve_target(operation, context)
-        arguments, secrets, digest = {} if input is None else input, None, ""
-        if self.secrets is not None:
-            try:
+        arguments = shown = {} if input is None else input
+        secrets, digest = None, ""
+        try:
+            if self.secrets is not None:
                 secrets = await self._load_secrets(context)
-                if secrets is not None:
-                    arguments = await self._worker.run(secrets.seal_input, arguments)
-            except DragomanError as error:
-                target, arguments = error, None
+                shield = partial(shield_input, operation_name(operation), arguments, secrets=secrets)
+                arguments, shown = await offload(measure(arguments), shield)
+        except DragomanError as error:
+            target, arguments, shown = error, None, None
         try:
             digest = await offload(measure(arguments), lambda: hash_input(arguments))
         except (TypeError, ValueError, RecursionError) as error:
-            target, arguments = invalid_input([make_problem((), f"JSON ({error})")]), None
+            target = invalid_input([make_problem((), f"JSON ({error})")])
+            arguments = shown = None
         if not isinstance(arguments, Mapping) and isinstance(target, Operation):
             target = invalid_input([make_problem((), "an object", got=arguments)])
         called = operation if isinstance(target, DragomanError) else target
-        masked = arguments if self.secrets is None else mask_arguments(operation_name(called), arguments)
         record = make_record(
-            called, masked, input_hash=digest, context=context, call_id=call_id, now=self._clock()
+            called, shown, input_hash=digest, context=context, call_id=call_id, now=self._clock()
         )
         return PreparedCall(target, record, context, secrets=secrets, input=arguments)
 
     async def _load_secrets(self, context: Context) -> CallSecrets | None:
         """Return the secrets of the caller's team; None without any."""
         loading = None if self.secrets is None else self.secrets(context)
-        return None if loading is None else await loading or None
+        return None if loading is None else await loading
 
     def _resolve_target(self, operation: str | Operation, context: Context) -> CallTarget:
         if isinstance(operation, Operation):

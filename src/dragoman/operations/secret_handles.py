@@ -28,6 +28,7 @@ NEVER_RECEIVE = frozenset(
     | {"teams", "time", "triggers", "user", "vault"}
 )
 """Namespaces whose operations get the handle as it is: they store or show what they are given."""
+BATCH = "hub.call"
 SECRET_ARGUMENTS = {"vault.set": "value"}
 """Arguments that are recorded as `***`: the value is not in the vault yet."""
 SECRET_RESULTS = frozenset({"vault.get"})
@@ -65,9 +66,6 @@ class CallSecrets:
         forms = {form: MASK for secret in self._secrets.values() for form in secret_forms(secret.value)}
         forms |= {secret.value: secret.handle for secret in self._secrets.values()}
         self._forms = {form: forms[form] for form in sorted(forms, key=len, reverse=True)}
-
-    def __bool__(self) -> bool:
-        return bool(self._secrets)
 
     def forms(self) -> Iterable[str]:
         """Return all spellings of the values, for the redaction of logs."""
@@ -233,12 +231,22 @@ def map_texts(value: Any, change: Callable[[str], str], *, depth: int = MAX_DEPT
     return [map_texts(item, change, depth=depth - 1) for item in value]
 
 
+def shield_input(operation: str, input: Any, *, secrets: CallSecrets | None) -> tuple[Any, Any]:
+    """Return the input that a call runs with, and the one that is recorded.
+
+    What passes inputs on, or takes a new secret, runs with the input as it is.
+    """
+    sealed = input if secrets is None else secrets.seal_input(input)
+    takes_raw = operation in SECRET_ARGUMENTS or operation == BATCH
+    return input if takes_raw else sealed, mask_arguments(operation, sealed)
+
+
 def mask_arguments(operation: str, input: Any) -> Any:
     """Return an input as it is recorded: secret arguments masked, also those of the calls in a batch."""
     argument = SECRET_ARGUMENTS.get(operation)
     if argument is not None:
         return {**input, argument: MASK} if isinstance(input, Mapping) and argument in input else input
-    if operation != "hub.call" or not isinstance(input, Mapping):
+    if operation != BATCH or not isinstance(input, Mapping):
         return input
     if not any(id in text for text in iter_texts(input, MAX_DEPTH) for id in SECRET_ARGUMENTS):
         return input

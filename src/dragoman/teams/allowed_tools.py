@@ -30,7 +30,7 @@ class AllowedTools:
         """Return the verdict on a call; None when the caller's team allows it, or the caller has none."""
         if operation.namespace == RESERVED_NAMESPACE:
             return None
-        team = self._nearest_team(context)
+        team = self._teams.nearest_team(context)
         if team is None:
             return None
         key = (team.name, operation.id)
@@ -39,12 +39,6 @@ class AllowedTools:
                 self._verdicts.clear()
             self._verdicts[key] = None if is_allowed(team.allowed_tools, operation.id) else refusal(team)
         return self._verdicts[key]
-
-    def _nearest_team(self, context: Context) -> TeamSpec | None:
-        """Return the team of the agent that calls, or else of the nearest agent that it works for."""
-        agents = [context.agent, *(parent.agent for parent in reversed(context.parent_agents))]
-        teams = (self._teams.team_of_agent(agent) for agent in agents if agent is not None)
-        return next((team for team in teams if team is not None), None)
 
 
 def refusal(team: TeamSpec) -> Verdict:

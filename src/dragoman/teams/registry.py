@@ -139,12 +139,18 @@ class TeamRegistry:
         """Return the team that an agent belongs to: `NAME`, or `NAME/SUBAGENT`; None for another agent."""
         return self._specs.get(agent.partition(SUBAGENT_SEPARATOR)[0])
 
+    def nearest_team(self, context: Context) -> TeamSpec | None:
+        """Return the team of the agent that calls, or else of the nearest agent that it works for."""
+        agents = (context.agent, *(parent.agent for parent in reversed(context.parent_agents)))
+        teams = (self.team_of_agent(agent) for agent in agents if agent is not None)
+        return next((team for team in teams if team is not None), None)
+
     def calling_team(self, context: Context, team: str | None = None) -> TeamSpec:
         """Return the team that a call is made for: its own, or the one that a person names.
 
-        An agent of a team acts for its own team only. Raises CallError, NotFound.
+        An agent of a team, and one that works for it, acts for this team only. Raises CallError, NotFound.
         """
-        own = self.team_of(context)
+        own = self.nearest_team(context)
         if own is None and team is None:
             raise CallError(
                 "This is an operation of teams, and no team calls it.",

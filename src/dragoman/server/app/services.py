@@ -32,6 +32,7 @@ from dragoman.server.app.background_jobs import AnswerReplayer, run_in_backgroun
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
+from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools
 from dragoman.server.app.teams import TeamServices
 from dragoman.server.shared_access import SharedAccess
@@ -112,6 +113,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         await stack.enter_async_context(calls)
         teams = TeamServices.open(config, environ=environment.environ, access=calls.access_control)
         team_tools.register(registry, teams, data=environment.data)
+        add_team_memory(teams, store, registry=registry, calls=calls, logged=environment.secrets)
         search, meanings = build_search(config, registry)
         if meanings is not None:
             stack.enter_context(run_in_background(meanings.run()))

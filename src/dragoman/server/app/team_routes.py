@@ -7,6 +7,7 @@ import msgspec
 from dragoman.server.app.api_routes import Routes
 from dragoman.server.app.services import HubServices
 from dragoman.server.tasks import TaskHandlers
+from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams import TeamHandlers
 from dragoman.teams.tasks.service import TeamTasks
 
@@ -16,12 +17,18 @@ class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
 
     teams: TeamHandlers
     tasks: TaskHandlers
+    memory: MemoryHandlers
+    vault: VaultHandlers
 
 
 def build_team_api(services: HubServices, tasks: TeamTasks) -> TeamApi:
     """Build the handlers of everything about teams."""
+    teams, store = services.teams.registry, services.store
     return TeamApi(
-        teams=TeamHandlers(services.teams.registry), tasks=TaskHandlers(tasks, services.store.sessions)
+        teams=TeamHandlers(teams),
+        tasks=TaskHandlers(tasks, store.sessions),
+        memory=MemoryHandlers(store.memories, teams),
+        vault=VaultHandlers(store.vault, teams),
     )
 
 
@@ -34,3 +41,6 @@ def team_routes(api: TeamApi) -> Routes:
     yield "/api/tasks", {"GET": api.tasks.list, "POST": api.tasks.create}, "chat"
     yield "/api/tasks/{id}", {"GET": api.tasks.get}, "chat"
     yield "/api/tasks/{id}/cancel", {"POST": api.tasks.cancel}, "chat"
+    memory = {"GET": api.memory.list, "POST": api.memory.save, "DELETE": api.memory.delete}
+    yield "/api/memory", memory, "chat"
+    yield "/api/vault", {"GET": api.vault.list}, "chat"

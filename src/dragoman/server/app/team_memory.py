@@ -1,0 +1,31 @@
+"""Wires what teams keep: memories and vaults."""
+
+from __future__ import annotations
+
+from dragoman.operations.calls import Calls
+from dragoman.operations.registry import Registry
+from dragoman.server.app.teams import TeamServices
+from dragoman.store.store import Store
+from dragoman.teams.memory.briefing import MemoryBriefing
+from dragoman.teams.memory.operations import MemoryOperations
+from dragoman.teams.vault.operations import VaultOperations
+from dragoman.teams.vault.secrets import TeamSecrets
+
+
+def add_team_memory(
+    teams: TeamServices, store: Store, *, registry: Registry, calls: Calls, logged: set[str]
+) -> None:
+    """Register the operations of memory and vault, and let calls use the vaults, if the hub has teams.
+
+    `logged` collects the values that logs redact.
+    """
+    if teams.registry.root is None:
+        return
+    secrets = TeamSecrets(store.vault, teams.registry, logged=logged)
+    calls.secrets = secrets
+    teams.write_guards.append(secrets.guard_file)
+    teams.briefings.append(MemoryBriefing(store.memories))
+    memory = MemoryOperations(store.memories, teams.registry)
+    vault = VaultOperations(store.vault, teams.registry, loaded=secrets)
+    for operation in (*memory.all(), *vault.all()):
+        registry.add(operation)

@@ -1,0 +1,1 @@
+"""Vaults of teams: secrets that operations receive and models never see."""
