@@ -17,7 +17,7 @@ from dragoman.store.encryption import MasterKey
 from dragoman.store.vault import OPERATOR, VaultEntry
 from tests.serving import Served, serving
 from tests.teams.test_team_agents import write_team
-from tests.teams.test_team_prompts import requests_of
+from tests.teams.test_team_prompts import played
 
 VALUE = "tok-5f1e9a-live-87c2"
 MASTER = MasterKey.generate()
@@ -108,7 +108,7 @@ async def test_an_operation_gets_the_value_and_no_door_or_table_shows_it(
             shown = [msgspec.json.encode(frames), msgspec.json.encode(await served.messages())]
             tree = (await served.http.get("/api/calls")).text
             listed = [(await served.http.get(f"/api/{path}")).text for path in ("approvals", "runs")]
-            requests = [msgspec.json.encode(request.messages) for request in requests_of(served.hub)]
+            requests = [msgspec.json.encode(request.messages) for request in played(served.hub)]
             formatter = TextFormatter(served.hub._services.environment.secrets)
             lines = "\n".join(formatter.format(record) for record in caplog.records)
             await served.hub.store.flush()
@@ -179,7 +179,7 @@ async def test_a_secret_goes_to_no_operation_that_may_not_have_it(tmp_path: Path
     steps = [call(tool, **inputs[tool]), {"text": "ok"}, {"text": "ok"}]
     async with press(tmp_path, steps[: 3 if tool == "press.helper" else 2]) as served:
         frames = msgspec.json.encode(await served.chat("go", agent="press")).decode()
-        assert_sealed(frames, *(msgspec.json.encode(r.messages) for r in requests_of(served.hub)))
+        assert_sealed(frames, *(msgspec.json.encode(r.messages) for r in played(served.hub)))
         assert ("may not receive secret:mailer" in frames) == (tool == "web.fetch")
         await served.hub.store.flush()
     assert_sealed(stored(tmp_path))

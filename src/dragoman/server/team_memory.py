@@ -111,9 +111,7 @@ def parse_kinds(text: str | None) -> tuple[MemoryKind, ...]:
         return MEMORY_KINDS
     found = tuple(kind for kind in MEMORY_KINDS if kind == text)
     if not found:
-        raise BadRequest(
-            f"type must be one of {', '.join(MEMORY_KINDS)}, not {text[:40]!r}", field="type"
-        )
+        raise BadRequest(f"type must be one of {', '.join(MEMORY_KINDS)}, not {text[:40]!r}", field="type")
     return found
 
 
