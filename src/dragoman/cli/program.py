@@ -38,6 +38,7 @@ from dragoman.cli import (
 )
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
+from dragoman.cli.init import command as init_command
 from dragoman.cli.teams import command as teams_command
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
@@ -57,11 +58,13 @@ cli = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         ("dragoman demo", "see a hub, a model and tools at work, without any key"),
+        ("dragoman init", "write a dragoman.yaml for the models that this machine offers"),
         ("dragoman serve", "serve the hub that ./dragoman.yaml describes"),
         ("dragoman keys create --owner me", "create a key"),
         ("dragoman chat", "chat with the hub in the terminal"),
     ),
 )
+cli.command("init", epilog=init_command.EPILOG)(init_command.init)
 cli.command("serve", epilog=serve.EPILOG)(serve.serve)
 cli.command("chat", epilog=command.EPILOG)(command.chat)
 cli.command("run", epilog=runs.EPILOG)(runs.run)

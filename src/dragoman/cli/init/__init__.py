@@ -1,0 +1,1 @@
+"""`dragoman init`: begin a project, from what this machine offers or from a LiteLLM configuration."""

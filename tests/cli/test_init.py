@@ -1,0 +1,272 @@
+"""`dragoman init`: the files of a new project, from what is found here or from a LiteLLM configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+
+from dragoman.cli.init import command, discovery
+from dragoman.cli.init.discovery import find_servers
+from dragoman.cli.init.litellm import import_litellm
+from dragoman.config import DATABASE_VARIABLE, read_config
+from dragoman.errors import ConfigError
+from tests.cli.conftest import Run
+from tests.cli.program import Said
+
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
+SECRET = "sk-proj-4f9a0c1d2e4b5a67"
+
+
+@pytest.fixture(autouse=True)
+def empty_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No keys, no servers and no local model."""
+    for name in (*KEYS, "OLLAMA_HOST", DATABASE_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(discovery, "SERVERS", {})
+    monkeypatch.setattr(discovery, "is_installed", lambda: False)
+
+
+@contextmanager
+def model_server(answers: dict[str, Any], **headers: str) -> Iterator[str]:
+    """A server that answers these paths with JSON."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(answers.get(self.path)).encode()
+            self.send_response(200 if self.path in answers else 404)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_project_is_written_for_a_key_in_the_environment_and_can_be_served(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    result = run("init", "--yes")
+    assert (result.code, "dragoman serve" in result.out) == (0, True)
+    assert all(SECRET not in path.read_text() for path in tmp_path.iterdir())
+    assert (tmp_path / ".gitignore").read_text() == ".dragoman/\n.env\n"
+    checked = run("check", "--json").json
+    assert checked["model"].startswith("anthropic/")
+    assert checked["providers"][0]["keys"][0]["from"] == "$ANTHROPIC_API_KEY"
+    called = run("ops", "call", "days.until", "--input", '{"day": "2000-01-01"}')
+    assert int(called.out) < 0
+
+
+def test_a_configuration_that_is_there_is_replaced_only_by_force(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    (tmp_path / "dragoman.yaml").write_text("model: mine\n")
+    (tmp_path / "operations.py").write_text("mine = 1\n")
+    (tmp_path / ".gitignore").write_text("*.log\n.env")
+    refused = run("init", "--yes")
+    assert (refused.code, "--force" in refused.err) == (1, True)
+    assert (tmp_path / "dragoman.yaml").read_text() == "model: mine\n"
+    assert run("init", "--yes", "--force", "--model", "openai/gpt-5").code == 0
+    assert read_config(tmp_path / "dragoman.yaml").model == "openai/gpt-5"
+    assert (tmp_path / "operations.py").read_text() == "mine = 1\n"
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n.env\n.dragoman/\n"
+
+
+def test_a_machine_without_any_model_is_told_what_to_do(run: Run, tmp_path: Path) -> None:
+    result = run("init", "--yes")
+    assert (result.code, "OPENAI_API_KEY" in result.err, list(tmp_path.iterdir())) == (1, True, [])
+
+
+def test_a_model_of_a_provider_that_is_not_here_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    for model in ("mistral/large", "gpt-5"):
+        result = run("init", "--yes", "--model", model)
+        assert (result.code, "openai" in result.err) == (1, True)
+
+
+def test_the_questions_choose_the_model_and_the_operation(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: 2)
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    monkeypatch.setattr(command, "is_terminal", lambda: True)
+    result = run("init")
+    assert "anthropic/" in result.out
+    written = read_config(tmp_path / "dragoman.yaml")
+    assert (str(written.model).partition("/")[0], written.operations) == ("anthropic", [])
+    assert set(written.providers) == {"openai", "anthropic"}
+    assert not (tmp_path / "operations.py").exists()
+
+
+def test_servers_on_this_machine_are_found_with_their_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    tags = {"/api/tags": {"models": [{"name": "nomic-embed-text"}, {"name": "qwen3:4b"}]}}
+    listed = {"/v1/models": {"data": [{"id": "phi"}]}}
+    with (
+        model_server(tags) as ollama,
+        model_server(listed) as studio,
+        model_server(listed, **{"x-dragoman-request-id": "req_1"}) as hub,
+        model_server({"/v1/models": {"data": "none"}}) as odd,
+    ):
+        servers = {
+            "ollama": ("Ollama", "http://127.0.0.1:1"),
+            "lmstudio": ("LM Studio", f"{studio}/v1"),
+            "vllm": ("vLLM", f"{hub}/v1"),
+            "llamacpp": ("llama.cpp", f"{odd}/v1"),
+        }
+        monkeypatch.setattr(discovery, "SERVERS", servers)
+        found = asyncio.run(find_servers({"OLLAMA_HOST": ollama.removeprefix("http://")}))
+    assert [(each.default_model, each.fields["type"]) for each in found] == [
+        ("ollama/qwen3:4b", "ollama"),
+        ("lmstudio/phi", "openai"),
+    ]
+
+
+LITELLM = """
+model_list:
+  - model_name: fast
+    litellm_params: {model: openai/gpt-5-mini, api_key: os.environ/OPENAI_KEY_A, rpm: 5}
+  - model_name: fast
+    litellm_params: {model: openai/gpt-5-mini, api_key: os.environ/OPENAI_KEY_B}
+  - model_name: both
+    litellm_params: {model: groq/llama, weight: 3}
+  - model_name: both
+    litellm_params: {model: hosted_vllm/llama, api_base: os.environ/VLLM_BASE, api_key: none-of-yours}
+  - model_name: claude
+    litellm_params: {model: anthropic/claude-opus-4-5, timeout: 600, temperature: 0.5}
+    model_info: {input_cost_per_token: 0.000005, output_cost_per_token: 0.000025}
+  - model_name: bedrock
+    litellm_params: {model: bedrock/claude}
+  - model_name: mistral/*
+    litellm_params: {model: mistral/*}
+litellm_settings:
+  num_retries: 2
+  fallbacks: [{claude: [fast]}, {nobody: [fast]}]
+  callbacks: [langfuse]
+  max_budget: 10
+  budget_duration: 30d
+router_settings:
+  routing_strategy: least-busy
+  allowed_fails: 3
+  cooldown_time: 30
+  model_group_alias: {gpt-4o: fast}
+general_settings: {master_key: os.environ/M}
+"""
+TRANSLATED = {
+    "providers": {
+        "openai": {
+            "type": "openai",
+            "base_url": "https://api.openai.com/v1",
+            "retries": 2,
+            "cooldown": {"failures": 3, "seconds": 30},
+            "keys": [
+                {"name": "openai_key_a", "api_key_env": "OPENAI_KEY_A"},
+                {"name": "openai_key_b", "api_key_env": "OPENAI_KEY_B"},
+            ],
+        },
+        "groq": {
+            "type": "openai",
+            "base_url": "https://api.groq.com/openai/v1",
+            "retries": 2,
+            "cooldown": {"failures": 3, "seconds": 30},
+            "api_key_env": "GROQ_API_KEY",
+        },
+        "hosted_vllm": {
+            "type": "openai",
+            "base_url": "${VLLM_BASE}",
+            "retries": 2,
+            "cooldown": {"failures": 3, "seconds": 30},
+        },
+        "anthropic": {
+            "type": "anthropic",
+            "total_timeout": 600,
+            "options": {"temperature": 0.5},
+            "retries": 2,
+            "cooldown": {"failures": 3, "seconds": 30},
+            "api_key_env": "ANTHROPIC_API_KEY",
+        },
+        "mistral": {
+            "type": "openai",
+            "base_url": "https://api.mistral.ai/v1",
+            "retries": 2,
+            "cooldown": {"failures": 3, "seconds": 30},
+            "api_key_env": "MISTRAL_API_KEY",
+        },
+    },
+    "model": "fast",
+    "aliases": {
+        "fast": "openai/gpt-5-mini",
+        "both": {
+            "models": ["groq/llama", "hosted_vllm/llama"],
+            "balance": "weighted",
+            "weights": {"groq/llama": 3.0},
+        },
+        "claude": "anthropic/claude-opus-4-5",
+        "gpt-4o": "fast",
+    },
+    "fallbacks": {"claude": ["fast"]},
+    "prices": {"anthropic/claude-opus-4-5": {"input": 5.0, "output": 25.0}},
+    "limits": {"owner": {"usd_per_month": 10.0}},
+}
+
+
+def test_a_litellm_configuration_is_translated_and_what_cannot_be_said_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text(LITELLM)
+    imported = import_litellm(tmp_path / "config.yaml")
+    assert imported.fields == TRANSLATED
+    left_out = "\n".join(imported.left_out)
+    for words in (
+        "rpm is a limit",
+        "api_key is in the file",
+        "bedrock/…",
+        "nobody",
+        "callbacks",
+        "master_key",
+    ):
+        assert words in left_out
+    monkeypatch.setenv("VLLM_BASE", "http://127.0.0.1:8001/v1")
+    result: Said = run("init", "--from", "litellm", "config.yaml")
+    assert (result.code, "not translated: " in result.err) == (0, True)
+    text = (tmp_path / "dragoman.yaml").read_text()
+    assert "none-of-yours" not in text
+    assert yaml.safe_load(text) == TRANSLATED
+    assert run("check").code == 0
+
+
+def test_a_translation_is_written_where_its_variables_are_not_set(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(LITELLM)
+    result = run("init", "--from", "litellm", "config.yaml")
+    assert (result.code, "VLLM_BASE is not set" in result.err) == (0, True)
+    assert yaml.safe_load((tmp_path / "dragoman.yaml").read_text()) == TRANSLATED
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "[]", "model_list: 5", "model: x"])
+def test_a_file_that_is_no_litellm_configuration_is_refused(run: Run, tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError):
+        import_litellm(tmp_path / "config.yaml")
+    assert run("init", "--from", "litellm", "config.yaml").code == 1
+    assert not (tmp_path / "dragoman.yaml").exists()
