@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.app.services import HubServices
+from dragoman.teams.tasks.messages import message_operations
 from dragoman.teams.tasks.operations import task_operations
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.service import TeamTasks
@@ -14,7 +15,7 @@ def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
     contexts = TaskContexts(services.store, services.calls)
     tasks = TeamTasks(services.store, services.teams.registry, runs=runs, contexts=contexts)
     if services.teams.registry.root is not None:
-        for operation in task_operations(tasks):
+        for operation in (*task_operations(tasks), *message_operations(tasks)):
             services.registry.add(operation)
     runs.factory.bind_context = contexts.bind
     runs.on_stop = tasks.worker.run_stopped

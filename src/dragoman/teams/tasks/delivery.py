@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from dragoman.errors import Conflict, DragomanError, StoreError, Unavailable
-from dragoman.messages import Message
+from dragoman.errors import Conflict, DragomanError, NotFound, StoreError, Unavailable
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.messages import Message, TextPart
 from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.connection import DatabaseConnection
@@ -111,6 +113,24 @@ class ResultDelivery:
 
         if await self._waits(session.id) or not await store.runs.write_unless_running(session.id, job):
             self._awaited.add(session.id)
+
+    async def tell(self, session_id: str, *, text: str, identity: Identity, key: str | None) -> None:
+        """Send a message to the agent of a session, once for a `key`. Raises NotFound, LimitReached."""
+        session = await self._store.sessions.get_own(session_id, owner=identity.owner)
+        if session is None:
+            raise NotFound("the session of the team is gone")
+        id = new_id("tell") if key is None else f"tell_{key[:32]}"
+        if await self._store.messages.get(session_id, id) is not None:
+            return
+        message = Message(id, "user", (TextPart(text),))
+        request = ChatRequest(
+            session_id=session.id, action=NewMessage(message), when_busy="steer", background=True
+        )
+        queued = await self._runs.queue.add(request, message, session=session, identity=identity)
+        active = self._runs.get_active(session.id)
+        if active is not None:
+            self._runs.queue.nudge(active, queued)
+        self._runs.queue.dispatch_soon(session.id)
 
     async def _waits(self, session_id: str) -> bool:
         """Return whether the session's last answer waits for a person."""

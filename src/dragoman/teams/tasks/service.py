@@ -14,7 +14,12 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
 from dragoman.store.task_records import TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
-from dragoman.teams.tasks.new_task import NewTask, make_task, task_session
+from dragoman.teams.tasks.new_task import (
+    NewTask,
+    is_task_session,
+    make_task,
+    task_session,
+)
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.worker import TaskWorker
 
@@ -101,6 +106,27 @@ class TeamTasks:
         except asyncio.CancelledError:
             self.worker.withdraw(tasks)
             raise
+
+    async def list_below(self, session_id: str) -> Sequence[TeamTask]:
+        """Return the tasks that were given in a session, newest first: those that are not over yet."""
+        return list(reversed(await self._store.team_tasks.open_children(session_id)))
+
+    async def find_of_session(self, session_id: str | None) -> TeamTask | None:
+        """Return the task that runs in a session; None in any other session."""
+        if session_id is None or not is_task_session(session_id):
+            return None
+        return await self._store.team_tasks.find_of_session(session_id)
+
+    async def tell(
+        self, session_id: str, text: str, *, sender: str, identity: Identity, key: str | None
+    ) -> None:
+        """Send a message to the agent of a session: it reads it at its next step, or is woken by it.
+
+        With a `key` the message is sent once. Raises NotFound, LimitReached.
+        """
+        await self.worker.delivery.tell(
+            session_id, text=f"[the hub] A message of {sender}: {text}", identity=identity, key=key
+        )
 
     async def count_states(self, identity: Identity) -> Mapping[str, Mapping[str, int]]:
         """Return how many active tasks of a caller's owner each team has, by state."""

@@ -48,7 +48,7 @@ class TaskWorker:
         self._teams = teams
         self._runs = runs
         self._contexts = contexts
-        self._delivery = ResultDelivery(store, runs)
+        self.delivery = ResultDelivery(store, runs)
         self._dispatching: dict[str, bool] = {}
         self._settling: dict[str, bool] = {}
         self._stopped_above: set[str] = set()
@@ -67,8 +67,8 @@ class TaskWorker:
         session_id = run.row.session_id
         if is_task_session(session_id):
             self._spawn(self._settle(session_id))
-        if self._delivery.is_awaited(session_id):
-            self._spawn(self._delivery.deliver_to(session_id))
+        if self.delivery.is_awaited(session_id):
+            self._spawn(self.delivery.deliver_to(session_id))
         if run.row.background and not is_task_session(session_id):
             self._spawn(self._dispatch_all())
 
@@ -234,7 +234,7 @@ class TaskWorker:
             self._stop_below(ended.session_id, None)
             await self._cancel_below(ended.session_id, None)
         if ended.delivered_at is None:
-            self._spawn(self._delivery.deliver_to(str(ended.source_session)))
+            self._spawn(self.delivery.deliver_to(str(ended.source_session)))
         self.wake(task.team)
         return ended
 
@@ -269,7 +269,7 @@ class TaskWorker:
             self.stop(task, task.error or "cancelled")
         for task in await tasks.list_idle():
             await self._settle(task.session_id)
-        await self._delivery.deliver_all()
+        await self.delivery.deliver_all()
         for team in await tasks.ready_teams():
             await self._dispatch(team)
 
