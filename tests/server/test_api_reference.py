@@ -51,14 +51,23 @@ from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.shares import ShareHandlers
 from dragoman.server.tasks import TaskHandlers
+from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams import TeamHandlers
+from dragoman.server.triggers import TriggerHandlers, TriggerHookHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving
 
 MANY: dict[str, Any] = {"text": "Good day.", "reasoning": "greet", "tools": [{"name": "hub_list"}]}
-TEAM_ROOMS: Any = {"teams": TeamHandlers, "tasks": TaskHandlers}
+TEAM_ROOMS: Any = {
+    "teams": TeamHandlers,
+    "tasks": TaskHandlers,
+    "memory": MemoryHandlers,
+    "vault": VaultHandlers,
+    "triggers": TriggerHandlers,
+    "hooks": TriggerHookHandlers,
+}
 ROOMS: Any = {
     "chat": ChatHandlers,
     "ag_ui": AgUiHandlers,
@@ -343,7 +352,7 @@ async def test_the_reference_is_open_to_those_without_a_key(tmp_path: Path) -> N
             public = reply.get("security") == []
             verb = next(verb for verb in VERBS if verb in DOCUMENT["paths"][path])
             response = await served.http.request(verb.upper(), path.replace("{agent}", "default"))
-            found = 404 if "{token}" in path else 200
+            found = 404 if "{token}" in path or path.startswith("/hooks/") else 200
             assert (response.status_code == found) is public, path
             assert (response.status_code == 401) is not public, path
         assert (await served.http.get("/openapi.json")).json() == DOCUMENT

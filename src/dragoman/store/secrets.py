@@ -17,6 +17,8 @@ from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIA
 from dragoman.store.key_tables import secrets
 from dragoman.store.mcp_servers import McpServerStatements, reencrypt_servers
 from dragoman.store.push_configs import PushConfigStatements, reencrypt_push_configs
+from dragoman.store.trigger_secrets import reencrypt_triggers
+from dragoman.store.trigger_statements import TriggerStatements
 from dragoman.store.vault import VaultStatements, reencrypt_vaults
 
 SECRETS_LOCK = "secrets"
@@ -102,8 +104,8 @@ class SecretRepository:
     async def rotate(self, new_key: MasterKey) -> int:
         """Encrypt all secrets with a new master key; return how many. All or none change.
 
-        So are the vaults of teams, and the configurations of MCP servers and push notifications that hosts
-        have encrypted with the old one.
+        So are the vaults of teams and, if hosts have encrypted them with the old one, the configurations of
+        MCP servers and push notifications, and the secrets of triggers.
         """
         old = self._require_key()
 
@@ -117,6 +119,7 @@ class SecretRepository:
         servers = self._database.statements(McpServerStatements)
         vaults = self._database.statements(VaultStatements)
         pushes = self._database.statements(PushConfigStatements)
+        hooks = self._database.statements(TriggerStatements)
 
         def job(connection: DatabaseConnection) -> int:
             # so that a secret that is set meanwhile is not overwritten by its old value
@@ -125,6 +128,7 @@ class SecretRepository:
             connection.execute_many(self._sql.update_encrypted, rows)
             reencrypt_servers(connection, servers, old=old, new=new_key)
             reencrypt_push_configs(connection, pushes, old=old, new=new_key)
+            reencrypt_triggers(connection, hooks, old=old, new=new_key)
             return len(rows) + reencrypt_vaults(connection, vaults, old=old, new=new_key)
 
         count = await self._database.write(job)

@@ -46,6 +46,7 @@ from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.tasks import TaskRepository
 from dragoman.store.team_tasks import TeamTaskRepository
+from dragoman.store.triggers import TriggerRepository
 from dragoman.store.usage import UsageRepository
 from dragoman.store.vault import VaultRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
@@ -124,6 +125,7 @@ class Store:
         self.responses = ResponseRepository(database, clock=clock)
         shared_key = None if membership is None else master_key
         keys: dict[str, Any] = {"folder_key": FolderKey(folder / FOLDER_KEY_FILE), "master_key": shared_key}
+        self._sealing_keys = keys
         self.mcp_servers = McpServerRepository(database, clock=clock, **keys)
         self.push_configs = PushConfigRepository(database, clock=clock, **keys)
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
@@ -154,6 +156,17 @@ class Store:
     def signals(self) -> HostSignals:
         """What the hosts tell each other at once."""
         return HostSignals()
+
+    @cached_property
+    def triggers(self) -> TriggerRepository:
+        """The triggers of teams, and what they fired."""
+        return TriggerRepository(
+            self.database,
+            clock=self.sessions.now,
+            events=self.events,
+            webhooks=self.webhooks,
+            **self._sealing_keys,
+        )
 
     @cached_property
     def shares(self) -> ShareRepository:

@@ -28,6 +28,7 @@ from dragoman.store.response_tables import responses
 from dragoman.store.table_types import INTEGER, TEXT, metadata
 from dragoman.store.task_tables import team_pauses, team_tasks
 from dragoman.store.team_tables import memories
+from dragoman.store.trigger_tables import occurrences, triggers
 
 __all__ = [
     "INTEGER",
@@ -41,11 +42,13 @@ __all__ = [
     "keys",
     "memories",
     "metadata",
+    "occurrences",
     "responses",
     "secrets",
     "session_grants",
     "team_pauses",
     "team_tasks",
+    "triggers",
 ]
 
 sessions = Table(

@@ -6,19 +6,20 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.teams.front_matter import parse_front_matter
+from dragoman.teams.front_matter import parse_front_matter, parse_yaml
 from dragoman.teams.spec import GENERATED, NAME_PATTERN, TEAM_FILE
 
 RULES = "rules"
 SUBAGENTS = "subagents"
+TRIGGERS = "triggers"
 MAX_FILE = 256_000  # bytes of a rule or a sub-agent
 MAX_FILES = 200  # rules of one team and level
-WATCHED = (RULES, SUBAGENTS, GENERATED)
+WATCHED = (RULES, SUBAGENTS, TRIGGERS, GENERATED)
 
 RuleLevel = Literal["system", "org", "team"]
 Signature = frozenset[tuple[str, int, int]]
@@ -56,6 +57,8 @@ class TeamSources(msgspec.Struct, frozen=True, kw_only=True):
     org_rules: tuple[RuleFile, ...] = ()
     team_rules: tuple[RuleFile, ...] = ()
     subagents: tuple[SubagentFile, ...] = ()
+    triggers: Mapping[str, Any] = {}
+    """What `triggers/*.yaml` say, by file name without the suffix."""
 
 
 def find_folders(root: Path) -> dict[str, Path]:
@@ -84,12 +87,16 @@ def read_sources(folder: Path, root: Path) -> TeamSources:
         org_rules=read_rules(folder / RULES / "org", root),
         team_rules=read_rules(folder / RULES / "team", root),
         subagents=tuple(read_subagent(file) for file in read_rules(folder / SUBAGENTS, root)),
+        triggers={
+            file.name.removesuffix(".yaml"): parse_yaml(file.text, source=file.path)
+            for file in read_rules(folder / TRIGGERS, root, pattern="*.yaml")
+        },
     )
 
 
-def read_rules(folder: Path, root: Path) -> tuple[RuleFile, ...]:
-    """Read the `*.md` files of a folder, sorted by name. Raises ConfigError."""
-    paths = sorted(folder.glob("*.md")) if folder.is_dir() else []
+def read_rules(folder: Path, root: Path, *, pattern: str = "*.md") -> tuple[RuleFile, ...]:
+    """Read the files of a folder that match a pattern, sorted by name. Raises ConfigError."""
+    paths = sorted(folder.glob(pattern)) if folder.is_dir() else []
     if len(paths) > MAX_FILES:
         raise ConfigError(f"{folder}: {len(paths)} files of rules are too many; the limit is {MAX_FILES}")
     return tuple(read_rule_file(path, root) for path in paths)

@@ -25,12 +25,18 @@ def parse_front_matter(text: str, *, source: str) -> tuple[Mapping[str, Any], st
     head = "\n".join(lines[:end])
     if len(head) > MAX_FRONT_MATTER:
         raise ConfigError(f"{source}: the front matter is longer than {MAX_FRONT_MATTER} characters")
-    try:
-        fields = yaml.safe_load(head)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = 2 + (mark.line if mark is not None else 0)
-        raise ConfigError(f"{source}:{line}: the front matter is not valid YAML") from None
+    fields = parse_yaml(head, source=source, first_line=2)
     if not isinstance(fields, dict | None):
         raise ConfigError(f"{source}:2: the front matter must be fields, like `description: …`")
     return {str(name): value for name, value in (fields or {}).items()}, "\n".join(lines[end + 1 :]).strip()
+
+
+def parse_yaml(text: str, *, source: str, first_line: int = 1) -> Any:
+    """Return the value of a YAML text that begins at a line of its file. Raises ConfigError."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = first_line + (mark.line if mark is not None else 0)
+        what = "the file is" if first_line == 1 else "the front matter is"
+        raise ConfigError(f"{source}:{line}: {what} not valid YAML") from None

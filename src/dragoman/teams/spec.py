@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -64,7 +64,8 @@ class TeamFile(TeamSection, frozen=True):
 
     `allowed_tools` are patterns of operation ids: what none of them matches is not there for the team.
     `members` are the teams that it may delegate to beside its parent and children. `folders` are further
-    folders, by name, for its file operations. With `wake`, the result of a task makes the team go on.
+    folders, by name, for its file operations. `triggers` give it tasks, by name. With `wake`, the result of a
+    task makes the team go on.
     """
 
     parent: Text | None = None
@@ -81,6 +82,7 @@ class TeamFile(TeamSection, frozen=True):
     shell: TeamShell = TeamShell()
     folders: dict[str, Text] = {}
     rates: dict[str, Text] = {}
+    triggers: dict[str, dict[str, Any]] = {}
     wake: bool = False
     when_busy: Literal["refuse", "queue", "steer", "interrupt"] = "queue"
 

@@ -50,6 +50,7 @@ from dragoman.server.app.runners import add_runners
 from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
 from dragoman.server.app.system import system_sources
 from dragoman.server.app.tasks import add_team_tasks
+from dragoman.server.app.triggers import TeamTriggers
 from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
@@ -82,8 +83,7 @@ class Hub:
     ) -> None:
         self._services = services
         self._config, self._setup = config, setup
-        self.store = services.store
-        self.external = external
+        self.store, self.external = services.store, external
         self.meter = build_meter(config, services, setup=setup)
         self.meter.observers += [metrics.count_request, log_request]
         self.gateway = Gateway(
@@ -103,6 +103,7 @@ class Hub:
         self.runs.remote = remote_runs(self.runs, services)
         self.runners = add_runners(config, services, runs=self.runs)
         self.team_tasks = add_team_tasks(services, self.runs)
+        self.triggers = TeamTriggers(config, services, tasks=self.team_tasks)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
@@ -147,6 +148,7 @@ class Hub:
             mcp=self.mcp,
             runners=self.runners,
             team_tasks=self.team_tasks,
+            triggers=self.triggers.service,
             abort=self.abort,
             answer_approval=self.answer_approval,
         )
@@ -211,6 +213,7 @@ class Hub:
         yield services.events.run()
         yield services.events.trim()
         yield self.team_tasks.worker.run()
+        yield from self.triggers.jobs()
 
     def internal_routes(self) -> Sequence[HostRoutes]:
         """Return what other hosts may ask of this one."""
@@ -292,6 +295,7 @@ class Hub:
     ) -> ApprovalRequest:
         """Answer an approval, and resume the session that waits for it."""
         found = await self._services.calls.answer_approval(id, approved=approved, by=by, reason=reason)
+        self.triggers.approval_answered()
         with suppress(RunActive, Unavailable):  # ApprovalResumer retries it soon
             await self.queued_turns.resume(found)
         return found

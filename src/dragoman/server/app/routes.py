@@ -83,6 +83,7 @@ from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.store.store import Store
 from dragoman.teams.tasks.service import TeamTasks
+from dragoman.teams.triggers.service import TriggerService
 
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
@@ -306,6 +307,7 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
 def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:
     """The paths that need no key."""
     yield "/share/{token}", {"GET": handlers.shares.show}
+    yield "/hooks/triggers/{id}", {"POST": handlers.teams.hooks.receive}
     yield "/healthz", {"GET": handlers.health.live}
     yield "/readyz", {"GET": handlers.health.ready}
     yield "/openapi.json", {"GET": handlers.reference.openapi}
@@ -326,6 +328,7 @@ class HubParts(msgspec.Struct, frozen=True, kw_only=True):
     mcp: McpServer
     runners: RunnerServer
     team_tasks: TeamTasks
+    triggers: TriggerService
     abort: Callable[[str], Awaitable[bool]]
     answer_approval: AnswerApproval
 
@@ -426,7 +429,7 @@ def build_handlers(
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
-        teams=build_team_api(services, parts.team_tasks),
+        teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
         hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         keys=KeyHandlers(store.keys),
         system=SystemHandlers(parts.system, store.usage),

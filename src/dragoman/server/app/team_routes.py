@@ -9,7 +9,9 @@ from dragoman.server.app.services import HubServices
 from dragoman.server.tasks import TaskHandlers
 from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams import TeamHandlers
+from dragoman.server.triggers import TriggerHandlers, TriggerHookHandlers
 from dragoman.teams.tasks.service import TeamTasks
+from dragoman.teams.triggers.service import TriggerService
 
 
 class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,9 +21,11 @@ class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
     tasks: TaskHandlers
     memory: MemoryHandlers
     vault: VaultHandlers
+    triggers: TriggerHandlers
+    hooks: TriggerHookHandlers
 
 
-def build_team_api(services: HubServices, tasks: TeamTasks) -> TeamApi:
+def build_team_api(services: HubServices, tasks: TeamTasks, *, triggers: TriggerService) -> TeamApi:
     """Build the handlers of everything about teams."""
     teams, store = services.teams.registry, services.store
     return TeamApi(
@@ -29,6 +33,8 @@ def build_team_api(services: HubServices, tasks: TeamTasks) -> TeamApi:
         tasks=TaskHandlers(tasks, store.sessions),
         memory=MemoryHandlers(store.memories, teams),
         vault=VaultHandlers(store.vault, teams),
+        triggers=TriggerHandlers(triggers),
+        hooks=TriggerHookHandlers(triggers),
     )
 
 
@@ -44,3 +50,15 @@ def team_routes(api: TeamApi) -> Routes:
     memory = {"GET": api.memory.list, "POST": api.memory.save, "DELETE": api.memory.delete}
     yield "/api/memory", memory, "chat"
     yield "/api/vault", {"GET": api.vault.list}, "chat"
+    yield from trigger_routes(api.triggers)
+
+
+def trigger_routes(triggers: TriggerHandlers) -> Routes:
+    """Yield the paths of triggers."""
+    yield "/api/triggers", {"GET": triggers.list, "POST": triggers.create}, "chat"
+    methods = {"GET": triggers.get, "PATCH": triggers.update, "DELETE": triggers.remove}
+    yield "/api/triggers/{id}", methods, "chat"
+    yield "/api/triggers/{id}/enable", {"POST": triggers.enable}, "chat"
+    yield "/api/triggers/{id}/disable", {"POST": triggers.disable}, "chat"
+    yield "/api/triggers/{id}/run", {"POST": triggers.run}, "chat"
+    yield "/api/triggers/{id}/history", {"GET": triggers.history}, "chat"

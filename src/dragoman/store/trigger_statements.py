@@ -1,0 +1,201 @@
+"""The rows of triggers and of their occurrences, and the SQL of `TriggerRepository`."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from sqlalchemy import ColumnElement, bindparam, case, delete, func, literal_column, null, select, update
+
+from dragoman.store.connection import Compiler, select_fields
+from dragoman.store.tables import occurrences, team_tasks, triggers
+
+TriggerState: TypeAlias = Literal["pending", "active", "disabled"]
+OccurrenceState: TypeAlias = Literal[
+    "pending", "queued", "waiting", "starting", "running", "done", "failed", "cancelled", "skipped"
+]
+
+
+class TriggerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger. `body` is its definition as JSON, `hash` the hash of that; a person activates one hash.
+
+    `owner` and `key_id` are whose identity its tasks have: "" for a trigger of a file that nobody has
+    activated yet. `secret` signs its webhooks. `next_at` is when it is due. `progress` is how far its
+    messages or files were read, `cursor` what its tasks hand on. `failures` and `overlaps` count those in a
+    row.
+    """
+
+    id: str
+    owner: str
+    team: str
+    name: str
+    type: str
+    body: str
+    hash: str
+    created_at: float
+    updated_at: float
+    key_id: str | None = None
+    source: str = "api"
+    secret: str | None = None
+    state: TriggerState = "pending"
+    reason: str | None = None
+    approval_id: str | None = None
+    session_id: str | None = None
+    next_at: float | None = None
+    cursor: str | None = None
+    progress: str | None = None
+    failures: int = 0
+    overlaps: int = 0
+    fired_at: float | None = None
+    result_at: float | None = None
+
+    def __repr__(self) -> str:
+        return f"TriggerRecord({self.id!r}, {self.team!r}, {self.name!r}, {self.state!r})"
+
+
+class TriggerOccurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """One occurrence of a trigger; `key` names it, the same at every host.
+
+    `due_at` is when it was due, `period` the window that it counts in, `input` what its task gets as JSON.
+    `next_at` is when to look after it again. `result` is the beginning of the task's result.
+    """
+
+    trigger_id: str
+    key: str
+    due_at: float
+    created_at: float
+    state: OccurrenceState = "pending"
+    period: str | None = None
+    input: str = "{}"
+    task_id: str | None = None
+    approval_id: str | None = None
+    next_at: float | None = None
+    usd_limit: float | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    result: str | None = None
+    error: str | None = None
+    ended_at: float | None = None
+
+
+def one_of(column: ColumnElement[Any], *values: str) -> ColumnElement[bool]:
+    """Return the condition that a column has one of these values, written into the SQL."""
+    return column.in_([literal_column(f"'{value}'") for value in values])
+
+
+class TriggerStatements:
+    """The SQL of `TriggerRepository`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self.update = cache(self._compile_update)
+        self.move = cache(self._compile_move)
+        self.change = cache(self._compile_change)
+        self._add_triggers(compiler)
+        self._add_lists(compiler)
+        self._add_occurrences(compiler)
+
+    def _add_triggers(self, compiler: Compiler) -> None:
+        columns = triggers.c
+        this = columns.id == bindparam("id")
+        found = select_fields(TriggerRecord, triggers)
+        named = found.where(columns.team == bindparam("team"), columns.name == bindparam("name"))
+        is_active = one_of(columns.state, "active")
+        unless_there = compiler.insert(triggers).on_conflict_do_nothing(
+            index_elements=["owner", "team", "name"]
+        )
+        due = found.where(is_active, columns.next_at <= bindparam("now")).order_by(columns.next_at)
+        self.insert = compiler.compile(unless_there)
+        self.get = compiler.compile(found.where(this))
+        self.find = compiler.compile(named)
+        self.find_owned = compiler.compile(named.where(columns.owner == bindparam("owner")))
+        self.delete = compiler.compile(delete(triggers).where(this))
+        self.due = compiler.compile(due.limit(bindparam("limit")).offset(literal_column("0")))
+        earliest = select(func.min(columns.next_at)).where(is_active, columns.next_at.is_not(None))
+        self.next_trigger = compiler.compile(earliest)
+        self.overlaps = compiler.compile(
+            select(columns.overlaps).where(columns.id == bindparam("trigger_id"))
+        )
+        self.failures = compiler.compile(select(columns.failures, columns.state).where(this))
+        self.secrets = compiler.compile(select(columns.id, columns.secret).where(columns.secret.is_not(None)))
+
+    def _add_lists(self, compiler: Compiler) -> None:
+        columns = triggers.c
+        found = select_fields(TriggerRecord, triggers)
+        owned, of_team = columns.owner == bindparam("owner"), columns.team == bindparam("team")
+        self.lists = {}
+        for by_owner in (False, True):
+            for by_team in (False, True):
+                query = found.where(*[owned] * by_owner, *[of_team] * by_team)
+                page = query.order_by(columns.team, columns.name, columns.id).limit(bindparam("limit"))
+                self.lists[by_owner, by_team] = compiler.compile(page.offset(literal_column("0")))
+        active = found.where(one_of(columns.state, "active"), columns.type == bindparam("type"))
+        self.active = compiler.compile(active.order_by(columns.id))
+        for_approval = one_of(columns.state, "pending"), columns.approval_id.is_not(None)
+        self.for_approval = compiler.compile(found.where(*for_approval).order_by(columns.id))
+        self.count = compiler.compile(select(func.count()).select_from(triggers).where(owned))
+
+    def _add_occurrences(self, compiler: Compiler) -> None:
+        columns = occurrences.c
+        here = columns.trigger_id == bindparam("trigger_id")
+        this = here, columns.key == bindparam("key")
+        found = select_fields(TriggerOccurrence, occurrences)
+        zero: ColumnElement[int] = literal_column("0")
+        oldest = columns.created_at, columns.due_at, columns.key
+        newest = columns.created_at.desc(), columns.due_at.desc(), columns.key.desc()
+        is_active = one_of(columns.state, "starting", "running")
+        delivered: dict[str, Any] = {"deliver": literal_column("'session'"), "delivered_at": null()}
+        self.deliver_task = compiler.compile(
+            update(team_tasks).where(team_tasks.c.id == bindparam("task_id")).values(delivered)
+        )
+        self.insert_occurrence = compiler.compile(
+            compiler.insert(occurrences).on_conflict_do_nothing(index_elements=["trigger_id", "key"])
+        )
+        self.occurrence = compiler.compile(found.where(*this))
+        self.of_task = compiler.compile(found.where(columns.task_id == bindparam("task_id")))
+        others = found.where(here, columns.key != bindparam("key"), is_active)
+        self.active_occurrences = compiler.compile(others.order_by(*oldest))
+        is_queued = one_of(columns.state, "queued")
+        self.count_queued = compiler.compile(
+            select(func.count()).select_from(occurrences).where(here, is_queued)
+        )
+        one: ColumnElement[int] = literal_column("1")
+        first = found.where(here, is_queued).order_by(*oldest).limit(one).offset(zero)
+        self.queued = compiler.compile(first)
+        due = found.where(columns.next_at <= bindparam("now")).order_by(columns.next_at)
+        self.open = compiler.compile(due.limit(bindparam("limit")).offset(zero))
+        self.next_open = compiler.compile(
+            select(func.min(columns.next_at)).where(columns.next_at.is_not(None))
+        )
+        older = found.where(here, columns.created_at < bindparam("before")).order_by(*newest)
+        self.history = compiler.compile(older.limit(bindparam("limit")).offset(zero))
+        self.purge = compiler.compile(delete(occurrences).where(columns.ended_at < bindparam("before")))
+        is_open = columns.ended_at.is_(None)
+        nothing: ColumnElement[float] = literal_column("0.0")
+        reserved = case((is_open, func.coalesce(columns.usd_limit, nothing)), else_=nothing)
+        sums = (func.sum(columns.tokens), func.sum(columns.cost), func.sum(reserved))
+        use = select(func.count(), *sums).select_from(occurrences)
+        counted = use.where(here, columns.period == bindparam("period"), ~one_of(columns.state, "skipped"))
+        self.use = compiler.compile(counted)
+
+    def _compile_update(self, names: tuple[str, ...]) -> str:
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+        return self._compiler.compile(update(triggers).where(triggers.c.id == bindparam("id")).values(values))
+
+    def _compile_move(self, names: tuple[str, ...]) -> str:
+        """An update of a trigger as it was seen, if it is active. Without columns it changes nothing."""
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+        values = values or {"state": literal_column("'active'")}
+        is_seen = triggers.c.id == bindparam("id"), triggers.c.hash == bindparam("hash")
+        next_at = func.coalesce(triggers.c.next_at, literal_column("0.0"))
+        is_due = next_at == bindparam("seen")
+        moved = update(triggers).where(*is_seen, is_due, one_of(triggers.c.state, "active"))
+        return self._compiler.compile(moved.values(values))
+
+    def _compile_change(self, names: tuple[str, ...]) -> str:
+        columns = occurrences.c
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+        this = columns.trigger_id == bindparam("trigger_id"), columns.key == bindparam("key")
+        changed = update(occurrences).where(*this, columns.state == bindparam("state"))
+        return self._compiler.compile(changed.values(values))

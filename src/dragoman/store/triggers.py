@@ -1,0 +1,483 @@
+"""Triggers of teams in the database, and their occurrences: each is written once, whoever notices it first.
+
+An occurrence is inserted in the transaction that moves its trigger on, then decided upon (does another one
+of the trigger still run?), then its task is submitted. A crash leaves a state that any host picks up:
+
+    pending ─► starting ─► running ─► done | failed | cancelled
+       ├─► queued, waiting (for an approval) ─► starting
+       └─► skipped
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.errors import ConfigError, Conflict, LimitReached, NotFound
+from dragoman.store.connection import DatabaseConnection, Params, to_params, to_struct
+from dragoman.store.database import Database
+from dragoman.store.encryption import FolderKey, MasterKey
+from dragoman.store.hub_events import HubEventRepository, NewEvent
+from dragoman.store.trigger_secrets import decrypt_secret, encrypt_secret
+from dragoman.store.trigger_statements import (
+    OccurrenceState,
+    TriggerOccurrence,
+    TriggerRecord,
+    TriggerState,
+    TriggerStatements,
+)
+from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
+
+__all__ = ["OccurrenceState", "TriggerOccurrence", "TriggerRecord", "TriggerRepository", "TriggerState"]
+
+OverlapAction: TypeAlias = Literal["start", "skip", "queue", "replace", "confirm"]
+DecideOverlap: TypeAlias = Callable[[int, int], OverlapAction]
+"""From how many occurrences of the trigger are active, and how many overlapped in a row before."""
+NEXT_STATES: Mapping[OverlapAction, OccurrenceState] = {
+    "start": "starting",
+    "replace": "starting",
+    "skip": "skipped",
+    "queue": "queued",
+    "confirm": "waiting",
+}
+LEASE = 30.0  # seconds that one host has to submit the task of an occurrence
+FAR_FUTURE = 1e18
+MAX_QUEUED = 100  # occurrences of a trigger that wait for an earlier one
+
+
+class PeriodLimits(msgspec.Struct, frozen=True):
+    """What a trigger may use in one period, such as a window; None means no limit."""
+
+    ticks: int | None = None
+    tokens: int | None = None
+    usd: float | None = None
+
+
+class PeriodUse(msgspec.Struct, frozen=True):
+    """What the occurrences of a period have used; `reserved` is what active ones may still spend."""
+
+    ticks: int
+    tokens: int
+    usd: float
+    reserved: float
+
+    def exceeds(self, limits: PeriodLimits) -> str | None:
+        """Return which limit is reached, in words; None if none is."""
+        reached = {
+            f"{limits.ticks} ticks": limits.ticks is not None and self.ticks >= limits.ticks,
+            f"{limits.tokens} tokens": limits.tokens is not None and self.tokens >= limits.tokens,
+            f"{limits.usd} USD": limits.usd is not None and self.usd >= limits.usd,
+        }
+        return next((text for text, is_reached in reached.items() if is_reached), None)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What was decided about an occurrence, what it may spend, and which others were active."""
+
+    action: OverlapAction
+    active: Sequence[TriggerOccurrence] = ()
+    usd_limit: float | None = None
+
+
+class OccurrenceEnding(msgspec.Struct, frozen=True, kw_only=True):
+    """How the task of an occurrence ended, with what is told of that: a webhook, and events."""
+
+    state: OccurrenceState
+    ended_at: float
+    tokens: int | None = None
+    cost: float | None = None
+    result: str | None = None
+    error: str | None = None
+
+
+class TriggerRepository:
+    """All triggers and occurrences. Who may see them is the caller's concern.
+
+    Secrets of webhooks are encrypted like the headers of MCP servers: with the key of the data folder or,
+    where hosts share a database, with the master key.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        events: HubEventRepository,
+        webhooks: WebhookDeliveryRepository,
+        folder_key: FolderKey,
+        master_key: MasterKey | None = None,
+    ) -> None:
+        self.now = clock
+        self._database = database
+        self._events = events
+        self._webhooks = webhooks
+        self._folder_key = folder_key
+        self._master_key = master_key
+
+    @cached_property
+    def _sql(self) -> TriggerStatements:
+        return self._database.statements(TriggerStatements)
+
+    # ---- triggers
+
+    async def create(self, trigger: TriggerRecord, *, limit: int) -> None:
+        """Insert a trigger. Raises Conflict for a name that the team has, LimitReached above the limit."""
+        params = to_params(await self._sealed(trigger))
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.lock(f"triggers of {trigger.owner}")
+            row = connection.fetch_one(self._sql.count, {"owner": trigger.owner})
+            if row is not None and row[0] >= limit:
+                text = f"the owner {trigger.owner!r} has {limit} triggers"
+                raise LimitReached(text, hint="delete some: `dragoman triggers remove ID`")
+            if not connection.execute(self._sql.insert, params):
+                raise Conflict(f"the team {trigger.team!r} has a trigger {trigger.name!r} already")
+
+        await self._database.write(job)
+
+    async def get(self, id: str) -> TriggerRecord:
+        """Return a trigger, with its secret in plain text. Raises NotFound."""
+        found = await self._read(self._sql.get, {"id": id})
+        if not found:
+            raise NotFound(f"there is no trigger {id!r}", hint="`dragoman triggers list` lists them")
+        return found[0]
+
+    async def find(self, team: str, name: str, *, owner: str | None) -> TriggerRecord:
+        """Return the trigger of a team by its name; of any owner for None. Raises NotFound, Conflict."""
+        params = {"team": team, "name": name, "owner": owner}
+        found = await self._read(self._sql.find if owner is None else self._sql.find_owned, params)
+        if not found:
+            hint = "`triggers.list` lists them"
+            raise NotFound(f"the team {team!r} has no trigger {name!r}", hint=hint)
+        if len(found) > 1:
+            raise Conflict(f"several owners have a trigger {name!r} of the team {team!r}", hint="use its id")
+        return found[0]
+
+    async def list(
+        self, *, owner: str | None = None, team: str | None = None, limit: int = 1_000
+    ) -> Sequence[TriggerRecord]:
+        """Return triggers by team and name, without secrets."""
+        params = {"owner": owner, "team": team, "limit": limit}
+        sql = self._sql.lists[owner is not None, team is not None]
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [msgspec.structs.replace(to_struct(TriggerRecord, row), secret=None) for row in rows]
+
+    async def list_active(self, types: Sequence[str]) -> Sequence[TriggerRecord]:
+        """Return the active triggers of these types."""
+        rows: list[TriggerRecord] = []
+        for type in types:
+            rows += await self._read(self._sql.active, {"type": type})
+        return rows
+
+    async def list_for_approval(self) -> Sequence[TriggerRecord]:
+        """Return the pending triggers whose activation somebody is asked to approve."""
+        return await self._read(self._sql.for_approval, {})
+
+    async def update(self, id: str, **changes: Any) -> None:
+        """Change columns of a trigger. Raises NotFound."""
+        sealed = changes | {"updated_at": self.now()}
+        if changes.get("secret") is not None:
+            sealed["secret"] = await asyncio.to_thread(self._encrypt, id, changes["secret"])
+        sql = self._sql.update(tuple(sorted(sealed)))
+        params = {f"new_{name}": value for name, value in sealed.items()} | {"id": id}
+        if not await self._database.write(lambda connection: connection.execute(sql, params)):
+            raise NotFound(f"there is no trigger {id!r}")
+
+    async def delete(self, id: str) -> bool:
+        """Delete a trigger with its history; False when there is none."""
+        return await self._database.write(
+            lambda connection: connection.execute(self._sql.delete, {"id": id}) > 0
+        )
+
+    async def list_due(self, now: float, *, limit: int = 100) -> Sequence[TriggerRecord]:
+        """Return active triggers that are due, the longest first."""
+        return await self._read(self._sql.due, {"now": now, "limit": limit})
+
+    async def next_due(self) -> float | None:
+        """Return when the next trigger or occurrence is due; None when none is."""
+
+        def job(connection: DatabaseConnection) -> float | None:
+            rows = [connection.fetch_one(sql, {}) for sql in (self._sql.next_trigger, self._sql.next_open)]
+            return min((row[0] for row in rows if row is not None and row[0] is not None), default=None)
+
+        return await self._database.read(job)
+
+    # ---- occurrences
+
+    async def fire(
+        self,
+        trigger: TriggerRecord,
+        occurrences: Sequence[TriggerOccurrence],
+        *,
+        limits: PeriodLimits | None = None,
+        **changes: Any,
+    ) -> Sequence[TriggerOccurrence]:
+        """Insert what is not there yet, and change columns of the trigger; return what was inserted.
+
+        Nothing happens unless the trigger is active, with the definition and the time that the caller has
+        seen. `limits` hold for the period of the occurrences: what exceeds them is inserted as skipped.
+        """
+        sql = self._sql.move(tuple(sorted(changes)))
+        seen = {"id": trigger.id, "hash": trigger.hash, "seen": trigger.next_at or 0.0}
+        moved = {f"new_{name}": value for name, value in changes.items()} | seen
+
+        def job(connection: DatabaseConnection) -> Sequence[TriggerOccurrence]:
+            connection.lock(f"trigger {trigger.id}")
+            if not connection.execute(sql, moved):
+                return ()
+            return self._insert(connection, occurrences, limits=limits)
+
+        return await self._database.write(job)
+
+    async def fire_now(self, occurrence: TriggerOccurrence) -> None:
+        """Insert an occurrence that a person or a call asks for, whatever the state of the trigger is."""
+        await self._database.write(lambda connection: self._insert(connection, [occurrence], limits=None))
+
+    def _insert(
+        self,
+        connection: DatabaseConnection,
+        occurrences: Sequence[TriggerOccurrence],
+        *,
+        limits: PeriodLimits | None,
+    ) -> Sequence[TriggerOccurrence]:
+        inserted = []
+        for each in occurrences:
+            wanted = each if limits is None else self._limited(connection, each, limits=limits)
+            if connection.execute(self._sql.insert_occurrence, to_params(wanted)):
+                inserted.append(wanted)
+        for id in {each.trigger_id for each in inserted}:
+            fired = {"id": id, "new_fired_at": self.now()}
+            connection.execute(self._sql.update(("fired_at",)), fired)
+        return inserted
+
+    def _limited(
+        self, connection: DatabaseConnection, occurrence: TriggerOccurrence, *, limits: PeriodLimits
+    ) -> TriggerOccurrence:
+        reached = self._use(connection, occurrence).exceeds(limits)
+        if reached is None:
+            return occurrence
+        return msgspec.structs.replace(
+            occurrence,
+            state="skipped",
+            error=f"the window has used its {reached}",
+            next_at=None,
+            ended_at=self.now(),
+        )
+
+    def _use(self, connection: DatabaseConnection, occurrence: TriggerOccurrence) -> PeriodUse:
+        params = {"trigger_id": occurrence.trigger_id, "period": occurrence.period}
+        return to_use(connection.fetch_one(self._sql.use, params))
+
+    async def period_use(self, trigger_id: str, period: str) -> PeriodUse:
+        """Return what was used in a period."""
+        params = {"trigger_id": trigger_id, "period": period}
+        return to_use(
+            await self._database.read(lambda connection: connection.fetch_one(self._sql.use, params))
+        )
+
+    async def decide(
+        self, occurrence: TriggerOccurrence, decide_overlap: DecideOverlap, *, usd: float | None = None
+    ) -> Decision | None:
+        """Decide whether a pending, queued or confirmed occurrence starts; None when another host has.
+
+        The trigger is locked, so that of two that are decided at the same time the second sees the first.
+        `usd` is what all of its period may spend: what the active ones may is not there for this one.
+        """
+        place = {"trigger_id": occurrence.trigger_id, "key": occurrence.key}
+
+        def job(connection: DatabaseConnection) -> Decision | None:
+            connection.lock(f"trigger {occurrence.trigger_id}")
+            row = connection.fetch_one(self._sql.overlaps, place)
+            if row is None:
+                return None
+            found = connection.fetch_all(self._sql.active_occurrences, place)
+            active = [to_struct(TriggerOccurrence, each) for each in found]
+            action = decide_overlap(len(active), row[0])
+            counted = connection.fetch_one(self._sql.count_queued, place)
+            if action == "queue" and counted is not None and counted[0] >= MAX_QUEUED:
+                action = "skip"
+            left = None if usd is None else self._left(connection, occurrence, usd=usd)
+            if left is not None and action == "replace":
+                left += sum(each.usd_limit or 0.0 for each in active)
+            if left is not None and left <= 0.0 and action in ("start", "replace"):
+                action = "skip"
+            if not self._move(connection, occurrence, action=action, usd_limit=left):
+                return None
+            overlaps = 0 if not active or action == "replace" else row[0] + 1
+            changes = {"id": occurrence.trigger_id, "new_overlaps": overlaps}
+            connection.execute(self._sql.update(("overlaps",)), changes)
+            return Decision(action, active, usd_limit=left)
+
+        return await self._database.write(job)
+
+    def _left(self, connection: DatabaseConnection, occurrence: TriggerOccurrence, *, usd: float) -> float:
+        use = self._use(connection, occurrence)
+        return usd - use.usd - use.reserved
+
+    def _move(
+        self,
+        connection: DatabaseConnection,
+        occurrence: TriggerOccurrence,
+        *,
+        action: OverlapAction,
+        usd_limit: float | None,
+    ) -> bool:
+        now, state, is_skipped = self.now(), NEXT_STATES[action], action == "skip"
+        changes: dict[str, Any] = {
+            "state": state,
+            "next_at": None if is_skipped else now + LEASE,
+            "ended_at": now if is_skipped else None,
+            "error": "another task of the trigger was still running" if is_skipped else None,
+            "usd_limit": usd_limit if state == "starting" else None,
+        }
+        return self._change(connection, occurrence, changes=changes)
+
+    async def change(self, occurrence: TriggerOccurrence, **changes: Any) -> bool:
+        """Change columns of an occurrence; False when its state is not the given one any more."""
+        return await self._database.write(
+            lambda connection: self._change(connection, occurrence, changes=changes)
+        )
+
+    def _change(
+        self, connection: DatabaseConnection, occurrence: TriggerOccurrence, *, changes: Mapping[str, Any]
+    ) -> bool:
+        sql = self._sql.change(tuple(sorted(changes)))
+        params = {f"new_{name}": value for name, value in changes.items()}
+        params |= {"trigger_id": occurrence.trigger_id, "key": occurrence.key, "state": occurrence.state}
+        return connection.execute(sql, params) > 0
+
+    async def get_occurrence(self, trigger_id: str, key: str) -> TriggerOccurrence | None:
+        """Return an occurrence."""
+        found = await self._occurrences(self._sql.occurrence, {"trigger_id": trigger_id, "key": key})
+        return found[0] if found else None
+
+    async def find_by_task(self, task_id: str) -> TriggerOccurrence | None:
+        """Return the occurrence that a task belongs to."""
+        found = await self._occurrences(self._sql.of_task, {"task_id": task_id})
+        return found[0] if found else None
+
+    async def list_open(self, now: float, *, limit: int = 200) -> Sequence[TriggerOccurrence]:
+        """Return the occurrences that have to be looked after now."""
+        return await self._occurrences(self._sql.open, {"now": now, "limit": limit})
+
+    async def next_queued(self, trigger_id: str) -> TriggerOccurrence | None:
+        """Return the first occurrence of a trigger that waits for an earlier one."""
+        found = await self._occurrences(self._sql.queued, {"trigger_id": trigger_id})
+        return found[0] if found else None
+
+    async def list_running(self, trigger_id: str) -> Sequence[TriggerOccurrence]:
+        """Return the active occurrences of a trigger."""
+        return await self._occurrences(self._sql.active_occurrences, {"trigger_id": trigger_id, "key": ""})
+
+    async def history(
+        self, trigger_id: str, *, before: float | None = None, limit: int = 50
+    ) -> Sequence[TriggerOccurrence]:
+        """Return occurrences of a trigger, newest first."""
+        params = {
+            "trigger_id": trigger_id,
+            "limit": limit,
+            "before": FAR_FUTURE if before is None else before,
+        }
+        return await self._occurrences(self._sql.history, params)
+
+    async def settle(
+        self,
+        occurrence: TriggerOccurrence,
+        ending: OccurrenceEnding,
+        *,
+        threshold: int | None,
+        delivery: WebhookDelivery | Literal["session"] | None = None,
+        notice: Callable[[str], NewEvent] | None = None,
+    ) -> str | None:
+        """Write how a task ended, once, and count failures in a row; too many disable the trigger.
+
+        Returns why it was disabled; `notice` makes the event of that, which is written with it, as is the
+        delivery of the result. Raises Conflict if it was written before.
+        """
+
+        def job(connection: DatabaseConnection) -> str | None:
+            connection.lock(f"trigger {occurrence.trigger_id}")
+            if not self._change(connection, occurrence, changes=to_params(ending) | {"next_at": None}):
+                raise Conflict("the end of this occurrence was written before")
+            if isinstance(delivery, WebhookDelivery):
+                self._webhooks.insert(connection, delivery)
+            elif delivery == "session":
+                connection.execute(self._sql.deliver_task, {"task_id": occurrence.task_id})
+            return self._count_failures(connection, occurrence, ending=ending, limit=threshold, notice=notice)
+
+        reason = await self._database.write(job)
+        if reason is not None:
+            self._events.on_stored()
+        return reason
+
+    def _count_failures(
+        self,
+        connection: DatabaseConnection,
+        occurrence: TriggerOccurrence,
+        *,
+        ending: OccurrenceEnding,
+        limit: int | None,
+        notice: Callable[[str], NewEvent] | None,
+    ) -> str | None:
+        row = connection.fetch_one(self._sql.failures, {"id": occurrence.trigger_id})
+        if row is None or ending.state == "cancelled":
+            return None
+        failures = row[0] + 1 if ending.state == "failed" else 0
+        changes: dict[str, Any] = {"failures": failures, "result_at": ending.ended_at}
+        reason = None
+        if limit is not None and failures >= limit and row[1] == "active":
+            reason = f"it failed {failures} times in a row, the last time: {ending.error}"[:500]
+            changes |= {"state": "disabled", "reason": reason, "next_at": None}
+            if notice is not None:
+                self._events.insert(connection, notice(reason))
+        sql = self._sql.update(tuple(sorted(changes)))
+        named = {f"new_{name}": value for name, value in changes.items()}
+        connection.execute(sql, named | {"id": occurrence.trigger_id})
+        return reason
+
+    async def purge(self, *, before: float) -> int:
+        """Delete the occurrences that ended before a time."""
+        return await self._database.write(
+            lambda connection: connection.execute(self._sql.purge, {"before": before})
+        )
+
+    # ---- reading and secrets
+
+    async def _read(self, sql: str, params: Params) -> Sequence[TriggerRecord]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        found = [to_struct(TriggerRecord, row) for row in rows]
+        return [each if each.secret is None else await self._opened(each) for each in found]
+
+    async def _occurrences(self, sql: str, params: Params) -> Sequence[TriggerOccurrence]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [to_struct(TriggerOccurrence, row) for row in rows]
+
+    async def _sealed(self, trigger: TriggerRecord) -> TriggerRecord:
+        if trigger.secret is None:
+            return trigger
+        sealed = await asyncio.to_thread(self._encrypt, trigger.id, trigger.secret)
+        return msgspec.structs.replace(trigger, secret=sealed)
+
+    async def _opened(self, trigger: TriggerRecord) -> TriggerRecord:
+        secret = await asyncio.to_thread(self._decrypt, trigger)
+        return msgspec.structs.replace(trigger, secret=secret)
+
+    def _encrypt(self, id: str, secret: str) -> str:
+        key = self._master_key or self._folder_key.read_or_create()
+        return encrypt_secret(id, secret, key=key)
+
+    def _decrypt(self, trigger: TriggerRecord) -> str:
+        keys = [self._master_key]
+        with suppress(ConfigError):
+            keys.append(self._folder_key.read())
+        return decrypt_secret(trigger, keys)
+
+
+def to_use(row: Any) -> PeriodUse:
+    ticks, tokens, usd, reserved = row or (0, 0, 0.0, 0.0)
+    return PeriodUse(ticks or 0, int(tokens or 0), float(usd or 0.0), float(reserved or 0.0))

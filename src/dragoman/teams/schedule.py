@@ -1,0 +1,171 @@
+"""When triggers fire: cron expressions, what was missed, and windows. Plain functions of a time.
+
+Times are unix seconds. Expressions follow Debian's cron where clocks change: a job of an hour that is left
+out fires right after the change, one of an hour that occurs twice fires once; what fires every hour or more
+often goes by real time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, TypeAlias
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from dragoman.errors import BadRequest
+
+MissedPolicy: TypeAlias = Literal["skip", "once", "all"]
+
+GRACE = 60.0  # seconds: what fires later than this was missed
+MAX_CATCH_UP = 100  # occurrences that `missed: all` fires at once
+MAX_COUNTED = 10_000  # missed occurrences that are counted
+MAX_WINDOW = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
+MAX_KNOWN = 1_000  # windows that are not computed again
+MAX_EXPRESSION = 200
+ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,3}")
+
+
+class Due(msgspec.Struct, frozen=True):
+    """An occurrence to fire: when it was due, and how many were missed with it or before it."""
+
+    at: float
+    missed_count: int = 0
+
+
+class Window(msgspec.Struct, frozen=True):
+    """A stretch of time within which a trigger ticks: its beginning and end."""
+
+    start: float
+    end: float
+
+
+WINDOWS: dict[tuple[str, str | None], Window] = {}
+"""The window of each expression and zone that was computed last."""
+
+
+def find_zone(name: str) -> ZoneInfo:
+    """Return an IANA time zone. Raises BadRequest."""
+    try:
+        if not ZONE_NAME.fullmatch(name):
+            raise ValueError(name)
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # OSError: the name of a folder of zones
+        raise BadRequest(
+            f"{name[:60]!r} is not a time zone", field="zone", hint="use an IANA name such as Europe/Berlin"
+        ) from None
+
+
+def check_expression(expression: str, *, field: str = "cron") -> str:
+    """Return a cron expression of five fields that occurs at some time. Raises BadRequest."""
+    hint = "minute, hour, day of the month, month, day of the week: `30 2 * * mon-fri`"
+    if len(expression) > MAX_EXPRESSION or len(expression.split()) != 5:
+        raise BadRequest(f"{expression[:60]!r} is not a cron expression of 5 fields", field=field, hint=hint)
+    try:
+        found = next(CronSim(expression, datetime(2024, 1, 1, tzinfo=UTC)), None)
+    except CronSimError as error:
+        text = f"{expression[:60]!r} is not a cron expression: {error}"
+        raise BadRequest(text, field=field, hint=hint) from None
+    if found is None:
+        raise BadRequest(f"{expression[:60]!r} never occurs", field=field, hint=hint)
+    return " ".join(expression.split())
+
+
+def occurrences_after(expression: str, after: float, *, zone: ZoneInfo) -> Iterator[float]:
+    """Yield the times of an expression after a time."""
+    # Minutes are what cron counts in; the iterator begins behind the minute that it is given.
+    for found in CronSim(expression, datetime.fromtimestamp(after, zone)):
+        if found.timestamp() > after:
+            yield found.timestamp()
+
+
+def next_occurrence(expression: str, after: float, *, zone: ZoneInfo) -> float | None:
+    """Return the first time of an expression after a time; None if there is none within 50 years."""
+    return next(occurrences_after(expression, after, zone=zone), None)
+
+
+def due_occurrences(
+    expression: str, first: float, *, now: float, zone: ZoneInfo, missed: MissedPolicy
+) -> Sequence[Due]:
+    """Return what fires now of what has been due since `first`, oldest first."""
+    if first > now:
+        return ()
+    times, count = deque([first], maxlen=MAX_CATCH_UP), 1
+    for at in occurrences_after(expression, first, zone=zone):
+        if at > now or count >= MAX_COUNTED:
+            break
+        count += 1
+        times.append(at)
+    is_late = now - times[-1] > GRACE
+    match missed:
+        case "all":
+            return [Due(at, int(now - at > GRACE)) for at in times]
+        case "once":
+            return [Due(times[-1], count if is_late else count - 1)]
+        case "skip":
+            return [] if is_late else [Due(times[-1], count - 1)]
+
+
+def occurrence_key(at: float) -> str:
+    """Return the name of the occurrence of a time: the same at every host."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def window_at(expression: str, at: float, *, zone: ZoneInfo) -> Window | None:
+    """Return the window that a time is in; None if it is in none.
+
+    An expression matches the minutes of its windows, which begin and end where minutes stop following each
+    other. One that goes on for more than a day is cut at midnight.
+    """
+    found = WINDOWS.get((expression, zone.key))
+    if found is None or not found.start <= at < found.end:
+        found = find_window(expression, at, zone=zone)
+        if found is not None:
+            if len(WINDOWS) >= MAX_KNOWN:
+                WINDOWS.clear()
+            WINDOWS[expression, zone.key] = found
+    return found
+
+
+def find_window(expression: str, at: float, *, zone: ZoneInfo) -> Window | None:
+    """Compute what `window_at` returns; a window of a day takes milliseconds."""
+    minute = datetime.fromtimestamp(at, zone).replace(second=0, microsecond=0)
+    start = window_edge(expression, minute, is_start=True)
+    if start is None:
+        return None
+    end = window_edge(expression, minute, is_start=False) or minute
+    if minute - start >= MAX_WINDOW or end - start >= MAX_WINDOW:
+        start = minute.replace(hour=0, minute=0)
+        end = (start + MAX_WINDOW).replace(hour=0, minute=0) - MINUTE
+    return Window(start.timestamp(), end.timestamp() + 60)
+
+
+def window_edge(expression: str, minute: datetime, *, is_start: bool) -> datetime | None:
+    """Return the first or last of the matching minutes in a row around one; None if it does not match."""
+    beside = (minute.astimezone(UTC) + (MINUTE if is_start else -MINUTE)).astimezone(minute.tzinfo)
+    edge, limit = None, minute.astimezone(UTC)
+    for found in CronSim(expression, beside, reverse=is_start):
+        expected = limit if edge is None else edge.astimezone(UTC) + (-MINUTE if is_start else MINUTE)
+        if found.astimezone(UTC) != expected:
+            break
+        edge = found
+        if abs(edge.astimezone(UTC) - limit) >= MAX_WINDOW:
+            break
+    return edge
+
+
+def next_tick(window: Window, after: float, *, tick: float) -> float | None:
+    """Return the first time after a time at which a window ticks; None when it is over by then."""
+    count = max(0, int((after - window.start) // tick) + 1)
+    at = window.start + count * tick
+    return at if at < window.end else None
+
+
+def tick_key(window: Window, at: float, *, tick: float) -> str:
+    """Return the name of the tick of a time."""
+    return f"{occurrence_key(window.start)}#{int((at - window.start) // tick)}"

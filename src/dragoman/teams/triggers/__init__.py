@@ -1,0 +1,1 @@
+"""Triggers of teams: schedules, windows, messages, webhooks and files that give tasks."""

@@ -1,0 +1,150 @@
+"""Files that fire triggers: changes in the workspaces of teams, found by one look at all of them.
+
+A trigger stores what it saw last, for each folder: hosts with folders of their own do not take the files of
+one for changes in the other. The occurrence is named by path, time and size, so a change fires once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from dragoman.errors import BadRequest, StoreError, Unavailable
+from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.teams.trigger_spec import FileChange, FileConfig
+from dragoman.teams.triggers.occurrence_input import occurrence_input
+from dragoman.teams.triggers.service import TriggerService, read_definition
+
+log = logging.getLogger(__name__)
+LOOK_INTERVAL = 5.0  # seconds between two looks at all workspaces
+REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there are none
+SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
+MAX_FILES = 5_000  # of one trigger
+MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
+Seen: TypeAlias = dict[str, tuple[int, int]]
+"""Time of change and size of each file, by its path in the workspace."""
+
+
+class FileWatcher:
+    """Looks at the workspaces of teams while a trigger waits for changes of files."""
+
+    def __init__(self, service: TriggerService) -> None:
+        self._service = service
+        self._triggers = service.triggers
+        self._changed = asyncio.Event()
+
+    def refresh(self) -> None:
+        """Look now."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Fire what changes of files fire, until cancelled."""
+        while True:
+            self._changed.clear()
+            has_some = True
+            with suppress(StoreError, Unavailable):
+                has_some = await self.look()
+            with suppress(TimeoutError):
+                delay = LOOK_INTERVAL if has_some else REFRESH_INTERVAL
+                await asyncio.wait_for(self._changed.wait(), delay)
+
+    async def look(self) -> bool:
+        """Look once; return whether there are triggers that wait for files. StoreError, Unavailable."""
+        triggers = await self._triggers.list_active(["file"])
+        for trigger in triggers:
+            team = self._service.teams.find(trigger.team)
+            with suppress(BadRequest):
+                config = read_definition(trigger).config
+                if team is not None and isinstance(config, FileConfig):
+                    await self._look_at(trigger, config, folder=team.workspace)
+        return bool(triggers)
+
+    async def _look_at(self, trigger: TriggerRecord, config: FileConfig, *, folder: Path) -> None:
+        found = await asyncio.to_thread(scan, folder, config.path)
+        name = await asyncio.to_thread(folder_name, folder)
+        progress: dict[str, Seen] = msgspec.json.decode(trigger.progress or "{}", type=dict[str, Seen])
+        if name not in progress:  # what was there before the trigger does not count
+            await self._triggers.fire(trigger, (), progress=encode({**progress, name: found}))
+            return
+        now = self._triggers.now()
+        changes, seen = compare(progress[name], found, now=now)
+        if seen == progress[name]:
+            return
+        fired = [
+            self._occurrence(trigger, path, change=change, stat=found.get(path) or progress[name][path])
+            for path, change in changes
+            if change in config.on
+        ]
+        if await self._triggers.fire(trigger, fired, progress=encode({**progress, name: seen})):
+            self._service.wake()
+
+    def _occurrence(
+        self, trigger: TriggerRecord, path: str, *, change: FileChange, stat: tuple[int, int]
+    ) -> TriggerOccurrence:
+        now = self._triggers.now()
+        shown = {"path": path, "change": change, "size": stat[1]}
+        return TriggerOccurrence(
+            trigger_id=trigger.id,
+            key=f"file:{change}:{stat[0]}:{stat[1]}:{path}",
+            due_at=now,
+            created_at=now,
+            next_at=now,
+            input=occurrence_input(trigger, due_at=now, file=shown),
+        )
+
+
+def scan(folder: Path, pattern: str) -> Seen:
+    """Return the files in a folder that a pattern matches. Links are not followed."""
+    found: Seen = {}
+    for path, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            full = Path(path, name)
+            relative = full.relative_to(folder).as_posix()
+            if len(found) >= MAX_FILES or not fnmatchcase(relative, pattern) or full.is_symlink():
+                continue
+            with suppress(OSError):  # it is gone
+                stat = full.stat()
+                found[relative] = (stat.st_mtime_ns, stat.st_size)
+    return found
+
+
+def folder_name(folder: Path) -> str:
+    """Return what tells a folder from one of the same path at another host."""
+    try:
+        return f"{folder.resolve()}#{folder.stat().st_ino}"
+    except OSError:
+        return f"{folder.resolve()}#"
+
+
+def compare(
+    before: Mapping[str, Sequence[int]], after: Seen, *, now: float
+) -> tuple[Sequence[tuple[str, FileChange]], Seen]:
+    """Return the changes, and what was seen with them. A file that was just written is seen next time."""
+    changes: list[tuple[str, FileChange]] = []
+    seen: Seen = {path: (stat[0], stat[1]) for path, stat in before.items()}
+    for path in sorted({*before, *after}):
+        if len(changes) >= MAX_CHANGES:
+            break
+        if path not in after:
+            changes.append((path, "deleted"))
+            del seen[path]
+            continue
+        age = now - after[path][0] / 1e9
+        is_new = path not in before
+        if not 0.0 <= age < SETTLE_TIME and (is_new or tuple(before[path]) != after[path]):
+            changes.append((path, "created" if is_new else "changed"))
+            seen[path] = after[path]
+    return changes, seen
+
+
+def encode(progress: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(progress).decode()

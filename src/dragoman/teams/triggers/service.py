@@ -1,0 +1,333 @@
+"""Create, activate, change and read triggers. The timer, the watchers and the endpoints use it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.identity import Identity
+from dragoman.ids import new_id
+from dragoman.operations.access import is_visible, visible_owner
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest
+from dragoman.operations.ledger import hash_input
+from dragoman.session_ids import hub_session_id
+from dragoman.store.store import Store
+from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.schedule import find_zone, next_occurrence, next_tick, occurrences_after, window_at
+from dragoman.teams.trigger_spec import (
+    Name,
+    ScheduleConfig,
+    TriggerDefinition,
+    WebhookConfig,
+    WindowConfig,
+    convert,
+    parse_definition,
+    parse_tick,
+)
+from dragoman.teams.triggers.occurrence_input import occurrence_input
+
+ACTIVATE = "triggers.enable"
+MESSAGE_TYPES = ("message", "keyword")
+MAX_CURSOR = 8_192  # bytes
+MAX_FIRINGS = 100
+
+
+class TriggerSettings(msgspec.Struct, frozen=True):
+    """Limits: triggers of an owner, and for how long an approval waits, in seconds."""
+
+    per_owner: int = 2_000
+    approval_seconds: float = 86_400.0
+
+
+class NewTrigger(msgspec.Struct, frozen=True, kw_only=True):
+    """A trigger to create: of which team, by what name, and what it is."""
+
+    team: str
+    name: str
+    definition: TriggerDefinition
+    secret: str | None = None
+    session_id: str | None = None
+
+
+class TriggerService:
+    """The triggers of a hub. `on_change` is called after a trigger has changed."""
+
+    def __init__(self, store: Store, teams: TeamRegistry, *, settings: TriggerSettings | None = None) -> None:
+        self.store = store
+        self.triggers = store.triggers
+        self.teams = teams
+        self.settings = settings or TriggerSettings()
+        self.wake: Callable[[], None] = do_nothing
+        """Called when an occurrence was inserted: the timer looks after it."""
+        self.on_change: Callable[[], None] = do_nothing
+
+    # ---- reading
+
+    async def get(self, id: str, *, caller: Identity) -> TriggerRecord:
+        """Return a trigger. Raises NotFound, also for one of another owner."""
+        found = await self.triggers.get(id)
+        if not is_visible(found.owner, to=visible_owner(caller)):
+            raise NotFound(f"there is no trigger {id!r}", hint="`dragoman triggers list` lists them")
+        return found
+
+    async def find(self, team: str, name: str, *, caller: Identity) -> TriggerRecord:
+        """Return the trigger of a team by its name. Raises NotFound, Conflict."""
+        try:
+            return await self.triggers.find(team, name, owner=caller.owner)
+        except NotFound:
+            if visible_owner(caller) is not None:
+                raise
+            return await self.triggers.find(team, name, owner=None)
+
+    async def list(
+        self, *, caller: Identity, team: str | None = None, limit: int = 1_000
+    ) -> Sequence[TriggerRecord]:
+        """Return the triggers that a caller sees, by team and name."""
+        return await self.triggers.list(owner=visible_owner(caller), team=team, limit=limit)
+
+    async def history(
+        self, trigger: TriggerRecord, *, before: float | None = None, limit: int = 50
+    ) -> Sequence[TriggerOccurrence]:
+        """Return what a trigger fired, newest first."""
+        return await self.triggers.history(trigger.id, before=before, limit=limit)
+
+    # ---- changing
+
+    async def create(
+        self, wanted: NewTrigger, *, identity: Identity, agent: str | None = None
+    ) -> TriggerRecord:
+        """Create a pending trigger. `agent` is the agent that wants it: then a person is asked to approve it.
+
+        Raises NotFound for a team that is not there, BadRequest, Conflict, LimitReached.
+        """
+        team = self.teams.get(wanted.team).name
+        convert(wanted.name, Name, where="name")
+        definition, now = wanted.definition, self.triggers.now()
+        session = definition.fields.session
+        record = TriggerRecord(
+            id=new_id("trg"),
+            owner=identity.owner,
+            key_id=identity.key_id,
+            team=team,
+            name=wanted.name,
+            type=definition.fields.type,
+            body=definition.body,
+            hash=definition.hash,
+            secret=webhook_secret(definition, wanted.secret),
+            session_id=wanted.session_id
+            if session is None
+            else hub_session_id(session, owner=identity.owner),
+            created_at=now,
+            updated_at=now,
+        )
+        await self.triggers.create(record, limit=self.settings.per_owner)
+        if agent is not None:
+            approval = await self.request_approval(record, agent=agent)
+            await self.triggers.update(record.id, approval_id=approval.id)
+            record = replace(record, approval_id=approval.id)
+        self.on_change()
+        return record
+
+    async def update(
+        self,
+        trigger: TriggerRecord,
+        changes: Mapping[str, Any],
+        *,
+        secret: str | None = None,
+        agent: str | None = None,
+    ) -> TriggerRecord:
+        """Change fields of a trigger's definition. It is pending again. Raises BadRequest, Conflict."""
+        if trigger.source != "api":
+            raise Conflict(f"the trigger {trigger.name!r} is written in a file of its team; change it there")
+        old = msgspec.json.decode(trigger.body)
+        kind = changes.get("type", old["type"])
+        old_config = old["config"] if kind == old["type"] else {}
+        merged = {**old, **changes, "config": {**old_config, **changes.get("config", {})}}
+        definition = parse_definition(merged)
+        fields: dict[str, Any] = {
+            "type": definition.fields.type,
+            "body": definition.body,
+            "hash": definition.hash,
+            "state": "pending",
+            "reason": "its definition has changed",
+            "next_at": None,
+            "approval_id": None,
+        }
+        if definition.fields.session is not None:
+            fields["session_id"] = hub_session_id(definition.fields.session, owner=trigger.owner)
+        if secret is not None or trigger.secret is None:
+            fields["secret"] = webhook_secret(definition, secret)
+        if agent is not None:
+            request = await self.request_approval(replace(trigger, hash=definition.hash), agent=agent)
+            fields["approval_id"] = request.id
+        await self.triggers.update(trigger.id, **fields)
+        self.on_change()
+        return await self.triggers.get(trigger.id)
+
+    async def enable(self, trigger: TriggerRecord, *, by: Identity) -> TriggerRecord:
+        """Activate a trigger as it is now. A trigger of a file gets the identity of who activates it."""
+        changes: dict[str, Any] = {"state": "active", "reason": None, "failures": 0, "overlaps": 0}
+        if trigger.source != "api" and trigger.state == "pending":
+            changes |= {"owner": by.owner, "key_id": by.key_id}
+        changes |= {"approval_id": None, "progress": None}
+        if trigger.type in MESSAGE_TYPES:  # messages from now on
+            changes["progress"] = str(await self.store.events.last_position())
+        changes["next_at"] = next_time(read_definition(trigger), self.triggers.now())
+        await self.triggers.update(trigger.id, **changes)
+        self.on_change()
+        return await self.triggers.get(trigger.id)
+
+    async def disable(self, trigger: TriggerRecord, reason: str | None = None) -> TriggerRecord:
+        """Let a trigger fire no more, until it is enabled. Its running tasks go on."""
+        state = "pending" if trigger.state == "pending" else "disabled"
+        await self.triggers.update(trigger.id, state=state, reason=reason, next_at=None)
+        self.on_change()
+        return await self.triggers.get(trigger.id)
+
+    async def remove(self, trigger: TriggerRecord) -> None:
+        """Delete a trigger with its history. Raises Conflict for one of a file."""
+        if trigger.source != "api":
+            raise Conflict(f"the trigger {trigger.name!r} is written in a file of its team; remove it there")
+        await self.triggers.delete(trigger.id)
+        self.on_change()
+
+    async def run_now(self, trigger: TriggerRecord, *, is_test: bool = False) -> TriggerOccurrence:
+        """Fire a trigger once, whatever its state is; return the occurrence."""
+        now = self.triggers.now()
+        occurrence = TriggerOccurrence(
+            trigger_id=trigger.id,
+            key=f"run:{new_id('occ')}",
+            due_at=now,
+            created_at=now,
+            next_at=now,
+            input=occurrence_input(trigger, due_at=now, test=is_test or None, manual=True),
+        )
+        await self.triggers.fire_now(occurrence)
+        self.wake()
+        return occurrence
+
+    async def set_cursor(self, trigger: TriggerRecord, cursor: Any) -> None:
+        """Set what the next tasks of a trigger get as `cursor`. Raises BadRequest above MAX_CURSOR bytes."""
+        text = msgspec.json.encode(cursor)
+        if len(text) > MAX_CURSOR:
+            raise BadRequest(f"a cursor has at most {MAX_CURSOR} bytes, not {len(text)}", field="cursor")
+        await self.triggers.update(trigger.id, cursor=text.decode())
+
+    # ---- approval
+
+    async def request_approval(self, trigger: TriggerRecord, *, agent: str | None) -> ApprovalRequest:
+        """Ask a person to activate a trigger with its definition as it is now."""
+        input = {"id": trigger.id, "name": trigger.name, "team": trigger.team, "hash": trigger.hash}
+        reason = f"An agent wants to activate a trigger: {trigger.body[:1_000]}"
+        return await self.request(ACTIVATE, input, trigger=trigger, reason=reason, agent=agent)
+
+    async def request(
+        self,
+        operation: str,
+        input: Mapping[str, Any],
+        *,
+        trigger: TriggerRecord,
+        reason: str,
+        agent: str | None = None,
+    ) -> ApprovalRequest:
+        """Store a request for approval that belongs to no call."""
+        now, digest = self.triggers.now(), hash_input(input)
+        return await self.store.approvals.create(
+            ApprovalRequest(
+                id=new_id("apr"),
+                owner=trigger.owner,
+                operation=operation,
+                input=input,
+                input_hash=digest,
+                items=(ApprovalItem(operation, input, digest, reason=reason),),
+                created_at=now,
+                expires_at=now + self.settings.approval_seconds,
+                agent=agent,
+                key_id=trigger.key_id,
+            )
+        )
+
+    async def apply_approvals(self) -> bool:
+        """Activate what was approved, and disable what was denied; return whether something still waits."""
+        waiting = False
+        for trigger in await self.triggers.list_for_approval():
+            approval = await self.store.approvals.get(trigger.approval_id or "")
+            match approval.status:
+                case "pending":
+                    waiting = True
+                case "approved" | "used" if approval.input.get("hash") == trigger.hash:
+                    await self.enable(trigger, by=Identity(owner=trigger.owner, key_id=trigger.key_id))
+                case "denied":
+                    reason = approval.reason or "its activation was denied"
+                    await self.triggers.update(trigger.id, state="disabled", reason=reason, approval_id=None)
+                case _:
+                    await self.triggers.update(trigger.id, approval_id=None)
+        return waiting
+
+
+def do_nothing() -> None:
+    """Nobody has to know of a change."""
+
+
+def read_definition(trigger: TriggerRecord) -> TriggerDefinition:
+    """Return the definition of a stored trigger. Raises BadRequest."""
+    return parse_definition(msgspec.json.decode(trigger.body))
+
+
+def webhook_secret(definition: TriggerDefinition, secret: str | None) -> str | None:
+    """Return the secret of a trigger's webhook, a new one without `secret`; None for other triggers."""
+    if not isinstance(definition.config, WebhookConfig):
+        if secret is not None:
+            raise BadRequest("only a trigger of the type webhook has a secret", field="secret")
+        return None
+    if secret is not None and not 8 <= len(secret) <= 500:
+        raise BadRequest("a secret has 8 to 500 characters", field="secret")
+    return secret or secrets.token_urlsafe(32)
+
+
+def next_time(definition: TriggerDefinition, after: float) -> float | None:
+    """Return when a trigger is due next by the clock; None for one that waits for something else."""
+    return next(iter(next_times(definition, after, count=1)), None)
+
+
+def next_times(definition: TriggerDefinition, after: float, *, count: int) -> Sequence[float]:
+    """Return the next times at which a trigger is due by the clock, in order."""
+    found: list[float] = []
+    match definition.config:
+        case ScheduleConfig() as config:
+            for at in occurrences_after(config.cron, after, zone=find_zone(config.zone)):
+                found.append(at)
+                if len(found) >= count:
+                    break
+        case WindowConfig() as config:
+            tick = next_tick_time(config, after)
+            while len(found) < count and tick is not None:
+                found.append(tick)
+                tick = next_tick_time(config, tick)
+        case _:
+            pass
+    return found
+
+
+def next_tick_time(config: WindowConfig, after: float) -> float | None:
+    """Return the next tick of this window or, once it is over, of the next one."""
+    zone = find_zone(config.zone)
+    window = window_at(config.during, after, zone=zone)
+    at = None if window is None else next_tick(window, after, tick=parse_tick(config.tick))
+    if at is not None or window is None:
+        return at if at is not None else next_occurrence(config.during, after, zone=zone)
+    return next_window_start(config, after)
+
+
+def next_window_start(config: WindowConfig, after: float) -> float | None:
+    """Return when the window after the one of a time begins."""
+    zone = find_zone(config.zone)
+    window = window_at(config.during, after, zone=zone)
+    end = after if window is None else max(after, window.end - 1.0)
+    return next_occurrence(config.during, end, zone=zone)

@@ -1,0 +1,197 @@
+"""The timer of all triggers: one per hub, however many there are. It sleeps until the next one is due.
+
+Every host of a database has one. Two that fire at once insert the same occurrence, and one of them wins. The
+timer looks at least every `MAX_SLEEP`, since the clock may have been set, and another host may have changed
+what is due. When the clock was set back, what is due next is computed anew: what fired already is not fired
+again, because its occurrence is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dragoman.errors import BadRequest, DragomanError, StoreError, Unavailable
+from dragoman.store.task_records import TeamTask
+from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.teams.schedule import due_occurrences, find_zone, occurrence_key, tick_key, window_at
+from dragoman.teams.trigger_spec import ScheduleConfig, WindowConfig, parse_tick
+from dragoman.teams.triggers.firing import TriggerFiring, period_limits
+from dragoman.teams.triggers.occurrence_input import occurrence_input, to_iso
+from dragoman.teams.triggers.service import (
+    TriggerService,
+    next_tick_time,
+    next_time,
+    next_window_start,
+    read_definition,
+)
+
+log = logging.getLogger(__name__)
+MAX_SLEEP = 30.0  # seconds
+RETRY_INTERVAL = 1.0  # seconds after the database was down
+APPROVAL_INTERVAL = 2.0  # seconds between two looks for approvals that were answered elsewhere
+CLOCK_TOLERANCE = 2.0  # seconds by which the clock may be set back unnoticed
+PURGE_INTERVAL = 86_400.0
+RETENTION = 90 * 86_400.0  # seconds for which an occurrence is known
+AT_ONCE = 100  # triggers or occurrences of one look
+
+
+class TriggerTimer:
+    """Fires what is due, and looks after what was fired."""
+
+    def __init__(
+        self,
+        service: TriggerService,
+        firing: TriggerFiring,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._service = service
+        self._triggers = service.triggers
+        self._database = service.store.database
+        self._firing = firing
+        self._monotonic = monotonic
+        self._woken = asyncio.Event()
+        self._clock_offset: float | None = None
+        self._approvals_wait = True
+        self._purged_at = 0.0
+        self._ended: deque[TeamTask] = deque(maxlen=1_000)
+
+    def wake(self) -> None:
+        """Look for what is due now."""
+        self._woken.set()
+
+    def approvals_may_wait(self) -> None:
+        """Look for approvals that activate triggers."""
+        self._approvals_wait = True
+
+    def task_ended(self, task: TeamTask) -> None:
+        """Look after the occurrence whose task this host has ended."""
+        if task.source == "trigger":
+            self._ended.append(task)
+            self.wake()
+
+    async def run(self) -> None:
+        """Fire what is due, until cancelled."""
+        while True:
+            delay = RETRY_INTERVAL
+            with suppress(StoreError, Unavailable):
+                if self._database.is_up:
+                    await self.tick()
+                    delay = await self._delay()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), delay)
+            self._woken.clear()
+
+    async def tick(self) -> None:
+        """Do all that is due now. Raises StoreError, Unavailable."""
+        if self._clock_was_set_back():
+            await self.realign()
+        if self._approvals_wait:
+            self._approvals_wait = await self._service.apply_approvals()
+        while self._ended:
+            await self._firing.task_ended(self._ended.popleft())
+        now = self._triggers.now()
+        for trigger in await self._triggers.list_due(now, limit=AT_ONCE):
+            await self._fire(trigger)
+        for occurrence in await self._triggers.list_open(self._triggers.now(), limit=AT_ONCE):
+            await self._handle(occurrence)
+        await self._firing.notices.deliver()
+        if now > self._purged_at + PURGE_INTERVAL:
+            self._purged_at = now
+            await self._triggers.purge(before=now - RETENTION)
+
+    async def realign(self) -> None:
+        """Compute anew what is due next where that is too far away, because the clock was set back."""
+        now = self._triggers.now()
+        for trigger in await self._triggers.list_active(("schedule", "window")):
+            await asyncio.sleep(0)  # a thousand of them would hold the event loop
+            with suppress(BadRequest):
+                expected = next_time(read_definition(trigger), now)
+                if trigger.next_at is None or (expected is not None and expected < trigger.next_at):
+                    await self._triggers.update(trigger.id, next_at=expected)
+
+    def _clock_was_set_back(self) -> bool:
+        """Return whether the clock was set back since the last look; also at the first one."""
+        offset, last = self._triggers.now() - self._monotonic(), self._clock_offset
+        self._clock_offset = offset
+        return last is None or offset < last - CLOCK_TOLERANCE
+
+    async def _delay(self) -> float:
+        due = await self._triggers.next_due()
+        longest = APPROVAL_INTERVAL if self._approvals_wait else MAX_SLEEP
+        return longest if due is None else min(longest, max(0.0, due - self._triggers.now()))
+
+    async def _handle(self, occurrence: TriggerOccurrence) -> None:
+        try:
+            await self._firing.handle(occurrence)
+        except (StoreError, Unavailable):
+            raise
+        except DragomanError as error:
+            log.info(
+                "the occurrence %s of %s waits: %s", occurrence.key, occurrence.trigger_id, error.message
+            )
+            later = self._triggers.now() + MAX_SLEEP
+            await self._triggers.change(occurrence, next_at=later)
+
+    async def _fire(self, trigger: TriggerRecord) -> None:
+        """Insert the occurrences of a trigger that is due, and set when it is due next."""
+        try:
+            definition = read_definition(trigger)
+            match definition.config:
+                case ScheduleConfig() as config:
+                    await self._fire_schedule(trigger, config)
+                case WindowConfig() as config:
+                    await self._fire_tick(trigger, config)
+                case _:
+                    await self._triggers.update(trigger.id, next_at=None)
+        except BadRequest as error:  # a time zone that is not there any more
+            log.warning("the trigger %s is disabled: %s", trigger.id, error.message)
+            await self._service.disable(trigger, error.message)
+
+    async def _fire_schedule(self, trigger: TriggerRecord, config: ScheduleConfig) -> None:
+        now, zone = self._triggers.now(), find_zone(config.zone)
+        first = now if trigger.next_at is None else trigger.next_at
+        due = due_occurrences(config.cron, first, now=now, zone=zone, missed=config.missed)
+        occurrences = [
+            self._occurrence(trigger, occurrence_key(each.at), at=each.at, missedCount=each.missed_count)
+            for each in due
+        ]
+        next_at = next_time(read_definition(trigger), now)
+        await self._triggers.fire(trigger, occurrences, next_at=next_at)
+
+    async def _fire_tick(self, trigger: TriggerRecord, config: WindowConfig) -> None:
+        now, tick = self._triggers.now(), parse_tick(config.tick)
+        window = window_at(config.during, now, zone=find_zone(config.zone))
+        next_at = next_tick_time(config, now)
+        occurrences: Sequence[TriggerOccurrence] = ()
+        if window is not None:
+            key = tick_key(window, now, tick=tick)
+            shown = {"start": to_iso(window.start), "end": to_iso(window.end)}
+            at = window.start + (now - window.start) // tick * tick
+            period = occurrence_key(window.start)
+            occurrences = [self._occurrence(trigger, key, at=at, period=period, window=shown)]
+        limits = period_limits(read_definition(trigger))
+        fired = await self._triggers.fire(trigger, occurrences, limits=limits, next_at=next_at)
+        if any(each.state == "skipped" for each in fired):
+            # What is spent is spent: the next tick that can begin is in the next window.
+            await self._triggers.update(trigger.id, next_at=next_window_start(config, now))
+
+    def _occurrence(
+        self, trigger: TriggerRecord, key: str, *, at: float, period: str | None = None, **details: Any
+    ) -> TriggerOccurrence:
+        now = self._triggers.now()
+        return TriggerOccurrence(
+            trigger_id=trigger.id,
+            key=key,
+            due_at=at,
+            created_at=now,
+            next_at=now,
+            period=period,
+            input=occurrence_input(trigger, due_at=at, **details),
+        )
