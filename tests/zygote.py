@@ -124,11 +124,12 @@ def fits(args: Any, env: Mapping[str, str]) -> bool:
 
 
 def is_script(args: Any) -> bool:
-    """Whether this is Python with a script of the tests, or any script whose warnings are errors."""
+    """Whether this is Python with a program of the tests, or any script whose warnings are errors."""
     if list(args[:3]) == STRICT:
         return len(args) > 3 and os.fspath(args[3]).endswith(".py")
     is_python = len(args) > 1 and args[0] == sys.executable
-    return is_python and any(folder in Path(args[1]).parents for folder in SCRIPTS)
+    is_module = list(args[1:2]) == ["-m"] and len(args) > 2 and args[2].startswith("tests.")
+    return is_python and (is_module or any(folder in Path(args[1]).parents for folder in SCRIPTS))
 
 
 def serve(channel: socket.socket) -> None:

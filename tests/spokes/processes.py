@@ -10,13 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-SERVE = """
-import asyncio, sys
-sys.path.insert(0, {root!r})
-from dragoman.spokes import Spoke
-from tests.spokes.tools import registry
-asyncio.run(Spoke(registry, hub={hub!r}, key="key-a", id={id!r}).run())
-"""
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,7 +17,8 @@ ROOT = Path(__file__).parents[2]
 async def process(hub: str, id: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that serves tests/spokes/tools.py; killed at the end if it still runs."""
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SERVE.format(root=str(ROOT), hub=hub, id=id)),
+        *(sys.executable, "-m", "tests.spokes.tools_process", hub, id),
+        cwd=ROOT,
         env={**os.environ, "SPOKE_LOG": str(log)},
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -16,6 +16,7 @@ from mcp.client import Client
 from tests.cli.program import scripted
 from tests.clients import hub as hubs
 from tests.clients.driver import Driver, shape_of
+from tests.mcp.hub import hub_process
 from tests.mcp.hub.hub_process import pids, raw
 from tests.serving import Served, ask, serving
 from tests.stopwatch import Stopwatch
@@ -159,7 +160,7 @@ def test_use_chat_s_stop_reaches_the_server_and_the_chat_goes_on(sdk: str, tmp_p
             {"do": "stop", "after": {"tool": "input-available"}},
         )
         [process] = pids(state)
-        assert "cancelled " in state.read_text()
+        hub_process.until(lambda: "cancelled " in state.read_text())
         assert "tool-hub_call" in shape_of(report.answer)
         assert report.result("stop")["status"] == 200
         [call] = hub.request("GET", "/api/calls?operation=raw.hang")[1]["calls"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -159,8 +158,3 @@ async def post(hub: Hub, message: Any, **headers: str) -> httpx2.Response:
         if isinstance(message, bytes):
             return await http.post(hub.url, content=message, headers=stored)
         return await http.post(hub.url, json=message, headers=stored)
-
-
-def python(code: str) -> list[str]:
-    """The command that runs this code with the interpreter of the tests."""
-    return [sys.executable, "-c", code]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,26 +20,13 @@ from tests.mcp.server import hub as hubs
 from tests.mcp.server.hub import batch, served
 
 pytestmark = pytest.mark.anyio
-HERE = "import asyncio; from tests.mcp.server.hub import Hub; from dragoman.mcp.server import stdio\n"
-SERVE = f"""{HERE}
-async def main():
-    hub = Hub(pinned=("math.*",))
-    print("an operation that prints")
-    await stdio.serve_stdio(hub.server)
-    await hub.calls.close()
-asyncio.run(main())
-"""
-BRIDGE = (
-    "import asyncio, sys; from dragoman.cli.mcp import run_bridge; asyncio.run(run_bridge({url!r}, None))"
-)
+ROOT = Path(__file__).parents[3]
 WAYS = ["http-auto", "http-legacy", "stdio-auto", "stdio-legacy", "bridge-auto", "bridge-legacy"]
 
 
-def program(code: str) -> StdioServerParameters:
-    import os  # late: the child needs our own paths
-
-    command, *arguments = hubs.python(code)
-    return StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+def program(*arguments: str) -> StdioServerParameters:
+    command = ["-m", "tests.mcp.server.stdio_program", *arguments]
+    return StdioServerParameters(command=sys.executable, args=command, env=dict(os.environ), cwd=ROOT)
 
 
 @asynccontextmanager
@@ -45,8 +35,8 @@ async def connected(way: str, **options: Any) -> AsyncIterator[Client]:
     async with served(pinned=("math.*",)) as hub:
         places: dict[str, Any] = {
             "http": hub.url,
-            "stdio": program(SERVE),
-            "bridge": program(BRIDGE.format(url=hub.url)),
+            "stdio": program(),
+            "bridge": program(hub.url),
         }
         async with Client(places[kind], mode=mode, **options) as client:
             yield client
