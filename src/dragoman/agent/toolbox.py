@@ -134,7 +134,8 @@ class Toolbox:
         meta = meta_tool_id(name)
         if meta and self._meta is not None:
             return await self._meta.run(meta, input, context=context, on_progress=on_progress)
-        operation = self._find_operation(name) or name
+        is_alias = self._registry.find_alias(name) is not None
+        operation = name if is_alias else self._find_operation(name) or name
         return await self._calls.call(operation, input, context=context, on_progress=on_progress)
 
     async def answer_approval(
@@ -169,6 +170,9 @@ class Toolbox:
         await self._calls.approval_flow.decline_call(call_id, reason)
 
     def _find_operation(self, name: str) -> Operation | None:
+        alias = self._registry.find_alias(name)
+        if alias is not None:
+            return next((each for each in self._pinned.values() if each.id == alias.target), None)
         return self._pinned.get(name) or self._aliases.get(wire_name(name))
 
 

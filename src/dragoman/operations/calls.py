@@ -257,6 +257,8 @@ class Calls:
     async def _prepare(
         self, operation: str | Operation, input: Any, *, call_id: str, context: Context
     ) -> PreparedCall:
+        if isinstance(operation, str) and (alias := self._registry.find_alias(operation)) is not None:
+            operation, input = alias.target, alias.input(input)
         target: CallTarget = self._resolve_target(operation, context)
         arguments = shown = {} if input is None else input
         secrets, digest = None, ""

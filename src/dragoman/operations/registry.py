@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import ConfigError, Conflict, NotFound
+from dragoman.operations.call_aliases import CallAlias
 from dragoman.operations.decorator import find_operations, marked_operation
 from dragoman.operations.operation import Operation
 
@@ -75,6 +76,8 @@ class Registry:
         self._counts: Counter[str] = Counter()
         self._listeners: tuple[RegistryListener, ...] = ()
         self._suppliers: dict[str, OperationSupplier] = {}  # by lower-case namespace
+        self.aliases: Mapping[str, CallAlias] = {}
+        """Other names of operations, in lower case, without a dot; an operation of such an id goes first."""
         for thing in sources:
             self.add(thing)
 
@@ -124,6 +127,8 @@ class Registry:
         operation = self._operations.get(id.lower())
         if operation is not None and accepts(operation):
             return operation
+        if (alias := self.find_alias(id)) is not None:
+            return self.get(alias.target, allow=allow, owner=owner)
         candidates = [each for each in self._find_underscored(id.lower()) if accepts(each)]
         if len(candidates) == 1 and not self._is_other_unavailable(id, candidates[0].namespace):
             return candidates[0]
@@ -135,6 +140,15 @@ class Registry:
         suggestions = [f"did you mean {' or '.join(ids)}?"] if ids else []
         raise NotFound(
             f"There is no operation {id[:MAX_ID_LENGTH]!r}.", hint="; ".join([*reasons, *suggestions]) or None
+        )
+
+    def find_alias(self, name: str) -> CallAlias | None:
+        """Return the alias of this name, unless an operation may be meant; None for any other name."""
+        alias = self.aliases.get(name.lower())
+        if alias is None:
+            return None
+        return (
+            alias if all(each.id == alias.target for each in self._find_underscored(name.lower())) else None
         )
 
     def list(self, namespace: str | None = None) -> tuple[Operation, ...]:

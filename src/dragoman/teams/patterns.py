@@ -12,6 +12,7 @@ from dragoman.operations.permission.patterns import (
     compile_glob,
     parse_pattern,
 )
+from dragoman.teams.openhive_names import NAMES
 from dragoman.teams.spec import TeamFile
 
 
@@ -26,8 +27,11 @@ def matches(pattern: OperationPattern, id: str) -> bool:
 
 
 def parse_patterns(patterns: Iterable[str]) -> Sequence[OperationPattern]:
-    """Return patterns as they are compared. Raises ConfigError for one that no id can match."""
-    return [parse_pattern(pattern) for pattern in patterns]
+    """Return patterns as they are compared; OpenHive's name of a tool stands for the operation.
+
+    Raises ConfigError for one that no id can match.
+    """
+    return [parse_pattern(NAMES.get(pattern, pattern)) for pattern in patterns]
 
 
 def exact_ids(patterns: Iterable[str]) -> tuple[str, ...]:

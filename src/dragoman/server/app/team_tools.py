@@ -15,6 +15,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.server.app.operations import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
+from dragoman.teams.openhive_aliases import ALIASES
 from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
 from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.roots import Roots
@@ -43,6 +44,7 @@ class TeamTools:
         """Register the operations. The file operations of the hub become those of teams, too."""
         if not self._has_teams:
             return
+        registry.aliases = ALIASES
         for operation in (*self._files(teams, data), *self._shell(teams), *self._web(teams)):
             if operation.id in {each.id for each in registry.list(operation.namespace)}:
                 registry.remove(operation.id)
