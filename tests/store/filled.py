@@ -16,6 +16,7 @@ REFERRED = {
     "key_id": "keys",
     "response_id": "responses",
     "run_id": "runs",
+    "conversation_id": "conversations",
 }
 
 TEXTS = {"id": "{table}-{number}", "labels": '["é", "{number}"]'}

@@ -47,3 +47,26 @@ response_events = Table(
     Column("last", INTEGER, nullable=False),
     Column("body", TEXT, nullable=False),
 )
+
+# Conversations of the Responses API; `size` is that of the items in bytes.
+conversations = Table(
+    "conversations",
+    metadata,
+    Column("id", TEXT, primary_key=True, nullable=False),
+    Column("owner", TEXT, nullable=False),
+    Column("metadata", TEXT, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("size", INTEGER, nullable=False),
+    Index(None, "owner", "updated_at"),
+)
+
+conversation_items = Table(
+    "conversation_items",
+    metadata,
+    Column("conversation_id", TEXT, ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True),
+    Column("position", INTEGER, primary_key=True, autoincrement=False, nullable=False),
+    Column("id", TEXT, nullable=False),
+    Column("body", TEXT, nullable=False),
+    Index(None, "conversation_id", "id", unique=True),
+)

@@ -20,6 +20,7 @@ from dragoman.store.branches import BranchRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
+from dragoman.store.conversations import ConversationRepository
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.host_rates import HostRateRepository
@@ -134,6 +135,11 @@ class Store:
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @cached_property
+    def conversations(self) -> ConversationRepository:
+        """The conversations of the Responses API."""
+        return ConversationRepository(self.database, clock=self.responses.clock)
 
     @cached_property
     def team_tasks(self) -> TeamTaskRepository:

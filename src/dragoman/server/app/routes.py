@@ -211,6 +211,14 @@ def response_routes(
     yield "/v1/responses/{id}", {"GET": handlers.get, "DELETE": handlers.delete}, on_error
     yield "/v1/responses/{id}/cancel", {"POST": handlers.cancel}, on_error
     yield "/v1/responses/{id}/input_items", {"GET": handlers.input_items}, on_error
+    conversations = handlers.conversations
+    one = {"GET": conversations.get, "POST": conversations.update, "DELETE": conversations.delete}
+    item = {"GET": conversations.get_item, "DELETE": conversations.delete_item}
+    yield "/v1/conversations", {"POST": conversations.create}, on_error
+    yield "/v1/conversations/{id}", one, on_error
+    items = {"GET": conversations.list_items, "POST": conversations.add_items}
+    yield "/v1/conversations/{id}/items", items, on_error
+    yield "/v1/conversations/{id}/items/{item}", item, on_error
 
 
 def response_states(config: Config, store: Store) -> ResponseStates:
@@ -218,6 +226,7 @@ def response_states(config: Config, store: Store) -> ResponseStates:
     limits = config.limits
     return ResponseStates(
         store.responses,
+        store.conversations,
         limits=StateLimits(
             response=limits.stored_response, owner=limits.owner_responses, context=limits.gateway_body
         ),

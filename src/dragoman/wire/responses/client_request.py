@@ -135,7 +135,7 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
         options[name] = value
     options |= _parse_text(body.get("text"), ignored)
     options |= _parse_reasoning(body.get("reasoning"), ignored)
-    _check_metadata(body.get("metadata"))
+    check_metadata(body.get("metadata"))
     ignored.add_unknown(body, (*_OPTIONS, *_SILENT_FIELDS), field="")
     return options
 
@@ -185,7 +185,8 @@ def _parse_reasoning(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
     return {"reasoning_effort": effort} if effort else {}
 
 
-def _check_metadata(value: Any) -> None:
+def check_metadata(value: Any) -> None:
+    """Raise BadRequest unless a value is metadata: an object of short texts, or None."""
     if value is None:
         return
     metadata = read_object(value, "metadata")

@@ -144,6 +144,9 @@ class AgentResponses:
         if state.background:
             hint = "POST /api/chat takes background runs of agents"
             raise BadRequest("agents do not answer in the background here", field="background", hint=hint)
+        if state.conversation_id is not None:
+            hint = "continue with previous_response_id: a chain of an agent's responses is a session"
+            raise BadRequest("agents take no conversation", field="conversation", hint=hint)
         previous, state = await self._find_previous(state, owner=identity.owner)
         agent_input = await offload(len(body), partial(read_input, state))
         session_id, action, approved = await self._choose_action(agent_input, previous, caller=identity)

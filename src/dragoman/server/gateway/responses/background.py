@@ -221,7 +221,12 @@ class BackgroundWriter:
         request, expanded = self._creation.request, self._creation.expanded
         if self.last is None or request is None or expanded is None:
             return
-        response = stored_response(self.last, expanded, request=request, owner=self.response.owner)
+        owner = self.response.owner
+        response = stored_response(self.last, expanded, request=request, owner=owner)
+        if request.conversation_id is not None:  # before a client may see that the response has ended
+            await self._states.extend_conversation(
+                self.last, expanded, owner=owner, id=request.conversation_id
+            )
         await self._states.repository.finish(response, item_places(request, response))
 
     async def _write(self) -> bool:

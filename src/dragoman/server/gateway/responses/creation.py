@@ -96,6 +96,10 @@ class ResponseCreation:
             items = [*context.items, *expanded.items, *output]
             is_stored = request.store and context.is_stored
             self._memory.keep(id, ResponseContext(context.root_id or id, items, is_stored))
+        if request.conversation_id is not None:
+            await self._states.extend_conversation(
+                raw, expanded, owner=self._owner, id=request.conversation_id
+            )
         if request.store:
             response = stored_response(raw, expanded, request=request, owner=self._owner)
             await self._states.save(response, request)

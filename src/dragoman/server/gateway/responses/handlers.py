@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from functools import partial
-from typing import Any
 
-import msgspec
 from starlette.types import Message, Receive
 
 from dragoman.accounts.request_size import token_factor
-from dragoman.errors import BadRequest, ProviderError, ResponseNotFound
+from dragoman.errors import BadRequest, ProviderError
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.keepalive import KeepAlive
@@ -20,12 +18,13 @@ from dragoman.offload import offload
 from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundResponses
+from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.creation import DetachedResponse, ResponseCreation, ResponseMemory
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
-    ItemHead,
     ResponseStates,
+    list_page,
     raw_size,
     read_state,
 )
@@ -37,7 +36,6 @@ from dragoman.wire.responses.encoder import ResponsesStreamEncoder
 from dragoman.wire.token_estimate import estimate_input
 
 RESPONSES = ResponsesDialect()
-MAX_PAGE, DEFAULT_PAGE = 100, 20  # input items
 
 
 class ResponseHandlers:
@@ -47,6 +45,7 @@ class ResponseHandlers:
         self._gateway = gateway
         self._states = states
         self._agents = agents
+        self.conversations = ConversationHandlers(states, body_limit=gateway.body_limit)
         self.background = BackgroundResponses(states, self._serve_in_background)
         self.max_memory = states.limits.context
         """Bytes of the responses that a connection remembers."""
@@ -177,30 +176,6 @@ def _empty_body(receive: Receive) -> Receive:
         return await receive()
 
     return receive_once
-
-
-def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]:
-    """Return a page of items as a list object. BadRequest."""
-    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
-        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
-    ordered = items if order == "asc" else items[::-1]
-    ids = [msgspec.json.decode(item, type=ItemHead).id for item in ordered]
-    start = 0
-    if after := query.get("after"):
-        if after not in ids:
-            raise ResponseNotFound(f"there is no item {after[:100]!r}", code="item_not_found")
-        start = ids.index(after) + 1
-    page, page_ids = ordered[start : start + int(limit)], ids[start : start + int(limit)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page_ids[0] if page_ids else None,
-        "last_id": page_ids[-1] if page_ids else None,
-        "has_more": start + len(page) < len(ordered),
-    }
 
 
 async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:

@@ -24,13 +24,16 @@ from dragoman.errors import (
 from dragoman.ids import new_id
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
-from dragoman.store.responses import ItemPlace, ResponseRepository, StoredResponse
+from dragoman.store.conversations import ConversationItem, ConversationRepository
+from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.wire.client_request import MAX_ITEMS, check_count, decode_fields
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw])
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
+ADDING_STATUSES = ("completed", "incomplete")
+MAX_PAGE, DEFAULT_PAGE = 100, 20  # items
 TRIM_SHARE = 16  # an owner's bytes are counted each time he has added this part of the limit
 
 
@@ -66,6 +69,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     heads: Sequence[ItemHead]
     model: str = ""
     previous_id: str | None = None
+    conversation_id: str | None = None
     store: bool = True
     background: bool = False
     stream: bool = False
@@ -73,7 +77,9 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def refers_to_nothing(self) -> bool:
         """Whether the request has all of its items."""
-        return self.previous_id is None and all(head.kind != "item_reference" for head in self.heads)
+        if self.previous_id is not None or self.conversation_id is not None:
+            return False
+        return all(head.kind != "item_reference" for head in self.heads)
 
     def body(self, context: Sequence[msgspec.Raw], items: Sequence[msgspec.Raw]) -> bytes:
         """Return the request with all of its items."""
@@ -102,8 +108,11 @@ class ExpandedRequest(msgspec.Struct, frozen=True):
 class ResponseStates:
     """Finds what requests refer to, and stores responses."""
 
-    def __init__(self, repository: ResponseRepository, *, limits: StateLimits) -> None:
+    def __init__(
+        self, repository: ResponseRepository, conversations: ConversationRepository, *, limits: StateLimits
+    ) -> None:
         self.repository = repository
+        self.conversations = conversations
         self.limits = limits
         self._added: dict[str, int] = {}  # bytes by owner, since they were counted
 
@@ -117,7 +126,10 @@ class ResponseStates:
         """
         if request.refers_to_nothing:
             return ExpandedRequest(request.raw, ResponseContext(), request.items)
-        context = local or await self._context(request.previous_id, owner=owner)
+        if request.conversation_id is not None:
+            context = await self._conversation(request.conversation_id, owner=owner)
+        else:
+            context = local or await self._context(request.previous_id, owner=owner)
         items = await self._resolve(request, owner=owner, context=context)
         size = raw_size(context.items) + len(request.raw)
         body = await offload(size, partial(request.body, context.items, items))
@@ -137,6 +149,27 @@ class ResponseStates:
             raise BadRequest(f"the response {id[:100]!r} is still in progress", field="previous_response_id")
         return ResponseContext(chain[0].root_id, [item for response in chain for item in response.items])
 
+    async def _conversation(self, id: str, *, owner: str) -> ResponseContext:
+        items = await self.conversations.items(id, owner=owner, max_size=self.limits.context)
+        return ResponseContext(None, [item.body for item in items])
+
+    async def extend_conversation(
+        self, raw: bytes, expanded: ExpandedRequest, *, owner: str, id: str
+    ) -> None:
+        """Add the items of a request, and of the response object that answers it, to a conversation.
+
+        A response that failed adds nothing. While the database is down, or once the conversation was deleted,
+        the client has its answer all the same.
+        """
+        if msgspec.json.decode(raw, type=ResponseObject).status not in ADDING_STATUSES:
+            return
+        output = msgspec.json.decode(raw, type=ResponseOutput).output
+        items = conversation_items([*expanded.items, *output])
+        try:
+            await self.conversations.append(id, items, owner=owner, max_size=self.limits.owner)
+        except (ResponseNotFound, StoreError, Unavailable) as error:
+            log.warning("a response is not added to the conversation %s: %s", id, error.message)
+
     async def _resolve(
         self, request: RequestState, *, owner: str, context: ResponseContext
     ) -> Sequence[msgspec.Raw]:
@@ -147,7 +180,7 @@ class ResponseStates:
         if not all(isinstance(id, str) for id in wanted):
             raise BadRequest("the id of an item_reference must be a string", field="input")
         found = dict(await self.repository.find_items(wanted, owner=owner))
-        if not context.is_stored:
+        if not context.is_stored or request.conversation_id is not None:
             found |= {msgspec.json.decode(item, type=ItemHead).id: item for item in context.items}
         for id in wanted:
             if id not in found:
@@ -243,29 +276,72 @@ def read_state(raw: bytes) -> RequestState:
         raise BadRequest(
             "previous_response_id and conversation cannot be used together", field="previous_response_id"
         )
-    if _read(fields, "conversation", kind=object, expected="") is not None:
-        raise BadRequest(
-            "the hub has no conversations", field="conversation", hint="continue with previous_response_id"
-        )
     store = _read(fields, "store", kind=bool, expected="true or false")
-    items = _read_items(bytes(fields.get("input", b"null")))
-    heads = [_item_head(item, index) for index, item in enumerate(items)]
+    heads, items = read_items(bytes(fields.get("input", b"null")))
     return RequestState(
         raw=raw,
         fields=fields,
-        items=[_with_id(item, head) for item, head in zip(items, heads, strict=True)],
+        items=items,
         heads=heads,
         model=_read(fields, "model", kind=str, expected="a string") or "",
         previous_id=previous_id or None,
+        conversation_id=_read_conversation_id(fields),
         store=store is not False,
         background=bool(_read(fields, "background", kind=bool, expected="true or false")),
         stream=bool(_read(fields, "stream", kind=bool, expected="true or false")),
     )
 
 
+def read_items(raw: bytes, *, field: str = "input") -> tuple[Sequence[ItemHead], Sequence[msgspec.Raw]]:
+    """Return the heads of items, and the items, each with an id. BadRequest."""
+    items = _read_items(raw, field)
+    heads = [_item_head(item, f"{field}[{index}]") for index, item in enumerate(items)]
+    return heads, [_with_id(item, head) for item, head in zip(items, heads, strict=True)]
+
+
+def conversation_items(items: Sequence[msgspec.Raw]) -> Sequence[ConversationItem]:
+    """Return items as a conversation stores them: those that have an id."""
+    ids = [msgspec.json.decode(item, type=ItemHead).id for item in items]
+    return [
+        ConversationItem(id, item) for id, item in zip(ids, items, strict=True) if isinstance(id, str) and id
+    ]
+
+
+def _read_conversation_id(fields: Mapping[str, msgspec.Raw]) -> str | None:
+    found = _read(fields, "conversation", kind=object, expected="")
+    id = found.get("id") if isinstance(found, dict) else found
+    if found is None or (isinstance(id, str) and id):
+        return id
+    raise BadRequest("conversation must be an id, or an object with an `id`", field="conversation")
+
+
 def raw_size(items: Sequence[msgspec.Raw]) -> int:
     """Return how many bytes items have."""
     return sum(memoryview(item).nbytes for item in items)
+
+
+def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]:
+    """Return a page of items as a list object. BadRequest."""
+    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
+    ordered = items if order == "asc" else items[::-1]
+    ids = [msgspec.json.decode(item, type=ItemHead).id for item in ordered]
+    start = 0
+    if after := query.get("after"):
+        if after not in ids:
+            raise ResponseNotFound(f"there is no item {after[:100]!r}", code="item_not_found")
+        start = ids.index(after) + 1
+    page, page_ids = ordered[start : start + int(limit)], ids[start : start + int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page_ids[0] if page_ids else None,
+        "last_id": page_ids[-1] if page_ids else None,
+        "has_more": start + len(page) < len(ordered),
+    }
 
 
 def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected: str) -> Any:
@@ -281,29 +357,29 @@ def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected:
     return value
 
 
-def _read_items(raw: bytes) -> list[msgspec.Raw]:
-    """Return the items of an input; a string is a message of the user."""
+def _read_items(raw: bytes, field: str) -> list[msgspec.Raw]:
+    """Return the items of a field; a string is a message of the user."""
     if raw == b"null":
         return []
     try:
         if raw.lstrip()[:1] == b"[":
             items = decode_json(raw, _decode_items)
-            check_count(len(items), "input", limit=MAX_ITEMS)
+            check_count(len(items), field, limit=MAX_ITEMS)
             return items
         text = decode_json(raw)
     except DECODE_ERRORS as error:
-        raise BadRequest(f"input is not valid JSON: {error}", field="input") from None
+        raise BadRequest(f"{field} is not valid JSON: {error}", field=field) from None
     if not isinstance(text, str):
-        raise BadRequest(f"input must be a string or a list of items, got {text!r:.60}", field="input")
+        raise BadRequest(f"{field} must be a string or a list of items, got {text!r:.60}", field=field)
     content = [{"type": "input_text", "text": text}]
     return [msgspec.Raw(_encode({"type": "message", "role": "user", "content": content}))]
 
 
-def _item_head(item: msgspec.Raw, index: int) -> ItemHead:
+def _item_head(item: msgspec.Raw, field: str) -> ItemHead:
     try:
         head = msgspec.json.decode(item, type=ItemHead)
     except DECODE_ERRORS:
-        raise BadRequest(f"input[{index}] must be an object", field=f"input[{index}]") from None
+        raise BadRequest(f"{field} must be an object", field=field) from None
     if head.kind != "item_reference" and not (isinstance(head.id, str) and head.id):
         head.id = new_id(_ID_PREFIXES.get(head.kind, "item"))
     return head
