@@ -78,7 +78,7 @@ def test_the_hub_s_own_namespaces_are_reserved_whatever_is_switched_on() -> None
     web, store = WebSettings(), MemoryArtifactStore()
     built = builtin_operations(Path.cwd(), artifacts=store, web=web)
     own = Registry(*built, *history.operations(MemoryMessageSearch())).namespaces()
-    of_teams = {"memory", "shell", "skills", "teams", "vault"}
+    of_teams = {"browser", "memory", "plugins", "shell", "skills", "teams", "triggers", "vault"}
     assert {*own, *of_teams, "hub", NAMESPACE} == HUB_NAMESPACES
 
 

@@ -18,8 +18,8 @@ from dragoman.operations.operation import Operation
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
 HUB_NAMESPACES = frozenset(
-    {"agents", "artifacts", "files", "history", "hub", "math", "memory", "shell", "skills", "teams"}
-    | {"time", "triggers", "user", "vault", "web"}
+    {"agents", "artifacts", "browser", "files", "history", "hub", "math", "memory"}
+    | {"plugins", "shell", "skills", "teams", "time", "triggers", "user", "vault", "web"}
 )  # of the hub's own operations, whether or not they are switched on
 MAX_SUGGESTIONS = 3
 MAX_ID_LENGTH = 200  # characters of an id

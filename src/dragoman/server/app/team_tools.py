@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+
+import msgspec
 
 from dragoman.agent.hooks.events import RunEnd
 from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.config import Config
+from dragoman.errors import Unavailable
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
+from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
 from dragoman.server.app.operations import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
+from dragoman.store.store import Store
 from dragoman.teams.openhive_aliases import ALIASES
+from dragoman.teams.plugins.operations import plugin_operations
+from dragoman.teams.plugins.service import Plugins
+from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
 from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.roots import Roots
@@ -25,6 +34,16 @@ from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Sandbox
 from dragoman.tools.web import operations as web_operations
+
+log = logging.getLogger(__name__)
+
+
+class PluginServices(msgspec.Struct, frozen=True):
+    """What plugins of teams are built from."""
+
+    teams: TeamServices
+    store: Store
+    registry: Registry
 
 
 class TeamTools:
@@ -39,6 +58,29 @@ class TeamTools:
             hooks.on("pre_tool_use", guard, name="confirm_destructive", match=("shell.run",))
             hooks.on("run_end", self._end_commands, name="end_commands")
             stack.push_async_callback(self._background.close)
+
+    async def open_plugins(
+        self, services: PluginServices, *, stack: AsyncExitStack, access: AccessControl
+    ) -> None:
+        """Register the operations over plugins, and the active plugins; `stack` ends their processes."""
+        if not self._has_teams:
+            return
+        teams = services.teams.registry
+        plugins = Plugins(
+            teams,
+            PluginStore(services.store.definition_pins),
+            registry=services.registry,
+            sandbox=Sandbox(),
+            declared_tools=services.teams.declared_tools,
+        )
+        stack.push_async_callback(plugins.close)
+        access.restrictions.append(plugins.restrict)
+        for operation in plugin_operations(plugins, teams):
+            services.registry.add(operation)
+        try:
+            await plugins.load()
+        except Unavailable as error:
+            log.warning("plugins of teams are not there before the next start: %s", error.message)
 
     def register(self, registry: Registry, teams: TeamServices, *, data: Path) -> None:
         """Register the operations. The file operations of the hub become those of teams, too."""

@@ -20,6 +20,7 @@ from dragoman.server.app.agents import context_size_lookup
 from dragoman.teams.allowed_tools import AllowedTools
 from dragoman.teams.folder import SubagentFile
 from dragoman.teams.patterns import exact_ids, is_allowed
+from dragoman.teams.plugins.service import DeclaredTools
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamFile, TeamSpec
@@ -37,6 +38,8 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of a team is told on the side of the user: each returns a text, or "" for nothing."""
     write_guards: list[WriteGuard] = msgspec.field(default_factory=list)
     """What is asked before a text is written to a file; each may raise Forbidden."""
+    declared_tools: list[DeclaredTools] = msgspec.field(default_factory=list)
+    """What the active skill of a run declares: the plugins of the team that it may call."""
 
     @classmethod
     def open(cls, config: Config, *, environ: Mapping[str, str], access: AccessControl) -> TeamServices:

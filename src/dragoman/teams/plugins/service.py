@@ -1,0 +1,251 @@
+"""The life of a plugin: proposed, verified in the sandbox, approved, called, deprecated.
+
+A plugin is callable while it is active and verified, its file is what was approved, `allowed_tools` of the
+team match it, and the active skill of the run declares it. Each of these is checked at the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec.structs import replace
+
+from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError
+from dragoman.identity import Identity
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
+from dragoman.operations.permission.policy import Rule, Verdict
+from dragoman.operations.registry import Registry
+from dragoman.teams.generated import GeneratedFiles
+from dragoman.teams.plugins.process import PluginCrashed, PluginProcess
+from dragoman.teams.plugins.source import PluginSource, hash_of, parse_plugin
+from dragoman.teams.plugins.store import PluginRecord, PluginStore
+from dragoman.teams.registry import TeamRegistry
+from dragoman.tools.shell.sandbox import Sandbox
+
+DeclaredTools: TypeAlias = Callable[[Context], Collection[str]]
+"""Returns the ids of the operations that the active skill of a call's run declares."""
+
+SOURCE_PREFIX = "plugin:"
+TEST_SECONDS = 10.0
+VERIFY_SECONDS = 60.0
+MAX_PLUGINS = 100  # of one team and owner
+MAX_CRASHES = 3  # in CRASH_SECONDS: then it is not verified any more
+CRASH_SECONDS = 300.0
+
+
+class Plugins:
+    """The plugins of a hub's teams. Call `load` when the database answers, `close` at the end."""
+
+    def __init__(
+        self,
+        teams: TeamRegistry,
+        store: PluginStore,
+        *,
+        registry: Registry,
+        sandbox: Sandbox,
+        declared_tools: Sequence[DeclaredTools],
+    ) -> None:
+        self.store = store
+        self._teams = teams
+        self._files = GeneratedFiles(teams)
+        self._registry = registry
+        self._sandbox = sandbox
+        self._declared_tools = declared_tools
+        self._processes: dict[str, PluginProcess] = {}
+        self._crashes: dict[str, deque[float]] = {}
+
+    async def load(self) -> None:
+        """Register the active plugins. Raises Unavailable."""
+        for record in await self.store.load():
+            if record.state == "active" and self._teams.find(record.team) is not None:
+                self._register(record)
+
+    async def close(self) -> None:
+        """End the processes of all plugins."""
+        await asyncio.gather(*(process.close() for process in self._processes.values()))
+
+    def restrict(self, operation: Operation, context: Context) -> Verdict | None:
+        """Deny a plugin to everybody but its team, and to it too unless the active skill declares it."""
+        if not operation.source.startswith(SOURCE_PREFIX):
+            return None
+        team = self._teams.team_of(context)
+        if team is None or team.name != operation.namespace:
+            return denial(f"it is a plugin of the team {operation.namespace!r}")
+        declared = {id.lower() for declares in self._declared_tools for id in declares(context)}
+        if not declared & {operation.id.lower(), operation.name.lower()}:
+            return denial("no active skill of this run declares it")
+        return None
+
+    async def propose(self, team: str, name: str, *, text: str, by: Identity) -> PluginRecord:
+        """Check a source, run its tests in the sandbox, and store it. It is not callable before `activate`.
+
+        Raises BadRequest for a source that is refused, CallError for one whose tests fail.
+        """
+        source = parse_plugin(name, text)
+        self._check_free(team, name, owner=by.owner)
+        record = PluginRecord(
+            team=team,
+            name=name,
+            owner=by.owner,
+            state="proposed",
+            hash=source.hash,
+            source=text,
+            description=source.description,
+            schema=source.schema,
+            effect=source.effect,
+        )
+        try:
+            await self.verify(source)
+        except CallError as error:
+            await self._end(record.id)
+            await self.store.put(replace(record, state="failed_verification", reason=error.message))
+            raise
+        await self._end(record.id)
+        return await self.store.put(record)
+
+    async def activate(
+        self, team: str, name: str, *, hash: str, schema: Mapping[str, Any], by: Identity
+    ) -> PluginRecord:
+        """Make a proposed plugin callable, whose hash and schema a person has approved. Raises Conflict."""
+        record = self.store.get(team, name, owner=by.owner)
+        if record.state not in ("proposed", "deprecated"):
+            raise Conflict(f"The plugin {record.id} is {record.state}.", hint="Propose it again.")
+        if hash != record.hash or dict(schema) != dict(record.schema):
+            raise Conflict(
+                f"The plugin {record.id} has another hash or schema than was approved.",
+                hint="Take both from plugins.list.",
+            )
+        self._check_free(team, name, owner=by.owner)
+        await asyncio.to_thread(self._files.write, team, file_name(name), content=record.source)
+        active = await self.store.put(replace(record, state="active", reason=None, approved_by=by.owner))
+        self._register(active)
+        return active
+
+    async def deprecate(self, team: str, name: str, *, reason: str, by: Identity) -> PluginRecord:
+        """Make a plugin no longer callable; it can be activated again."""
+        record = self.store.get(team, name, owner=by.owner)
+        if record.state != "active":
+            raise Conflict(f"The plugin {record.id} is {record.state}.")
+        return await self._retire(replace(record, state="deprecated", reason=reason))
+
+    async def verify(self, source: PluginSource) -> None:
+        """Run the tests of a source in the sandbox. Raises CallError for the first that fails."""
+        process = PluginProcess(source, self._sandbox)
+        try:
+            async with asyncio.timeout(VERIFY_SECONDS):
+                await run_tests(source, process)
+        except TimeoutError:
+            raise CallError(f"The tests took longer than {VERIFY_SECONDS:g} seconds.") from None
+        finally:
+            await process.close()
+
+    async def call(self, team: str, name: str, *, input: Mapping[str, Any]) -> Any:
+        """Run an active plugin. Raises CallError."""
+        record = self.store.find(team, name)
+        if record is None or record.state != "active":
+            raise CallError(f"The plugin {team}.{name} is not active.")
+        await self._check_file(record)
+        process = self._processes.get(record.id)
+        if process is None:
+            source = parse_plugin(name, record.source)
+            process = self._processes[record.id] = PluginProcess(source, self._sandbox)
+        try:
+            return await process.call(input)
+        except (PluginCrashed, CallTimeout) as error:
+            await self._note_crash(record, error)
+            raise
+
+    async def _check_file(self, record: PluginRecord) -> None:
+        """Raise CallError, and take the approval back, if the file is not what was approved."""
+        path = self._files.path(record.team, file_name(record.name))
+        try:
+            text = await asyncio.to_thread(path.read_text)
+        except (OSError, UnicodeDecodeError):
+            text = ""
+        if hash_of(text) != record.hash:
+            reason = "its file was changed after it was approved"
+            await self._retire(replace(record, state="failed_verification", reason=reason))
+            raise CallError(f"The plugin {record.id} cannot be called: {reason}.", hint="Propose it again.")
+
+    async def _note_crash(self, record: PluginRecord, error: DragomanError) -> None:
+        crashes = self._crashes.setdefault(record.id, deque(maxlen=MAX_CRASHES))
+        crashes.append(time.monotonic())
+        if len(crashes) == MAX_CRASHES and crashes[-1] - crashes[0] < CRASH_SECONDS:
+            reason = f"it failed {MAX_CRASHES} times in a row of minutes: {error.message}"
+            await self._retire(replace(record, state="failed_verification", reason=reason))
+
+    async def _retire(self, record: PluginRecord) -> PluginRecord:
+        """Store a plugin that is not active any more, and end it."""
+        if find(self._registry, record.id) is not None:
+            self._registry.remove(record.id)
+        stored = await self.store.put(record)
+        await self._end(record.id)
+        return stored
+
+    async def _end(self, id: str) -> None:
+        """End the process of a plugin, and forget its crashes."""
+        self._crashes.pop(id, None)
+        process = self._processes.pop(id, None)
+        if process is not None:
+            await process.close()
+
+    def _check_free(self, team: str, name: str, *, owner: str) -> None:
+        """Raise Conflict if the id is taken, or the owner has too many plugins."""
+        existing = self.store.find(team, name)
+        if existing is not None and (existing.owner != owner or existing.state == "active"):
+            raise Conflict(f"There is a plugin {team}.{name} already.", hint="Choose another name.")
+        if existing is None and find(self._registry, f"{team}.{name}") is not None:
+            raise Conflict(f"There is an operation {team}.{name} already.", hint="Choose another name.")
+        if existing is None and len(self.store.list(team, owner=owner)) >= MAX_PLUGINS:
+            raise Conflict(f"The team {team!r} has {MAX_PLUGINS} plugins already.")
+
+    def _register(self, record: PluginRecord) -> None:
+        """Register an active plugin, for its owner alone."""
+
+        async def run(input: Any, _: Context) -> Any:
+            return await self.call(record.team, record.name, input=input)
+
+        operation = Operation.from_schema(
+            run,
+            record.schema,
+            namespace=record.team,
+            name=record.name,
+            description=record.description,
+            effect=record.effect,
+            effect_claimed=True,
+            source=f"{SOURCE_PREFIX}{record.team}",
+            provider=f"plugin:{record.hash}",
+            owner=record.owner,
+            private=True,
+            timeout=VERIFY_SECONDS,
+        )
+        self._registry.add(operation)
+
+
+async def run_tests(source: PluginSource, process: PluginProcess) -> None:
+    """Run the tests of a plugin. Raises CallError for the first that fails."""
+    for number, test in enumerate(source.tests):
+        output = await process.call(test.input, seconds=TEST_SECONDS)
+        if output != test.output:
+            raise CallError(f"Test {number} failed: expected {test.output!r}, got {output!r}"[:500])
+
+
+def file_name(name: str) -> str:
+    """Return the path of a plugin's file in `generated/` of its team."""
+    return f"plugins/{name}.py"
+
+
+def find(registry: Registry, id: str) -> Operation | None:
+    """Return the operation of exactly this id, or None."""
+    namespace = id.partition(".")[0]
+    return next((each for each in registry.list(namespace) if each.id.lower() == id.lower()), None)
+
+
+def denial(reason: str) -> Verdict:
+    """Return the verdict on a plugin that a call may not use."""
+    return Verdict("deny", Rule(decision="deny", reason=reason))
