@@ -33,7 +33,7 @@ from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
-from dragoman.server.app.team_tools import PluginServices, TeamTools
+from dragoman.server.app.team_tools import TeamTools, ToolServices
 from dragoman.server.app.teams import TeamServices
 from dragoman.server.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
@@ -112,10 +112,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
         teams = TeamServices.open(config, environ=environment.environ, access=calls.access_control)
-        team_tools.register(registry, teams, data=environment.data)
         add_team_memory(teams, store, registry=registry, calls=calls, logged=environment.secrets)
-        plugin_services = PluginServices(teams, store, registry)
-        await team_tools.open_plugins(plugin_services, stack=stack, access=calls.access_control)
+        await team_tools.open(ToolServices(teams, store, registry), access=calls.access_control)
         search, meanings = build_search(config, registry)
         if meanings is not None:
             stack.enter_context(run_in_background(meanings.run()))

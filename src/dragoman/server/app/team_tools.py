@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import msgspec
 
@@ -38,8 +37,8 @@ from dragoman.tools.web import operations as web_operations
 log = logging.getLogger(__name__)
 
 
-class PluginServices(msgspec.Struct, frozen=True):
-    """What plugins of teams are built from."""
+class ToolServices(msgspec.Struct, frozen=True):
+    """What the tools of teams are built from."""
 
     teams: TeamServices
     store: Store
@@ -51,6 +50,7 @@ class TeamTools:
 
     def __init__(self, config: Config, hooks: Hooks, *, stack: AsyncExitStack) -> None:
         self._config = config
+        self._stack = stack
         self._background = BackgroundCommands()
         self._has_teams = teams_folder(config) is not None
         if self._has_teams and config.shell != "off":
@@ -59,12 +59,20 @@ class TeamTools:
             hooks.on("run_end", self._end_commands, name="end_commands")
             stack.push_async_callback(self._background.close)
 
-    async def open_plugins(
-        self, services: PluginServices, *, stack: AsyncExitStack, access: AccessControl
-    ) -> None:
-        """Register the operations over plugins, and the active plugins; `stack` ends their processes."""
+    async def open(self, services: ToolServices, *, access: AccessControl) -> None:
+        """Register the operations. The file operations of the hub become those of teams, too."""
         if not self._has_teams:
             return
+        registry, teams = services.registry, services.teams
+        registry.aliases = ALIASES
+        for operation in (*self._files(services), *self._shell(teams), *self._web(teams)):
+            if operation.id in {each.id for each in registry.list(operation.namespace)}:
+                registry.remove(operation.id)
+            registry.add(operation)
+        await self._open_plugins(services, access)
+
+    async def _open_plugins(self, services: ToolServices, access: AccessControl) -> None:
+        """Register the operations over plugins, and the active plugins."""
         teams = services.teams.registry
         plugins = Plugins(
             teams,
@@ -73,7 +81,7 @@ class TeamTools:
             sandbox=Sandbox(),
             declared_tools=services.teams.declared_tools,
         )
-        stack.push_async_callback(plugins.close)
+        self._stack.push_async_callback(plugins.close)
         access.restrictions.append(plugins.restrict)
         for operation in plugin_operations(plugins, teams):
             services.registry.add(operation)
@@ -82,17 +90,8 @@ class TeamTools:
         except Unavailable as error:
             log.warning("plugins of teams are not there before the next start: %s", error.message)
 
-    def register(self, registry: Registry, teams: TeamServices, *, data: Path) -> None:
-        """Register the operations. The file operations of the hub become those of teams, too."""
-        if not self._has_teams:
-            return
-        registry.aliases = ALIASES
-        for operation in (*self._files(teams, data), *self._shell(teams), *self._web(teams)):
-            if operation.id in {each.id for each in registry.list(operation.namespace)}:
-                registry.remove(operation.id)
-            registry.add(operation)
-
-    def _files(self, teams: TeamServices, data: Path) -> Sequence[Operation]:
+    def _files(self, services: ToolServices) -> Sequence[Operation]:
+        teams, data = services.teams, services.store.folder
         root, folders = file_folders(self._config)
         shared = FileScope(Roots(root, folders)) if root or folders else None
         files = TeamFiles(
