@@ -78,7 +78,7 @@ async def test_after_a_kill_at_any_commit_a_task_has_one_run_one_effect_and_one_
             assert (await hub.http.post("/api/tasks", json=task)).status_code == 202
             await send_away(hub, agent="main")
             assert len(await settle(hub, done)) == 3
-    assert len(copies.taken) > 20
+    assert len(copies.taken) > 10
     step = max(1, len(copies.taken) // KILLS)
     for data in copies.taken[::step]:
         file = data / "effects"
