@@ -17,12 +17,12 @@ from dragoman.wire import json_codec
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.responses.client_tools import ClientTools
-from dragoman.wire.responses.encoder_items import EventSequence
-from dragoman.wire.responses.item_encoder import (
+from dragoman.wire.responses.output_items import (
     INPUT_EVENTS,
     OUTPUT_EVENTS,
     REASONING_EVENTS,
     TEXT_EVENTS,
+    EventSequence,
     ItemEncoder,
 )
 
