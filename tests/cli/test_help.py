@@ -23,6 +23,7 @@ from dragoman.cli import (
     servers,
     sessions,
     spokes,
+    triggers,
     vault,
 )
 from dragoman.cli.teams import command as teams_command
@@ -43,6 +44,7 @@ APPS: dict[str, typer.Typer] = {
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,
     "teams": teams_command.teams,
+    "triggers": triggers.triggers,
     "local": local.local,
     "vault": vault.vault,
     "database": database.database,

@@ -33,6 +33,7 @@ from dragoman.cli import (
     sharing,
     spoke,
     spokes,
+    triggers,
     usage,
     vault,
 )
@@ -89,6 +90,7 @@ GROUPS = {
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,
     "teams": teams_command.teams,
+    "triggers": triggers.triggers,
     "vault": vault.vault,
     "local": local.local,
     "database": database.database,

@@ -1,0 +1,57 @@
+"""`dragoman triggers` at a running hub, and over its data folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Run
+from tests.cli.program import serving
+from tests.teams.team_hub import write_teams
+
+ADD = ("triggers", "add", "press", "nightly", "--type", "schedule", "--task", "Write a note.")
+
+
+def test_a_trigger_is_added_activated_fired_followed_and_removed(run: Run, tmp_path: Path) -> None:
+    config: dict[str, Any] = json.loads(write_teams(tmp_path, {"press": {}}).read_bytes())
+    config.pop("operations")
+    with serving(tmp_path / "served", config, "--no-auth") as hub:
+        there, here = ("--hub", hub.url), ("--data", hub.data)
+        assert run("triggers", "list", *there).err.strip() == "dragoman: there are no triggers"
+        refused = run(*ADD, "-s", "cron=never", *there)
+        assert (refused.code, "not a cron expression" in refused.err) == (1, True)
+        added = run(*ADD, "-s", "cron=*/5 2 * * *", "--set", "zone=Europe/Berlin", *there)
+        assert (added.code, "it is pending" in added.err) == (0, True), added
+        id = added.out.strip()
+        found = run("triggers", "list", *there).out
+        assert "press/nightly" in found
+        assert "pending" in found
+        assert run("triggers", "enable", "press/nightly", *there).err.startswith(
+            f"dragoman: {id} is active, next at 20"
+        )
+        times = run("triggers", "next", id, "--count", "3", *there).out.split()
+        assert (len(times), times == sorted(times)) == (3, True)
+        assert run("triggers", "run", "press/nightly", *there).out.startswith("run:occ_")
+        shown = json.loads(run("triggers", "show", "press/nightly", "--json", *here).out)
+        assert (shown["id"], shown["config"]["zone"]) == (id, "Europe/Berlin")
+        assert len(run("triggers", "history", "press/nightly", *here).out.splitlines()) == 2
+        assert run("triggers", "disable", id, "--reason", "holiday", *here).code == 0
+        assert json.loads(run("triggers", "show", id, "--json", *there).out)["reason"] == "holiday"
+        assert run("triggers", "remove", id, *there).code == 0
+        gone = run("triggers", "show", "press/nightly", *there)
+        assert (gone.code, "there is no trigger" in gone.err) == (1, True)
+
+
+def test_a_webhook_from_a_file_shows_its_secret_once(run: Run, tmp_path: Path) -> None:
+    hook = tmp_path / "hook.yaml"
+    hook.write_text("type: webhook\nsignature: github\ntask: Look at it.\n")
+    config: dict[str, Any] = json.loads(write_teams(tmp_path, {"press": {}}).read_bytes())
+    config.pop("operations")
+    with serving(tmp_path / "served", config, "--no-auth") as hub:
+        added = run("triggers", "add", "press", "issues", "--file", hook, "--hub", hub.url)
+        id, path, secret = (line.rpartition(" ")[2] for line in added.out.splitlines())
+        assert path == f"/hooks/triggers/{id}"
+        assert len(secret) >= 32
+        assert secret not in run("triggers", "show", id, "--hub", hub.url).out
+        assert "does not go by the clock" in run("triggers", "next", id, "--hub", hub.url).err
