@@ -59,6 +59,7 @@ test-postgres: setup ## the tests of the store, hubs and runs with all data on P
 	@$(BIN)/python -m tools.needs
 	@$(PYTEST) -n $(or $(WORKERS),2) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
 		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 $(ARGS) tests/clients \
+		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 -m several_hosts $(ARGS) tests/hosts \
 		|| { echo "make test-postgres: FAILED"; exit 1; }
 
 coverage: setup ## what the tests reach; twice the time of `make test`

@@ -67,7 +67,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On Postgres alone, leave out the tests of the SQLite file, and those that choose SQLite themselves."""
+    """Leave out what the options leave out.
+
+    On Postgres alone these are the tests of the SQLite file, and those that choose SQLite themselves; without
+    `--hosts` those marked `several_hosts`.
+    """
+    if config.getoption("--hosts") == 1:
+        left_out = [item for item in items if item.get_closest_marker("several_hosts") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("several_hosts") is None]
+        config.hook.pytest_deselected(items=left_out)
     if config.getoption("--database") == "postgres":
         left_out = [item for item in items if is_about_sqlite(item)]
         items[:] = [item for item in items if not is_about_sqlite(item)]

@@ -61,6 +61,7 @@ async def test_a_message_to_another_host_is_answered_after_the_run_or_instead_of
     assert stored == ["go", WHOLE if mode == "queue" else "one two three ", "more", WHOLE]
 
 
+@pytest.mark.several_hosts
 @pytest.mark.usefixtures("no_sweeps")
 async def test_a_message_that_waits_is_withdrawn_at_another_host(hosts: HostCluster, gate: Gate) -> None:
     first, second = await hosts.open(2, steps=STEPS)

@@ -26,10 +26,14 @@ STEPS = [{"text": ["one ", "two ", "three ", "four ", "five"]}]
 
 
 class Gate:
-    """Model answers stop behind "three " until `opened` is set; `closed` counts those that ended early."""
+    """Model answers stop behind "three " until `opened` is set.
+
+    `reached` counts those that came so far, `closed` those that ended early.
+    """
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()
+        self.reached = 0
         self.closed = 0
 
     async def play(
@@ -39,6 +43,7 @@ class Gate:
             async for batch in batches:
                 yield batch
                 if any(isinstance(event, e.TextDelta) and event.delta == "three " for event in batch):
+                    self.reached += 1
                     try:
                         await self.opened.wait()
                     except (asyncio.CancelledError, GeneratorExit):

@@ -33,6 +33,7 @@ async def test_a_socket_at_another_host_shows_the_answer_and_stops_it(hosts: Hos
         assert ended[-1]["data"]["status"] == "stopped"
 
 
+@pytest.mark.several_hosts
 async def test_an_approval_that_one_host_asks_for_is_given_at_another(hosts: HostCluster) -> None:
     call = {"name": "danger_wipe", "input": {"disk": "a"}}
     steps: list[dict[str, Any]] = [{"tools": [call]}, {"text": "It is gone."}]
