@@ -85,6 +85,19 @@ async def test_a_request_that_ended_is_counted_with_its_time_tokens_and_money() 
     }
 
 
+async def test_samples_of_a_host_among_several_have_its_id() -> None:
+    metrics = Metrics(MetricSources(host="a-1"))
+    metrics.count_request(record())
+    for accept in ("", "application/openmetrics-text"):
+        _, text = await scrape(metrics, accept)
+        families = list((parse_open if accept else parse)(text))
+        labels = {sample.labels.get("host") for family in families for sample in family.samples}
+        assert labels == {"a-1"}
+        assert {"process_cpu_seconds", "dragoman_requests"} <= {
+            family.name.removesuffix("_total") for family in families
+        }
+
+
 async def test_what_happens_on_the_way_is_counted_too() -> None:
     cooldowns = {"main": 2}
     watched = MetricSources(

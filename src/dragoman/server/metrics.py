@@ -101,13 +101,33 @@ class Histogram:
 # Exposition: readings in the format that a Prometheus scraper accepts.
 
 
-def expose(readings: Sequence[MetricReading], accept: str) -> tuple[bytes, str]:
-    """Return readings and process metrics, with the content type. Reads /proc: not for the event loop."""
+def expose(readings: Sequence[MetricReading], accept: str, *, host: str | None = None) -> tuple[bytes, str]:
+    """Return readings and process metrics, with the content type. Reads /proc: not for the event loop.
+
+    `host` becomes a label of each sample: behind one address of several hosts each scrape reads another one.
+    """
     registry = CollectorRegistry()
-    registry.register(ReadingCollector(readings))
-    ProcessCollector(registry=registry)
+    for each in (ReadingCollector(readings), ProcessCollector(registry=None)):
+        registry.register(each if host is None else LabelledCollector(each, host=host))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
+
+
+class LabelledCollector(Collector):
+    """What another collector has, each sample with the label `host`."""
+
+    def __init__(self, collector: Collector, *, host: str) -> None:
+        self._collector = collector
+        self._host = host
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metric families of the other collector."""
+        for family in self._collector.collect():
+            family.samples = [
+                each._replace(labels={"host": self._host, **each.labels}) for each in family.samples
+            ]
+            yield family
 
 
 class ReadingCollector(Collector):
@@ -167,8 +187,12 @@ read_token_counts = attrgetter(
 
 
 class MetricSources(msgspec.Struct, frozen=True, kw_only=True):
-    """Sources that a scrape reads. Each is called in the event loop and must not block."""
+    """Sources that a scrape reads. Each is called in the event loop and must not block.
 
+    `host` is the id of this process among the hosts that share a database.
+    """
+
+    host: str | None = None
     cooldowns: Callable[[], Mapping[str, int]] | None = None
     runs: Callable[[], int] | None = None
     spool: Callable[[], int] | None = None
@@ -264,7 +288,7 @@ class Metrics:
     async def get(self, exchange: Exchange) -> None:
         """Respond with all metrics in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
-        body, content_type = await asyncio.to_thread(_expose, self.read(), accept)
+        body, content_type = await asyncio.to_thread(_expose, self.read(), accept, host=self.sources.host)
         await exchange.respond(200, body, headers={"content-type": content_type})
 
     def read(self) -> list[MetricReading]:
@@ -342,7 +366,7 @@ def _readings(sources: MetricSources) -> list[MetricReading]:
     return made
 
 
-def _expose(readings: list[MetricReading], accept: str) -> tuple[bytes, str]:
+def _expose(readings: list[MetricReading], accept: str, *, host: str | None) -> tuple[bytes, str]:
     # late: Prometheus' client costs every start 0.1 s, and only a scrape needs it
 
-    return expose(readings, accept)
+    return expose(readings, accept, host=host)

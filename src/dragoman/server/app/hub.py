@@ -130,6 +130,7 @@ class Hub:
 
     def _metric_sources(self) -> MetricSources:
         return MetricSources(
+            host=self.store.host_id,
             cooldowns=self.cooldowns,
             runs=lambda: self.runs.active_count,
             spool=lambda: self.meter.ledger.spool.row_count,
