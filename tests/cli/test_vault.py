@@ -15,7 +15,8 @@ VALUE = "tok-0123456789-live"
 
 @pytest.fixture
 def _master(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run  # it clears the environment before
+    """The environment has a master key, set after `run` has cleared it."""
+    del run
     monkeypatch.setenv("DRAGOMAN_MASTER_KEY", MasterKey.generate().to_text())
 
 

@@ -131,7 +131,6 @@ async def until_followed(hub: Served, count: int) -> None:
     await until(lambda: (run := hub.active_run()) is not None and run.tail.follower_count >= count)
 
 
-@pytest.mark.parity
 async def test_a_message_that_steers_asks_the_runner_to_end_its_turn_and_is_its_next_prompt(
     hub: Served,
 ) -> None:
@@ -187,6 +186,7 @@ async def test_domain_events_of_a_runner_are_events_of_the_session_and_checked_b
         assert published["data-progress"]["id"] is None, "a transient one is not stored"
 
 
+@pytest.mark.parity
 async def test_a_stop_reaches_the_runner_and_waits_for_its_end(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         posted = chat(hub)

@@ -40,6 +40,7 @@ from dragoman.server.gateway.routes import Gateway
 from dragoman.server.grants import GrantHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
+from dragoman.server.keys import KeyHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
@@ -50,6 +51,7 @@ from dragoman.server.runs import RunHandlers
 from dragoman.server.session_files import SessionFileHandlers
 from dragoman.server.sessions import SessionHandlers
 from dragoman.server.shares import ShareHandlers
+from dragoman.server.system import SystemHandlers
 from dragoman.server.tasks import TaskHandlers
 from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams import TeamHandlers
@@ -86,6 +88,8 @@ ROOMS: Any = {
     "servers": McpServerHandlers,
     "hosts": HostHandlers,
     "teams": TeamApi(**TEAM_ROOMS),
+    "keys": KeyHandlers,
+    "system": SystemHandlers,
     "events": EventHandlers,
     "domain_events": DomainEventHandlers,
     "grants": GrantHandlers,

@@ -13,7 +13,7 @@ from dragoman.store.encryption import MasterKey
 from dragoman.store.hub_events import EventPosition, NewEvent
 from dragoman.store.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.team_tasks import TaskEnd, TeamTask
+from dragoman.store.task_records import TaskEnd, TeamTask
 from dragoman.store.triggers import (
     OccurrenceEnding,
     OverlapAction,

@@ -95,6 +95,7 @@ async def test_the_result_of_a_trigger_comes_to_its_session_once_and_a_quiet_one
         await hub.chat("hi", session="desk")
         quiet = await create(hub, session="desk", quiet_when="NOTHING")
         spoken = await create(hub, name="spoken", session="desk")
+        ended: dict[str, Any] = {}
         for trigger in (quiet, spoken):
             run = await hub.http.post(f"/api/triggers/{trigger['id']}/run")
             assert (run.status_code, run.json()["state"]) == (202, "pending")
@@ -121,6 +122,7 @@ async def test_too_many_failures_in_a_row_disable_a_trigger_with_an_event_and_a_
     ) as hub:
         await hub.chat("hi", session="desk")
         trigger = await create(hub, session="desk", failure_threshold=2)
+        ended: list[Any] = []
         for count in (1, 2):
             await hub.http.post(f"/api/triggers/{trigger['id']}/run")
             ended = await settled(hub, trigger, count)
@@ -248,7 +250,7 @@ async def test_a_keyword_in_a_message_fires_a_trigger_but_never_what_a_task_wrot
 
 async def test_a_message_of_a_channel_fires_a_trigger_of_that_channel(tmp_path: Path) -> None:
     async with team_hub(tmp_path, {"press": {}}) as hub:
-        body = {name: value for name, value in SCHEDULE.items() if name != "cron"}
+        body: dict[str, Any] = {name: value for name, value in SCHEDULE.items() if name != "cron"}
         body |= {"type": "message", "channels": ["mail:*"]}
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
         await hub.http.post(f"/api/triggers/{trigger['id']}/enable")
@@ -273,7 +275,7 @@ async def test_a_file_that_appears_in_the_workspace_fires_a_trigger_once(tmp_pat
         workspace = tmp_path / "teams" / "press" / "workspace"
         (workspace / "in").mkdir(parents=True)
         (workspace / "in" / "old.txt").write_text("old")
-        body = {name: value for name, value in SCHEDULE.items() if name != "cron"}
+        body: dict[str, Any] = {name: value for name, value in SCHEDULE.items() if name != "cron"}
         body |= {"type": "file", "path": "in/*.txt", "on": ["created", "changed", "deleted"]}
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
         await hub.http.post(f"/api/triggers/{trigger['id']}/enable")
@@ -405,7 +407,7 @@ async def test_a_hub_without_teams_has_no_operations_of_triggers(tmp_path: Path)
 
 async def test_a_window_that_has_spent_its_money_rests_until_the_next_one(tmp_path: Path) -> None:
     async with team_hub(tmp_path, {"press": {}}) as hub:
-        body = {name: value for name, value in SCHEDULE.items() if name != "cron"}
+        body: dict[str, Any] = {name: value for name, value in SCHEDULE.items() if name != "cron"}
         body |= {"type": "window", "during": "* * * * *", "tick": 3_600, "max_ticks": 2}
         trigger = (await hub.http.post("/api/triggers", json=body)).json()
         await hub.http.post(f"/api/triggers/{trigger['id']}/enable")

@@ -77,7 +77,9 @@ async def test_a_policy_that_denies_posts_denies_them_through_a_fetch_too() -> N
     assert not answers.requests
 
 
-@pytest.mark.parametrize("name", ["Host", "cookie", "Content-Length", "a b", "x\r\ny", "", *REFUSED_HEADERS])
+@pytest.mark.parametrize(
+    "name", ["Host", "cookie", "Content-Length", "a b", "x\r\ny", "", *sorted(REFUSED_HEADERS)]
+)
 def test_headers_that_would_change_the_request_itself_are_refused(name: str) -> None:
     with pytest.raises(BadRequest):
         check_headers({name: "x"})

@@ -50,9 +50,11 @@ class AgentOperations:
             is_stored=False,
             restored=assignment.restored,
         )
+        if resolved.agent.briefing is not None:
+            run_plan = await add_briefing(run_plan, resolved.agent.briefing, context=context)
         turn = make_turn(
             resolved,
-            await add_briefing(resolved.agent, run_plan, context=context),
+            run_plan,
             context=context,
             toolbox=await runs.factory.toolbox(resolved.agent.operations, (), context=context),
             billing=runs.factory.billing,

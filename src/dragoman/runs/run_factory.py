@@ -52,11 +52,6 @@ class ToolboxFactory(Protocol):
 ContextBinder: TypeAlias = Callable[[Context], Awaitable[Context]]
 
 
-async def as_it_is(context: Context) -> Context:
-    """Return the context."""
-    return context
-
-
 class RunFactory:
     """Makes the runs of a hub. `agents` and `billing` may be replaced: later runs use the new ones."""
 
@@ -73,8 +68,8 @@ class RunFactory:
         self.billing = billing
         self.toolbox = toolbox
         self.settings = settings
-        self.bind_context: ContextBinder = as_it_is
-        """Binds the calls of a run to what it is a part of, such as the task of a team."""
+        self.bind_context: ContextBinder | None = None
+        """Binds the calls of a run to what it is a part of, such as a task; None without teams."""
         self.runners: RunnerRuns | None = None
         """The runs of sessions that a runner answers; None where the hub takes no runners."""
         self._store = store
@@ -143,13 +138,15 @@ class RunFactory:
             key_scope=row.message_id,
             earlier_calls=None if cut_off is None else cut_off.calls,
         )
-        context = await self.bind_context(context)
+        if self.bind_context is not None:
+            context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
         await self._store_begin(
             row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
         )
-        run_plan = await add_briefing(agent, run_plan, context=context)
+        if agent.briefing is not None:
+            run_plan = await add_briefing(run_plan, agent.briefing, context=context)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )

@@ -12,7 +12,7 @@ from dragoman.accounts.payment import Billing, Payment
 from dragoman.agent.agent_registry import ResolvedAgent
 from dragoman.agent.context.policy import ContextFitter, ContextSizes
 from dragoman.agent.context.summary import Summariser
-from dragoman.agent.spec import AgentSpec
+from dragoman.agent.spec import Briefing
 from dragoman.agent.toolbox import Toolbox
 from dragoman.agent.turn import StepPreparer, TurnSpec
 from dragoman.errors import BadRequest, Forbidden, NotFound, ProviderError
@@ -64,13 +64,13 @@ def make_turn(
     )
 
 
-async def add_briefing(agent: AgentSpec, run_plan: RunPlan, *, context: Context) -> RunPlan:
-    """Return the plan with the agent's briefing before the text of the last message of the user.
+async def add_briefing(run_plan: RunPlan, briefing: Briefing, *, context: Context) -> RunPlan:
+    """Return the plan with an agent's briefing before the text of the last message of the user.
 
     It stands there and not in the instructions, so that those are the same bytes in each run and a
     provider's prompt cache holds for them.
     """
-    text = "" if agent.briefing is None else await agent.briefing(context)
+    text = await briefing(context)
     history = list(run_plan.history)
     at = next((at for at in reversed(range(len(history))) if history[at].role == "user"), None)
     if not text or at is None:

@@ -68,7 +68,7 @@ def trigger(input: Mapping[str, Any]) -> dict[str, Any]:
 def changed_trigger(input: Mapping[str, Any]) -> dict[str, Any]:
     """Translate `update_trigger`: what is not its name or team is a change."""
     found = trigger(input)
-    outside = {name: found.pop(name) for name in ("name", "team") if name in found}
+    outside: dict[str, Any] = {name: found.pop(name) for name in ("name", "team") if name in found}
     return {**outside, "changes": found.pop("changes", found)}
 
 

@@ -111,9 +111,8 @@ class Hub:
         self._callable_agents.register(setup.roster.agents, services.teams.registry)
         self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
-        self.retention = RetentionPurge(
-            services.store.retention, config.retention_periods, count=metrics.rows_deleted
-        )
+        stored, periods = services.store.retention, config.retention_periods
+        self.retention = RetentionPurge(stored, periods, count=metrics.rows_deleted)
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)

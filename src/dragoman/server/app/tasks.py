@@ -17,7 +17,7 @@ def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
     if services.teams.registry.root is not None:
         for operation in (*task_operations(tasks), *message_operations(tasks)):
             services.registry.add(operation)
-    runs.factory.bind_context = contexts.bind
+        runs.factory.bind_context = contexts.bind
     runs.on_stop = tasks.worker.run_stopped
     runs.on_end = tasks.worker.run_ended
     return tasks
