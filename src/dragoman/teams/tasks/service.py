@@ -26,7 +26,7 @@ from dragoman.teams.tasks.worker import TaskWorker
 MAX_WAITING = 1_000  # tasks of an owner
 MAX_SHOWN = 20  # tasks of a team in its status
 POLL_INTERVAL = 0.5  # seconds between two looks for the end of a task, which another host may have
-LIST_HINT = "`dragoman teams tasks` shows the last ones"
+LIST_HINT = "GET /api/tasks lists them"
 
 
 class TeamTasks:
