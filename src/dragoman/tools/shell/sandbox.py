@@ -83,9 +83,9 @@ class Sandbox:
                 "would limit the number of processes.",
                 hint="Run the hub as another user.",
             )
-        inner = [
-            "/bin/sh", "-c", f"ulimit -u {limits.processes} 2>/dev/null; exec \"$@\"", "sh", *arguments,
-        ]  # fmt: skip
+        count = limits.processes  # dash names the limit -p, other shells -u
+        limited = f'ulimit -u {count} 2>/dev/null || ulimit -p {count} || exit 126; exec "$@"'
+        inner = ["/bin/sh", "-c", limited, "sh", *arguments]
         outer = [str(self._bwrap), *namespaces(limits), *system_mounts(limits), *folder_mounts(mounts)]
         program = with_limits(
             [*outer, "--chdir", folder, "--", *inner], resource_limits(limits), groups=groups.folders
