@@ -44,7 +44,7 @@ def test_operations_are_listed(run: Run, where: tuple[str, ...]) -> None:
         "math": 1,
         "time": 2,
         "user": 1,
-        "web": 1,
+        "web": 2,
     }
 
 

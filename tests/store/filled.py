@@ -17,6 +17,7 @@ REFERRED = {
     "response_id": "responses",
     "run_id": "runs",
     "conversation_id": "conversations",
+    "trigger_id": "triggers",
 }
 
 TEXTS = {"id": "{table}-{number}", "labels": '["é", "{number}"]'}
