@@ -35,6 +35,7 @@ from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.domain_events import DomainEventHandlers
 from dragoman.server.events import EventHandlers
+from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.routes import Gateway
 from dragoman.server.grants import GrantHandlers
@@ -70,6 +71,14 @@ TEAM_ROOMS: Any = {
     "triggers": TriggerHandlers,
     "hooks": TriggerHookHandlers,
 }
+
+
+class Responses(ResponseHandlers):
+    """The handlers of responses, with those of conversations as a hub gives them."""
+
+    conversations: Any = ConversationHandlers
+
+
 ROOMS: Any = {
     "chat": ChatHandlers,
     "ag_ui": AgUiHandlers,
@@ -81,7 +90,7 @@ ROOMS: Any = {
     "shares": ShareHandlers,
     "operations": OperationHandlers,
     "gateway": Gateway,
-    "responses": ResponseHandlers,
+    "responses": Responses,
     "calls": CallHandlers,
     "approvals": ApprovalHandlers,
     "artifacts": ArtifactHandlers,

@@ -220,11 +220,10 @@ async def test_a_secret_is_encrypted_and_bound_to_its_trigger(store: Store, plac
         await store.triggers.get("trg_1")
 
 
+@pytest.mark.parametrize("place", ["postgres"], indirect=True)  # a data folder has a key of its own
 async def test_rotating_the_master_key_encrypts_the_secrets_of_triggers_with_the_new_one(
     place: Place,
 ) -> None:
-    if place.backend == "sqlite":
-        pytest.skip("a data folder of its own has a key of its own")
     old, new = MasterKey.generate(), MasterKey.generate()
     async with await place.open(master_key=old) as store:
         await store.triggers.create(trigger(secret=SECRET), limit=9)
