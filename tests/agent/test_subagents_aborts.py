@@ -58,6 +58,7 @@ class Line:
     async def _talk(self, peer: Peer) -> None:
         self.open += 1
         self.opened += 1
+        self._change.set()
         leaving = asyncio.ensure_future(peer.gone())
         try:
             await peer.send(HEAD)
@@ -68,6 +69,12 @@ class Line:
             leaving.cancel()
             self.open -= 1
             self._change.set()
+
+    async def opened_after(self, count: int) -> None:
+        """Return when more than `count` have begun to listen."""
+        while self.opened <= count:
+            self._change.clear()
+            await self._change.wait()
 
     async def closed(self) -> None:
         """Return when nobody listens any more."""
@@ -91,9 +98,11 @@ async def test_an_abort_at_any_moment_closes_the_sockets_of_agents_below(seed: i
     chance, line, took = random.Random(seed), Line(), list[float]()
     async with serving(line.serve) as server:
         before = tasks()
-        for _ in range(ABORTS):
-            budget = Budget(usd=1_000)
+        for number in range(ABORTS):
+            budget, before_it = Budget(usd=1_000), line.opened
             run = team(server.url, deep=seed % 2 == 1).spawn("Go.", context=Context(budget=budget))
+            if number % 2:  # every other one is aborted while it talks
+                await line.opened_after(before_it)
             for _ in range(chance.randint(0, TURNS)):
                 await asyncio.sleep(0)
             run.abort()
