@@ -114,7 +114,9 @@ $(BIN)/python:
 
 $(MADE)/dev: requirements/dev.txt requirements/clients.txt | $(BIN)/python
 	@echo "installing the package's dependencies and the test tools"
-	@$(PIP) --require-hashes -r requirements/dev.txt
+	@# The files are complete, and pip is not to resolve again: some pips look for the newest release of a pinned
+	@# package when another one requires it with an extra, and refuse it for lack of a hash.
+	@$(PIP) --require-hashes --no-deps -r requirements/dev.txt
 	@$(PIP) --require-hashes --no-deps -r requirements/clients.txt
 	@mkdir -p $(MADE) && touch $@
 
