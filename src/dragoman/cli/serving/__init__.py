@@ -1,0 +1,1 @@
+"""Serve a hub: `serve`, its workers and servers, and `check`."""

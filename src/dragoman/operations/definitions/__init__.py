@@ -1,0 +1,1 @@
+"""Definitions of operations: from Python functions, from a builder, and what differs between two."""

@@ -1,0 +1,1 @@
+"""Results of calls: artifacts, files, and plain text."""

@@ -1,0 +1,1 @@
+"""Endpoints of sessions: the sessions themselves, branches, files, grants and shared links."""

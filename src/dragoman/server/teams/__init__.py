@@ -1,0 +1,1 @@
+"""Endpoints of teams: teams, tasks, triggers and memory."""

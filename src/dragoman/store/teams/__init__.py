@@ -1,0 +1,1 @@
+"""What teams have in the database: tasks, triggers, memories and vaults."""
