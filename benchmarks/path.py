@@ -36,7 +36,7 @@ import msgspec
 import dragoman
 from dragoman.agent.loop import Loop
 from dragoman.agent.turn import TurnSpec
-from dragoman.cli.hosting import host_hub
+from dragoman.cli.serving.hosting import host_hub
 from dragoman.config import parse_config
 from dragoman.operations.context import Context
 from dragoman.runs.plan import RunPlan

@@ -15,7 +15,7 @@ from dragoman.fold import Fold
 from dragoman.messages import TextPart
 from dragoman.part_builders import BlockBuilder
 from dragoman.spilled_text import write_text
-from dragoman.store.spill_file import SpillFile
+from dragoman.store.sessions.spill_file import SpillFile
 from dragoman.unfold import START_POSITION, compact_events_since, events_since
 
 LETTERS = st.text("aé€😀\ud800", max_size=40)

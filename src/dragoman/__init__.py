@@ -134,11 +134,11 @@ from dragoman.model_request import ModelRequest as ModelRequest
 from dragoman.model_request import Tool as Tool
 from dragoman.operations.budget import Budget as Budget
 from dragoman.operations.context import Context as Context
-from dragoman.operations.decorator import operation as operation
+from dragoman.operations.definitions.decorator import operation as operation
+from dragoman.operations.definitions.tool_builder import tool as tool
 from dragoman.operations.operation import Operation as Operation
 from dragoman.operations.permission.policy import Policy as Policy
 from dragoman.operations.permission.policy import Rule as Rule
-from dragoman.operations.tool_builder import tool as tool
 from dragoman.providers.anthropic import AnthropicProvider as AnthropicProvider
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider as ClaudeCodeProvider
 from dragoman.providers.error_classification import classify_error as classify_error

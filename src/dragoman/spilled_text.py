@@ -10,7 +10,7 @@ PIECE = 262_144  # characters of text that are read at once
 
 
 class TextFile(Protocol):
-    """Keeps bytes. A protocol, because what folds a message does no I/O: see `store/spill_file.py`."""
+    """Keeps bytes. A protocol, since folding does no I/O: see `store/sessions/spill_file.py`."""
 
     def append(self, raw: bytes) -> int:
         """Write bytes at the end; return their offset. Raises OSError."""

@@ -8,24 +8,9 @@ import pytest
 import typer
 from typer.models import CommandInfo
 
-from dragoman.cli import (
-    approvals,
-    calls,
-    database,
-    hosts,
-    keys,
-    local,
-    ops,
-    policy,
-    program,
-    runs,
-    secrets,
-    servers,
-    sessions,
-    spokes,
-    triggers,
-    vault,
-)
+from dragoman.cli import calls, database, hosts, local, ops, program, runs, sessions, spokes, triggers
+from dragoman.cli.access import approvals, keys, policy, secrets, vault
+from dragoman.cli.serving import servers
 from dragoman.cli.teams import command as teams_command
 from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart

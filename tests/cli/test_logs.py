@@ -17,7 +17,7 @@ from dragoman import identity
 from dragoman.cli.logs import configure_logging
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
-from dragoman.server.request_log import assign_request_id, log_request
+from dragoman.server.http.request_log import assign_request_id, log_request
 from dragoman.usage_record import UsageRecord
 
 Err = pytest.CaptureFixture[str]

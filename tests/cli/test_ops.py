@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 from tests.cli.program import Hub
 
 MINE = '''
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 
 
 @operation("mine", effect="read")

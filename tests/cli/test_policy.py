@@ -11,7 +11,7 @@ import pytest
 from tests.cli.conftest import Run
 
 OPERATIONS = '''
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 
 
 @operation("shop", approval=True)

@@ -170,7 +170,7 @@ def test_logs_are_json_lines_when_asked_for_and_hold_no_keys(tmp_path: Path) -> 
 
 def test_operations_of_ones_own_are_served(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
-        "from dragoman.operations.decorator import operation\n\n\n"
+        "from dragoman.operations.definitions.decorator import operation\n\n\n"
         '@operation("mine")\ndef greet(name: str) -> str:\n    """Greet."""\n    return f"Hello {name}"\n'
     )
     with serving(tmp_path, config(tmp_path), "--no-auth", "--operations", str(tmp_path / "mine.py")) as hub:

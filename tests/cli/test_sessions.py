@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.session_ids import hub_session_id
-from dragoman.store import message_search
+from dragoman.store.sessions import message_search
 from dragoman.store.store import Store
 from tests.cli.conftest import Run
 from tests.cli.program import Hub

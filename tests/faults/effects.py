@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dragoman.operations.context import current
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 
 
 def note(kind: str, word: str) -> str:

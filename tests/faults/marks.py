@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 
 
 @operation("marks", effect="once")

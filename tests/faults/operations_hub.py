@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx2
 
-from dragoman.cli.hosting import host_hub
+from dragoman.cli.serving.hosting import host_hub
 from dragoman.config import parse_config
 from dragoman.identity import LOCAL
 from dragoman.runs.run import HubRun
 from dragoman.server.app import Hub
-from dragoman.server.listener import bind_listener, listener_url
+from dragoman.server.http.listener import bind_listener, listener_url
 from dragoman.session_ids import hub_session_id
 from tests.serving import ask, write_script
 from tests.waiting import until

@@ -358,7 +358,7 @@ def said_of(reply: Any) -> tuple[str, str]:
 
 
 CRASH = """
-import dragoman.cli.hosting as hosting
+import dragoman.cli.serving.hosting as hosting
 from dragoman.cli import main
 async def crash(options, listener, *, secrets):
     secrets.add({secret!r})

@@ -17,9 +17,9 @@ from dragoman.fold import SPILLED_FROM
 from dragoman.part_builders import BlockBuilder
 from dragoman.runs.journal import MAX_PIECE
 from dragoman.runs.live import Batch, Follower
-from dragoman.server.listener import bind_listener
-from dragoman.store.messages import MessageRepository, PartChanges
-from dragoman.store.spill_file import SpillFile
+from dragoman.server.http.listener import bind_listener
+from dragoman.store.sessions.messages import MessageRepository, PartChanges
+from dragoman.store.sessions.spill_file import SpillFile
 from tests.serving import ask, frames_in, serving, text_of
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import bindparam, update
 
 from dragoman.config import parse_config
-from dragoman.store.response_tables import responses
+from dragoman.store.tables.responses import responses
 from tests.gateway.metered_hub import Desk, Site, completion, desk, tokens, usage
 from tests.gateway.test_responses import ask, events_in
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 
 
 @operation("marks", effect="once")

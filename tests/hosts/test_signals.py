@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from dragoman.store.signals import SignalName
+from dragoman.store.hosts.signals import SignalName
 from dragoman.store.store import DatabaseSettings, Store
 from tests.postgres_server import shared_server
 from tests.waiting import until

@@ -9,10 +9,10 @@ import pytest
 from dragoman.errors import NotFound
 from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
+from dragoman.operations.results.artifact import MemoryArtifactStore
 
 ANN = Identity(owner="ann")
 PICTURE = {"content": [{"type": "image", "mimeType": "image/png", "data": "A" * 5000}]}

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.concurrency import LARGE_SIZE, estimate_size
 from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.results.artifact import MemoryArtifactStore
 
 ROWS = [
     {"row": number, "words": "lorem ipsum dolor sit amet " * 3, "part": number / 7}

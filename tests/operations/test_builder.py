@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Operation, Registry
+from dragoman.operations.definitions.tool_builder import tool
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
-from dragoman.operations.tool_builder import tool
 
 
 async def run(operation: Operation, input: dict[str, Any]) -> CallOutcome:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dragoman.identity import LOCAL, Identity
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, current
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 from dragoman.operations.earlier_calls import EarlierCalls
 from dragoman.operations.ledger import CallRecord, LedgerEntry, MemoryLedger, hash_input
 from dragoman.operations.operation import Effect

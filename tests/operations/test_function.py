@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Calls, Context, Operation, Registry, operation
-from dragoman.operations.decorator import from_function, marked_operation
+from dragoman.operations.definitions.decorator import from_function, marked_operation
 from dragoman.operations.ledger import MemoryLedger
 
 

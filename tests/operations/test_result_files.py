@@ -12,11 +12,11 @@ import pytest
 
 from dragoman.errors import CallError
 from dragoman.operations import Context, Registry, operation
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.calls import Calls
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import encode_result, to_jsonable
+from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.wire.files import detect_media_type
 from dragoman.wire.tool_outputs import without_files
 

@@ -30,7 +30,6 @@ from dragoman.server.app.routes import (
 from dragoman.server.app.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
-from dragoman.server.branches import BranchHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.domain_events import DomainEventHandlers
@@ -38,7 +37,6 @@ from dragoman.server.events import EventHandlers
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.routes import Gateway
-from dragoman.server.grants import GrantHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
 from dragoman.server.keys import KeyHandlers
@@ -49,14 +47,16 @@ from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
 from dragoman.server.runs import RunHandlers
-from dragoman.server.session_files import SessionFileHandlers
-from dragoman.server.sessions import SessionHandlers
-from dragoman.server.shares import ShareHandlers
+from dragoman.server.sessions.branches import BranchHandlers
+from dragoman.server.sessions.grants import GrantHandlers
+from dragoman.server.sessions.session_files import SessionFileHandlers
+from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.system import SystemHandlers
-from dragoman.server.tasks import TaskHandlers
-from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
-from dragoman.server.teams import TeamHandlers
-from dragoman.server.triggers import TriggerHandlers, TriggerHookHandlers
+from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
+from dragoman.server.teams.tasks import TaskHandlers
+from dragoman.server.teams.teams import TeamHandlers
+from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator

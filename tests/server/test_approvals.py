@@ -18,7 +18,7 @@ from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.server.app import Hub
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
 

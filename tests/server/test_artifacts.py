@@ -12,11 +12,11 @@ import httpx2
 import pytest
 from starlette.routing import Route, Router
 
-from dragoman.operations.artifact import Artifact
+from dragoman.operations.results.artifact import Artifact
 from dragoman.server.app import Hub
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.store import Store
 from tests.serving import listening
 

@@ -19,9 +19,9 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers, CallReader
-from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.store.runs import RunEnding, RunRecord
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.serving import listening

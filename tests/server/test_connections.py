@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from dragoman.server.connection_limits import NEVER, BurstLog, ConnectionLimits, ConnectionTable
-from dragoman.server.listener import build_server
+from dragoman.server.http.connection_limits import NEVER, BurstLog, ConnectionLimits, ConnectionTable
+from dragoman.server.http.listener import build_server
 from tests.waiting import until
 
 GET = b"GET / HTTP/1.1\r\nhost: hub\r\n\r\n"

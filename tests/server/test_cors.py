@@ -36,11 +36,13 @@ async def test_a_refused_origin_is_logged_once_with_the_line_that_allows_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(tmp_path, keys=True) as hub:
-        with caplog.at_level(logging.WARNING, logger="dragoman.server.cors"):
+        with caplog.at_level(logging.WARNING, logger="dragoman.server.http.cors"):
             for number in range(120):
                 for origin in ("https://app.example", f"https://{number}.example"):
                     await hub.http.get("/healthz", headers={"origin": origin})
             await hub.http.get("/healthz")
-        lines = [record.getMessage() for record in caplog.records if record.name == "dragoman.server.cors"]
+        lines = [
+            record.getMessage() for record in caplog.records if record.name == "dragoman.server.http.cors"
+        ]
     assert len([line for line in lines if "cors: {origins: ['https://app.example']}" in line]) == 1
     assert len(lines) == 50

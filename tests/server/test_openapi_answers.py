@@ -17,13 +17,13 @@ from dragoman.mcp.server_spec import ServerStatus
 from dragoman.operations import Registry
 from dragoman.operations import operation as mark
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.artifact import Artifact
 from dragoman.operations.call_tree import CallTreeNode
 from dragoman.operations.ledger import CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallOutcome
+from dragoman.operations.results.artifact import Artifact
 from dragoman.server.approvals import approval_to_json
 from dragoman.server.calls import call_to_json
-from dragoman.server.query_parameters import to_camel_case
+from dragoman.server.http.query_parameters import to_camel_case
 from dragoman.spokes import Spoke
 from tests.server.openapi import check, fields, refused
 from tests.serving import Served, serving

@@ -14,10 +14,10 @@ import pytest
 
 from dragoman.config import parse_config
 from dragoman.server.app import Hub
-from dragoman.server.connection_limits import ConnectionLimits
-from dragoman.server.listener import bind_listener, build_server
+from dragoman.server.http.connection_limits import ConnectionLimits
+from dragoman.server.http.listener import bind_listener, build_server
 from dragoman.session_ids import hub_session_id
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from tests.effort import rounds
 
 SOCKETS = rounds(quick=60, thorough=500)

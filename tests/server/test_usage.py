@@ -17,7 +17,7 @@ from starlette.routing import Router
 from dragoman.events import Usage as Tokens
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
-from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord

@@ -10,9 +10,9 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from dragoman.server import listener as listening
-from dragoman.server.connection_limits import ConnectionLimits
-from dragoman.server.websocket_protocol import FIRST_MESSAGE
+from dragoman.server.http import listener as listening
+from dragoman.server.http.connection_limits import ConnectionLimits
+from dragoman.server.http.websocket_protocol import FIRST_MESSAGE
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
 PING = 0x89

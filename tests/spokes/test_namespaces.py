@@ -8,9 +8,9 @@ import pytest
 
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.errors import Forbidden
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.registry import HUB_NAMESPACES, Registry
+from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.tools import history
 from dragoman.tools.builtin import builtin_operations

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, LargeBinary, Table, 
 
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 REFERRED = {
     "session_id": "sessions",

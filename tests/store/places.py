@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from dragoman.store.postgres.words import split_words
+from dragoman.store.sessions.postgres_words import split_words
 from dragoman.store.store import DATABASE_FILE, DatabaseSettings, Store
 from tests.databases import BackendName
 

@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.messages import Message, TextPart, encode_part
 from dragoman.store.runs import RunEnding, RunRecord
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
 FINISHED = RunEnding(status="finished", finished_at=9.0)

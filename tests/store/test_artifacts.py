@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadRequest, Conflict, NotFound
-from dragoman.operations.artifact import Artifact, ArtifactStore, MemoryArtifactStore
+from dragoman.operations.results.artifact import Artifact, ArtifactStore, MemoryArtifactStore
 from dragoman.store.store import Store
 from tests.store.samples import session
 

@@ -6,9 +6,9 @@ import pytest
 
 from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.messages import Message
-from dragoman.store.branches import Siblings
 from dragoman.store.connection import DatabaseConnection, Row
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.branches import Siblings
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
 

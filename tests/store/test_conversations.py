@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dragoman.errors import ResponseNotFound, TooLarge
-from dragoman.store import conversations as module
-from dragoman.store.conversations import Conversation, ConversationItem
+from dragoman.store.sessions import conversations as module
+from dragoman.store.sessions.conversations import Conversation, ConversationItem
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 

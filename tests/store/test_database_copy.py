@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import BadRequest, Conflict, NotFound, StoreError
-from dragoman.operations.artifact import Artifact
+from dragoman.operations.results.artifact import Artifact
 from dragoman.store.connection import Backend, BackendConnection, Params
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation

@@ -12,8 +12,8 @@ import pytest
 from dragoman.errors import StoreError
 from dragoman.messages import Message, TextPart
 from dragoman.operations.message_search import IndexingProgress
-from dragoman.store import message_index
-from dragoman.store.full_text import CREATE_SQLITE_INDEX
+from dragoman.store.sessions import message_index
+from dragoman.store.sessions.full_text import CREATE_SQLITE_INDEX
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.places import Place
 from tests.store.samples import FINISHED, assistant, converse, run, session, text, user

@@ -9,9 +9,9 @@ import pytest
 
 from dragoman.errors import Conflict
 from dragoman.messages import Message
-from dragoman.store.hosts import HostRecord
+from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.runs import RunRecord
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from tests.store.places import Place
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.store import memories as module
-from dragoman.store.memories import Memory, MemoryKind
 from dragoman.store.store import Store
+from dragoman.store.teams import memories as module
+from dragoman.store.teams.memories import Memory, MemoryKind
 from tests.store.conftest import Clock
 
 

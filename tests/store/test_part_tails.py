@@ -6,8 +6,8 @@ from typing import Any
 
 from dragoman.messages import TextPart, ToolPart, encode_part
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.messages import PartChanges
-from dragoman.store.part_tails import PartTail
+from dragoman.store.sessions.messages import PartChanges
+from dragoman.store.sessions.part_tails import PartTail
 from dragoman.store.store import Store
 from tests.store.samples import FINISHED, assistant, run, session, user
 

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, StaticPool, create_engine
 from dragoman.errors import StoreError
 from dragoman.store import schema
 from dragoman.store.postgres.schema import upgrade_schema
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 from tests.postgres_server import shared_server
 from tests.store.places import Place, empty_place
 from tests.store.samples import session

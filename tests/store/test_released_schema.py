@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import UniqueConstraint
 
 from dragoman.store.postgres.schema import DIALECT
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 RELEASED = Path(__file__).with_name("released_schema.json")
 

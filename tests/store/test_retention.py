@@ -13,9 +13,9 @@ from dragoman.config import Config, parse_config
 from dragoman.errors import ConfigError
 from dragoman.identity import Identity
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.artifact import Artifact
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallStatus
+from dragoman.operations.results.artifact import Artifact
 from dragoman.server.app.background_jobs import RetentionPurge
 from dragoman.server.metrics import Metrics
 from dragoman.store.connection import DatabaseConnection

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict, LimitReached
 from dragoman.store.runs import RunEnding
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.task_records import (
+from dragoman.store.teams.task_records import (
     TASK_RANKS,
     Overlap,
     TaskEnd,

@@ -11,10 +11,10 @@ import pytest
 from dragoman.errors import Conflict, LimitReached, NotFound, StoreError
 from dragoman.store.encryption import MasterKey
 from dragoman.store.hub_events import EventPosition, NewEvent
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskEnd, TeamTask
-from dragoman.store.triggers import (
+from dragoman.store.teams.task_records import TaskEnd, TeamTask
+from dragoman.store.teams.triggers import (
     OccurrenceEnding,
     OverlapAction,
     PeriodLimits,

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from dragoman.errors import Conflict, DragomanError, NotFound, RunActive
 from dragoman.events import Usage
 from dragoman.identity import LOCAL
-from dragoman.operations.artifact import Artifact
 from dragoman.operations.ledger import CallCompletion, CallRecord
+from dragoman.operations.results.artifact import Artifact
 from dragoman.store.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.encryption import MasterKey

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import ConfigError, Conflict, Forbidden, NotFound
-from dragoman.store import vault as module
 from dragoman.store.encryption import MasterKey
-from dragoman.store.vault import OPERATOR, VaultEntry
+from dragoman.store.teams import vault as module
+from dragoman.store.teams.vault import OPERATOR, VaultEntry
 from tests.store.conftest import Clock
 from tests.store.places import Place
 

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.identity import LOCAL, Identity
 from dragoman.session_ids import hub_session_id
-from dragoman.store.task_records import TeamTask
+from dragoman.store.teams.task_records import TeamTask
 from dragoman.teams.tasks.new_task import NewTask
 from tests.cli.program import scripted
 from tests.serving import Served, hub_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.store.memories import Memory, MemoryKind
+from dragoman.store.teams.memories import Memory, MemoryKind
 from dragoman.teams.memory.briefing import render_memories
 from dragoman.wire.token_estimate import estimate_text
 from tests.serving import serving

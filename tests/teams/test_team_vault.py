@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.cli.logs import TextFormatter
 from dragoman.store.encryption import MasterKey
-from dragoman.store.vault import OPERATOR, VaultEntry
+from dragoman.store.teams.vault import OPERATOR, VaultEntry
 from tests.serving import Served, serving
 from tests.teams.test_team_agents import write_team
 from tests.teams.test_team_prompts import played

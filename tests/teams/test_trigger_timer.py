@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from dragoman.errors import Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskSubmission, TeamTask
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.task_records import TaskSubmission, TeamTask
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.schedule import find_zone, occurrence_key, occurrences_after
 from dragoman.teams.spec import TeamFile

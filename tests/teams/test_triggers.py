@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.identity import Identity
-from dragoman.store.triggers import TriggerOccurrence
+from dragoman.store.teams.triggers import TriggerOccurrence
 from tests.serving import Served, ask, serving
 from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, call, eventually, team_hub, write_teams

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.identity import LOCAL
 from dragoman.operations import Calls, Context, Registry
-from dragoman.operations.artifact import Artifact, MemoryArtifactStore
 from dragoman.operations.ledger import MemoryLedger
+from dragoman.operations.results.artifact import Artifact, MemoryArtifactStore
 from dragoman.tools.builtin import builtin_operations
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from dragoman.accounts.request_limiter import LimitKind, LimitRejection, ScopeLimits
 from dragoman.errors import StoreError, Unavailable
-from dragoman.store.host_rates import HostRate, RateDecision, RateKey
+from dragoman.store.hosts.rates import HostRate, RateDecision, RateKey
 
 log = logging.getLogger(__name__)
 

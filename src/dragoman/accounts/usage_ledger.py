@@ -16,7 +16,7 @@ from dragoman.ids import new_id
 from dragoman.store.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
-from dragoman.store.tables import usage
+from dragoman.store.tables.core import usage
 
 BATCH_SECONDS = 0.02  # in which records are collected: waking the writer costs more than writing a row
 RETRY_SECONDS = 5.0  # until records that an available database refused are retried

@@ -16,15 +16,15 @@ import msgspec
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer, format_duration
 from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.configuration import local_config
-from dragoman.cli.hosting import HostedHub, host_hub
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
+from dragoman.cli.serving.hosting import HostedHub, host_hub
 from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError
 from dragoman.messages import Message, Part, ToolPart
-from dragoman.server.listener import bind_listener
+from dragoman.server.http.listener import bind_listener
 from dragoman.session_ids import client_session_id
 from dragoman.store.store import Store
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 import typer
 
+from dragoman.cli.access.questions import question_lines, resolve_answer
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
-from dragoman.cli.questions import question_lines, resolve_answer
 from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest
 from dragoman.json_text import decode_json

@@ -13,33 +13,26 @@ from typing import Annotated
 import typer
 
 from dragoman.cli import (
-    approvals,
     calls,
-    check,
     database,
     demo,
     hosts,
-    keys,
     local,
     mcp,
     ops,
-    policy,
     runner,
     runs,
-    secrets,
-    serve,
-    servers,
     sessions,
-    sharing,
     spoke,
     spokes,
     triggers,
     usage,
-    vault,
 )
+from dragoman.cli.access import approvals, keys, policy, secrets, sharing, vault
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
 from dragoman.cli.init import command as init_command
+from dragoman.cli.serving import check, serve, servers
 from dragoman.cli.teams import command as teams_command
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 import yaml
 
+from dragoman.cli.access.questions import spell_invisible
 from dragoman.cli.hub_client.client import path_segment
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.questions import spell_invisible
 from dragoman.cli.terminal import (
     examples,
     print_json,

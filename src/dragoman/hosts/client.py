@@ -15,7 +15,7 @@ from dragoman.http.transport import Response, Timeouts, Transport
 from dragoman.json_text import decode_json
 from dragoman.large_json import weigh
 from dragoman.offload import offload
-from dragoman.store.hosts import HostRecord, HostRepository
+from dragoman.store.hosts.hosts import HostRecord, HostRepository
 
 KEEP_ALIVE = 2.0  # seconds without output after which a host sends an empty line in a streamed response
 TIMEOUTS = Timeouts(connect=5.0, first_byte=30.0, idle=15.0)

@@ -2,7 +2,7 @@
 
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context, current
-from dragoman.operations.decorator import operation
+from dragoman.operations.definitions.decorator import operation
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 

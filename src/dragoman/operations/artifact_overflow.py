@@ -9,9 +9,9 @@ import msgspec
 
 from dragoman.errors import StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.operations.artifact import Artifact, ArtifactStore
 from dragoman.operations.concurrency import LargeValueWorker
 from dragoman.operations.ledger import CallRecord
+from dragoman.operations.results.artifact import Artifact, ArtifactStore
 from dragoman.wire.tool_outputs import separate_files
 
 log = logging.getLogger(__name__)

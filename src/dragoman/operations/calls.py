@@ -24,7 +24,6 @@ from dragoman.large_json import measure
 from dragoman.offload import offload
 from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore, SuspendedCall
 from dragoman.operations.arguments.validation import invalid_input, make_problem
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.call_events import CallEvents
 from dragoman.operations.call_hooks import CallHooks
@@ -70,6 +69,7 @@ from dragoman.operations.prepared_calls import (
 )
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeated_failures import RepeatedFailureLimiter
+from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.operations.secret_handles import CallSecrets, SecretLookup, shield_input
 
 log = logging.getLogger(__name__)

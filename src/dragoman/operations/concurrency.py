@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from dragoman.errors import CallError
-from dragoman.operations.result_files import is_drawable
+from dragoman.operations.results.files import is_drawable
 
 
 class LazyThreadPool:

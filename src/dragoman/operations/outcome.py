@@ -14,7 +14,7 @@ import pydantic
 from dragoman.errors import CallError, DragomanError, InvalidInput
 from dragoman.json_text import replace_surrogates
 from dragoman.operations.approval import SuspendedCall
-from dragoman.operations.result_files import (
+from dragoman.operations.results.files import (
     file_block,
     is_drawable,
     may_contain_files,

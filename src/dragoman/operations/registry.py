@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from dragoman.errors import ConfigError, Conflict, NotFound
 from dragoman.operations.call_aliases import CallAlias
-from dragoman.operations.decorator import find_operations, marked_operation
+from dragoman.operations.definitions.decorator import find_operations, marked_operation
 from dragoman.operations.operation import Operation
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace

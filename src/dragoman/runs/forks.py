@@ -10,8 +10,8 @@ from dragoman.agent.approvals import WITHDRAWN, decline_requests
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.session_ids import hub_session_id
-from dragoman.store.branches import message_not_found
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.branches import message_not_found
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
 

@@ -1,7 +1,7 @@
 """Writes the message of a run to the store as it grows: a part when it ends, an open one every second.
 
 One write is under way at a time, so that the journal adapts to the speed of the database: what changes in
-between is written together. A long part is written once, piece by piece (`store/part_tails.py`). Writes are
+between is written together. A long part is written once, in pieces (`sessions/part_tails.py`). Writes are
 numbered; `pending_write` is the number of the one that has what is complete and not yet stored.
 
 While the database is down, what is complete goes to a file (`AnswerSpool`).
@@ -23,9 +23,9 @@ from dragoman.messages import DataPart, encode_part
 from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder
 from dragoman.store.answer_spool import SpooledAnswer
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
-from dragoman.store.messages import PartChanges
-from dragoman.store.part_tails import PartTail
 from dragoman.store.runs import RunEnding, RunRecord
+from dragoman.store.sessions.messages import PartChanges
+from dragoman.store.sessions.part_tails import PartTail
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)

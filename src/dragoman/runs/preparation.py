@@ -32,10 +32,10 @@ from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash
 from dragoman.runs.repeats import awaits_client_output, missed_position
 from dragoman.store import runs as rows
-from dragoman.store.queued_runs import QueuedRun
-from dragoman.store.sessions import Session
+from dragoman.store.hosts.queued_runs import QueuedRun
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.task_records import TeamTask
+from dragoman.store.teams.task_records import TeamTask
 from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 

@@ -50,8 +50,8 @@ from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.queued_runs import QueuedRun
-from dragoman.store.sessions import Session
+from dragoman.store.hosts.queued_runs import QueuedRun
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,

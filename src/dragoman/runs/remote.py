@@ -36,9 +36,9 @@ from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.run_feed import FeedEnd, FeedItem, RunFeedParser, RunState, current_state, decode_state
 from dragoman.runs.transition import ContinuedEvents, covers, position_in, transition_events
-from dragoman.store.queued_runs import QueuedRun
+from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.runs import RunRecord
-from dragoman.store.spill_file import AnswerSpill
+from dragoman.store.sessions.spill_file import AnswerSpill
 from dragoman.store.store import Store
 from dragoman.unfold import START_POSITION, FoldPosition, current_position, events_since
 

@@ -26,7 +26,7 @@ from dragoman.runs.active_run import hash_action
 from dragoman.runs.journal import Journal
 from dragoman.runs.live import Follower, LiveTail
 from dragoman.store import runs as rows
-from dragoman.store.spill_file import AnswerSpill
+from dragoman.store.sessions.spill_file import AnswerSpill
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
 from dragoman.unfold import START_POSITION, FoldPosition, current_position

@@ -33,7 +33,7 @@ from dragoman.runs.runner_runs import RunnerRuns
 from dragoman.runs.turns import add_briefing, make_turn
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer
 

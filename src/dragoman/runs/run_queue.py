@@ -28,8 +28,8 @@ from dragoman.runs.preparation import find_requester, is_waiting, new_session
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode
-from dragoman.store.sessions import Session
+from dragoman.store.hosts.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 

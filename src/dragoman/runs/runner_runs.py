@@ -37,7 +37,7 @@ from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import FoldPosition, current_position
 from dragoman.wire.ui.client_request import ChatRequest

@@ -20,7 +20,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
 from dragoman.server.chat import ChatSettings, read_chat_body, send_stored_answer
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.streaming import stream_run
 from dragoman.store.store import Store
 from dragoman.wire.ag_ui.client_request import (

@@ -24,10 +24,10 @@ from dragoman.operations.approval import (
     validate_reason,
 )
 from dragoman.operations.approval import ApprovalStore as Kept
-from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import find_role, find_session
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.session_lookup import find_role, find_session
 from dragoman.session_ids import session_id_for
-from dragoman.store.sessions import SessionRepository, session_not_found
+from dragoman.store.sessions.sessions import SessionRepository, session_not_found
 
 MAX_BODY = 131_072
 MAX_PAGE = 500

@@ -9,8 +9,8 @@ from dragoman.errors import BadRequest
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
-from dragoman.operations.artifact import Artifact
-from dragoman.operations.artifact import ArtifactStore as Kept
+from dragoman.operations.results.artifact import Artifact
+from dragoman.operations.results.artifact import ArtifactStore as Kept
 from dragoman.session_ids import session_id_for
 
 CHUNK_SIZE = 1_048_576  # bytes in memory at a time

@@ -34,8 +34,8 @@ from dragoman.operations.call_tree import (
 )
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
-from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import resolve_session_filter
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store

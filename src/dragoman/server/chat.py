@@ -16,10 +16,10 @@ from dragoman.operations.access import SessionRole
 from dragoman.part_builders import MAX_DELTA
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.streaming import response_dialect, stream_run
 from dragoman.store.hub_events import NewEvent
-from dragoman.store.sessions import Session, session_not_found
+from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.encoder import StreamEncoder
 from dragoman.wire.ui.client_request import parse_chat_request

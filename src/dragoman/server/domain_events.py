@@ -9,7 +9,7 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.hub_events.domain_events import PREFIX, SessionEvents
-from dragoman.server.session_lookup import find_session_for
+from dragoman.server.sessions.session_lookup import find_session_for
 from dragoman.store.store import Store
 
 MAX_BODY = 1_000_000  # bytes; `limits.event` limits the data

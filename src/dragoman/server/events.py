@@ -13,10 +13,10 @@ from dragoman.hub_events.event_filter import EventFilter
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.operations.access import visible_owner
 from dragoman.server.event_json import encode_frame, encode_reset
-from dragoman.server.session_lookup import find_session
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sessions.session_lookup import find_session
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.hub_events import EventPosition
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.encoder import KEEP_ALIVE
 

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.errors import HostFenced
 from dragoman.http.exchange import Exchange
-from dragoman.server.http_endpoint import send_error
+from dragoman.server.http.endpoint import send_error
 
 TRY_AGAIN_LATER = 1013
 

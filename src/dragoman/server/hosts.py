@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
-from dragoman.store.hosts import HostRecord
+from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store
 from dragoman.version import version
 

@@ -12,7 +12,7 @@ from dragoman.http.exchange import Exchange
 from dragoman.mcp.client.client import McpClient as Clients
 from dragoman.mcp.client.definition_pins import DefinitionChange
 from dragoman.mcp.server_spec import ServerStatus
-from dragoman.server.query_parameters import to_camel_case
+from dragoman.server.http.query_parameters import to_camel_case
 from dragoman.spokes.hub.server import SpokeServer
 
 MAX_BODY = 256_000

@@ -14,10 +14,10 @@ from dragoman.messages import Message, encode
 from dragoman.operations.access import is_visible, restrict_owner, visible_owner
 from dragoman.runs.preparation import is_waiting
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import resolve_session_filter
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for
-from dragoman.store.queued_runs import QueuedRun, QueueStatus
+from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
 from dragoman.store.runs import RunRecord, RunStatus
 from dragoman.store.store import Store
 

@@ -2,7 +2,7 @@
 
 from dragoman.store.keys import ApiKey
 from dragoman.store.runs import FinalStatus, RunEnding, RunRecord, RunStatus
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.usage import UsageTotals
 from dragoman.usage_record import UsageRecord

@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from dragoman.ids import new_id
 from dragoman.store.connection import Compiler, DatabaseConnection
-from dragoman.store.tables import branches, messages, part_tails, parts, sessions, shares
+from dragoman.store.tables.core import branches, messages, part_tails, parts, sessions, shares
 
 IS_ANCESTOR = sessions.c.kind == literal_column("'ancestor'")
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
-from dragoman.store.messages import MessageRepository
 from dragoman.store.runs import RunEnding, RunRepository
+from dragoman.store.sessions.messages import MessageRepository
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

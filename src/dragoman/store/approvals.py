@@ -32,8 +32,8 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
-from dragoman.store.sessions import SessionRepository
-from dragoman.store.tables import IS_RUNNING, approvals, calls
+from dragoman.store.sessions.sessions import SessionRepository
+from dragoman.store.tables.core import IS_RUNNING, approvals, calls
 
 REQUEST_COLUMNS = ("owner", "operation", "input_hash", "run_id", "tool_call_id", "items", "answerers")
 ANSWER_COLUMNS = ("status", "answered_at", "answered_by", "reason", "state")

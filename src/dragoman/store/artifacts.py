@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, literal_column, select
 
 from dragoman.errors import NotFound
-from dragoman.operations.artifact import Artifact, validate_range
+from dragoman.operations.results.artifact import Artifact, validate_range
 from dragoman.store.connection import Compiler, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.tables import artifacts
+from dragoman.store.tables.core import artifacts
 
 MAX_BYTES = 2**31 - 1  # bytes: no row holds more
 

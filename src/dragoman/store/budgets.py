@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, lit
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables import budgets, host_reservations, hosts, usage
+from dragoman.store.tables.core import budgets, host_reservations, hosts, usage
 
 NANOS_PER_DOLLAR = 1_000_000_000
 RETENTION_DAYS = 60

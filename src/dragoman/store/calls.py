@@ -39,7 +39,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables import IS_RUNNING, approvals, calls
+from dragoman.store.tables.core import IS_RUNNING, approvals, calls
 
 log = logging.getLogger(__name__)
 

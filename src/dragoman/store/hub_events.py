@@ -32,7 +32,7 @@ from sqlalchemy import (
 from dragoman.errors import BadRequest
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Params, Row
 from dragoman.store.database import Database
-from dragoman.store.tables import hub_events, sessions
+from dragoman.store.tables.core import hub_events, sessions
 
 POSITION = re.compile(r"(?:([0-9]{1,19})\.)?([0-9]{1,19})")
 PAGE = 500  # rows of one query

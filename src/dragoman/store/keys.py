@@ -26,7 +26,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables import former_secrets, keys
+from dragoman.store.tables.core import former_secrets, keys
 
 KEY_PREFIX = "dgm_"
 SECRET_BYTES = 32

@@ -17,7 +17,7 @@ from dragoman.errors import ConfigError, DragomanError, StoreError
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
-from dragoman.store.tables import definitions, mcp_servers
+from dragoman.store.tables.core import definitions, mcp_servers
 
 log = logging.getLogger(__name__)
 ENCRYPTED_PREFIX = "encrypted:"

@@ -19,7 +19,7 @@ from dragoman.errors import A2aError, StoreError
 from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
-from dragoman.store.tables import push_configs, runs
+from dragoman.store.tables.core import push_configs, runs
 
 log = logging.getLogger(__name__)
 LEASE = 60.0  # seconds for which one host has a delivery

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, bindparam, case, delete, func, insert, lit
 from dragoman.errors import ResponseNotFound, TooLarge
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.response_tables import response_events, response_items, responses
+from dragoman.store.tables.responses import response_events, response_items, responses
 
 ACTIVE_STATUSES = ("queued", "in_progress")
 MAX_CHAIN = 10_000  # responses that lead back to the first one

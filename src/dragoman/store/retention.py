@@ -33,8 +33,17 @@ from dragoman.store.ancestors import AncestorStatements, SharedMessages
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository
-from dragoman.store.response_tables import responses
-from dragoman.store.tables import approvals, artifacts, calls, hub_events, messages, runs, sessions, usage
+from dragoman.store.tables.core import (
+    approvals,
+    artifacts,
+    calls,
+    hub_events,
+    messages,
+    runs,
+    sessions,
+    usage,
+)
+from dragoman.store.tables.responses import responses
 
 RetentionPeriods: TypeAlias = Mapping[str, float | None]
 """How long the rows of a table are kept, in seconds; None for ever."""

@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, delete, exists, select
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables import IS_RUNNING, runner_frames, runs
+from dragoman.store.tables.core import IS_RUNNING, runner_frames, runs
 
 
 class FrameBatch(msgspec.Struct, frozen=True):

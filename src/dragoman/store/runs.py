@@ -29,9 +29,9 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
-from dragoman.store.messages import MessageRepository
-from dragoman.store.sessions import Session, SessionRepository, session_event
-from dragoman.store.tables import IS_RUNNING, runs, sessions
+from dragoman.store.sessions.messages import MessageRepository
+from dragoman.store.sessions.sessions import Session, SessionRepository, session_event
+from dragoman.store.tables.core import IS_RUNNING, runs, sessions
 from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
 FinalStatus: TypeAlias = Literal["finished", "failed", "stopped", "interrupted"]

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Dialect, StaticPool, create_engine
 from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from dragoman.errors import StoreError
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config

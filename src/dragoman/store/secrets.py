@@ -14,12 +14,12 @@ from dragoman.errors import BadRequest, ConfigError, NotFound
 from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
-from dragoman.store.key_tables import secrets
 from dragoman.store.mcp_servers import McpServerStatements, reencrypt_servers
 from dragoman.store.push_configs import PushConfigStatements, reencrypt_push_configs
-from dragoman.store.trigger_secrets import reencrypt_triggers
-from dragoman.store.trigger_statements import TriggerStatements
-from dragoman.store.vault import VaultStatements, reencrypt_vaults
+from dragoman.store.tables.keys import secrets
+from dragoman.store.teams.trigger_secrets import reencrypt_triggers
+from dragoman.store.teams.trigger_statements import TriggerStatements
+from dragoman.store.teams.vault import VaultStatements, reencrypt_vaults
 
 SECRETS_LOCK = "secrets"
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, select
 
 from dragoman.store.connection import Compiler, DatabaseConnection
 from dragoman.store.database import Database
-from dragoman.store.tables import spoke_namespaces
+from dragoman.store.tables.core import spoke_namespaces
 
 
 class SpokeNamespaceStatements:

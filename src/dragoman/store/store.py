@@ -16,40 +16,40 @@ from dragoman.errors import ConfigError, StoreError, Unavailable
 from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
-from dragoman.store.branches import BranchRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.conversations import ConversationRepository
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
-from dragoman.store.host_rates import HostRateRepository
-from dragoman.store.hosts import HostRepository
+from dragoman.store.hosts.hosts import HostRepository
+from dragoman.store.hosts.queued_runs import QueuedRunRepository
+from dragoman.store.hosts.rates import HostRateRepository
+from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
-from dragoman.store.memories import MemoryRepository
-from dragoman.store.message_search import MessageSearchRepository
-from dragoman.store.messages import MessageRepository
-from dragoman.store.people import PeopleRepository
 from dragoman.store.push_configs import PushConfigRepository
-from dragoman.store.queued_runs import QueuedRunRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
 from dragoman.store.runner_frames import RunnerFrameRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
-from dragoman.store.sessions import SessionRepository
-from dragoman.store.shares import ShareRepository
-from dragoman.store.signals import HostSignals
+from dragoman.store.sessions.branches import BranchRepository
+from dragoman.store.sessions.conversations import ConversationRepository
+from dragoman.store.sessions.message_search import MessageSearchRepository
+from dragoman.store.sessions.messages import MessageRepository
+from dragoman.store.sessions.people import PeopleRepository
+from dragoman.store.sessions.sessions import SessionRepository
+from dragoman.store.sessions.shares import ShareRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
-from dragoman.store.tasks import TaskRepository
-from dragoman.store.team_tasks import TeamTaskRepository
-from dragoman.store.triggers import TriggerRepository
+from dragoman.store.teams.memories import MemoryRepository
+from dragoman.store.teams.tasks import TaskRepository
+from dragoman.store.teams.team_tasks import TeamTaskRepository
+from dragoman.store.teams.triggers import TriggerRepository
+from dragoman.store.teams.vault import VaultRepository
 from dragoman.store.usage import UsageRepository
-from dragoman.store.vault import VaultRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dragoman.fold import Fold
 from dragoman.messages import Part, decode_part, encode_part
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables import calls, subagent_parts
+from dragoman.store.tables.core import calls, subagent_parts
 
 log = logging.getLogger(__name__)
 

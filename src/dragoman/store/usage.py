@@ -15,7 +15,7 @@ from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, t
 from dragoman.events import Usage
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Params, Row, to_params
 from dragoman.store.database import Database
-from dragoman.store.tables import usage
+from dragoman.store.tables.core import usage
 from dragoman.store.usage_report import TOKEN_COLUMNS, GroupBy, UsageReport, UsageReportRow, filter_conditions
 from dragoman.usage_record import UsageRecord
 

@@ -14,7 +14,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from dragoman.events import Usage
 from dragoman.store.connection import Row, match_filter
-from dragoman.store.tables import usage
+from dragoman.store.tables.core import usage
 
 GroupBy: TypeAlias = Literal[
     "owner",

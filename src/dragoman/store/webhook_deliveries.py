@@ -18,7 +18,7 @@ from dragoman.store.connection import (
     to_struct,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables import webhook_deliveries
+from dragoman.store.tables.core import webhook_deliveries
 
 DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
 

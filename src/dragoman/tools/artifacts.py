@@ -8,10 +8,10 @@ from typing import Annotated, TypedDict
 from pydantic import Field
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.operations.artifact import Artifact, ArtifactStore
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
+from dragoman.operations.results.artifact import Artifact, ArtifactStore
 from dragoman.tools.files.file_search import find_lines
 
 DEFAULT_PIECE_BYTES = 16_384  # bytes of an artifact in one answer

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dragoman.operations.artifact import ArtifactStore
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
+from dragoman.operations.results.artifact import ArtifactStore
 from dragoman.tools import artifacts as artifact_operations
 from dragoman.tools import clock as clock_operations
 from dragoman.tools.calculator import calculate

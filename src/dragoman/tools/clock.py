@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from pydantic import Field
 
 from dragoman.errors import BadRequest
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 
 TimezoneName = Annotated[str, Field(examples=["UTC", "Europe/Berlin"], max_length=64)]

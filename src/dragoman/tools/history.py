@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.message_search import IndexingProgress, MatchKind, MessageSearch, Passage
 from dragoman.operations.operation import Operation
 

@@ -14,7 +14,7 @@ from dragoman.json_text import prune_depth
 from dragoman.mcp.client.definition_pins import check_pins, definition_change
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.client.jsonrpc import MAX_DEPTH, parse_messages
-from dragoman.operations.definition_diff import definition_diff
+from dragoman.operations.definitions.diff import definition_diff
 from dragoman.redaction import Redactor
 from dragoman.store import Store
 from dragoman.store.encryption import FolderKey

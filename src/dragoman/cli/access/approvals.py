@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 import typer
 
+from dragoman.cli.access.questions import question_lines, resolve_answer, spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.questions import question_lines, resolve_answer, spell_invisible
 from dragoman.cli.terminal import (
     examples,
     format_age,

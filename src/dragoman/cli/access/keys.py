@@ -19,7 +19,7 @@ from dragoman.cli.terminal import examples, format_age, print_json, print_line, 
 from dragoman.errors import BadRequest
 from dragoman.identity import DEFAULT_SCOPES
 from dragoman.limits import NO_LIMITS, Limits
-from dragoman.server.time_ranges import parse_future, parse_span
+from dragoman.server.http.time_ranges import parse_future, parse_span
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient

@@ -87,9 +87,9 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
     from msgspec.structs import replace  # late: as above
 
     from dragoman.errors import BadRequest, ConfigError, NotFound  # late: as above
-    from dragoman.operations.artifact import MemoryArtifactStore  # late: as above
     from dragoman.operations.message_search import MemoryMessageSearch  # late: as above
     from dragoman.operations.operation import Operation  # late: as above
+    from dragoman.operations.results.artifact import MemoryArtifactStore  # late: as above
     from dragoman.server.app.operations import build_registry  # late: as above
 
     try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from dragoman.cli.access.keys import run_with_store
 from dragoman.cli.data_folder import create_data_folder, require_data_folder
-from dragoman.cli.keys import run_with_store
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest, ConfigError, NotFound

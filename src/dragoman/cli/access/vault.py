@@ -6,10 +6,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from dragoman.cli.access.keys import run_with_store
+from dragoman.cli.access.secrets import read_value, require_master_key
 from dragoman.cli.data_folder import create_data_folder, require_data_folder
-from dragoman.cli.keys import run_with_store
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
-from dragoman.cli.secrets import read_value, require_master_key
 from dragoman.cli.terminal import examples, format_age, print_json, print_note, print_table
 
 Team: TypeAlias = Annotated[str, typer.Option("--team", metavar="NAME", help="The team.")]
@@ -41,7 +41,7 @@ def set_entry(
     Its value comes from a pipe or a prompt, never from the command line.
     """
     # late: schemas and SQLAlchemy take 0.2 s
-    from dragoman.store.vault import OPERATOR, VaultEntry
+    from dragoman.store.teams.vault import OPERATOR, VaultEntry
     from dragoman.teams.vault.operations import check_name, check_receivers, check_value  # late: as above
 
     master = require_master_key(config)
@@ -63,12 +63,12 @@ def list_entries(
     *, team: Team, data: Data = DEFAULT_DATA, config: ConfigFile = None, json: AsJson = False
 ) -> None:
     """List the secrets of a team that the operator manages, without their values."""
-    from dragoman.store.vault import OPERATOR  # late: as above
+    from dragoman.store.teams.vault import OPERATOR  # late: as above
 
     folder = require_data_folder(data)
     found = run_with_store(folder, lambda store: store.vault.list(team, OPERATOR), config=config)
     if json:
-        from dragoman.server.team_memory import entry_to_json  # late: as above
+        from dragoman.server.teams.memory import entry_to_json  # late: as above
 
         print_json({"secrets": [entry_to_json(entry) for entry in found]})
         return
@@ -85,7 +85,7 @@ def list_entries(
 @vault.command("delete", epilog=examples(("dragoman vault delete npm --team release", "nothing of it stays")))
 def delete(name: Name, *, team: Team, data: Data = DEFAULT_DATA, config: ConfigFile = None) -> None:
     """Delete a secret of a team that the operator manages."""
-    from dragoman.store.vault import OPERATOR  # late: as above
+    from dragoman.store.teams.vault import OPERATOR  # late: as above
 
     folder = require_data_folder(data)
     run_with_store(folder, lambda store: store.vault.delete(team, OPERATOR, name=name), config=config)

@@ -11,7 +11,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.agent.approvals import QUESTION_PART
 from dragoman.agent.inner_calls import batch_entries, call_title
-from dragoman.cli.questions import Question, question_lines
+from dragoman.cli.access.questions import Question, question_lines
 from dragoman.cli.terminal import strip_controls, truncate
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
+from dragoman.cli.access.questions import Question, resolve_answer
 from dragoman.cli.chat.renderer import MAX_SHOWN, EventRenderer
 from dragoman.cli.chat.session import ChatSession, new_session_id
 from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.questions import Question, resolve_answer
 from dragoman.cli.terminal import format_age, print_error, print_line, print_note, print_table, truncate
 from dragoman.errors import DragomanError, NotFound
 

@@ -13,10 +13,10 @@ import msgspec
 
 from dragoman.agent.approvals import QUESTION_PART, pending_questions
 from dragoman.agent.inner_calls import part_title
-from dragoman.cli.approvals import approval_items
+from dragoman.cli.access.approvals import approval_items
+from dragoman.cli.access.questions import Question, spell_invisible
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.hub_client.client import EventBatches, HubClient
-from dragoman.cli.questions import Question, spell_invisible
 from dragoman.errors import DragomanError
 from dragoman.events import Data
 from dragoman.messages import Message, ToolPart

@@ -10,7 +10,7 @@ from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
     Message,
 )
-from dragoman.server.session_markdown import to_markdown
+from dragoman.server.sessions.session_markdown import to_markdown
 from dragoman.session_ids import client_session_id
 from dragoman.unfold import unfold
 from dragoman.wire.session_export.html import ROLE_NAMES

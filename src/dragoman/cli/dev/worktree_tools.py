@@ -21,7 +21,7 @@ from dragoman.cli.dev.git import run_git
 from dragoman.cli.dev.task_store import WorktreeTask
 from dragoman.cli.dev.worktrees import WorktreeDiff, Worktrees
 from dragoman.errors import CallError, CallTimeout
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.protected_files import ProtectedFiles

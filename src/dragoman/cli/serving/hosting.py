@@ -23,14 +23,14 @@ import typer
 import uvloop
 
 from dragoman.cli.logs import Level, configure_logging
+from dragoman.cli.serving.workers import WorkerPool, WorkerSettings, worker_command
 from dragoman.cli.terminal import print_line, print_note
-from dragoman.cli.workers import WorkerPool, WorkerSettings, worker_command
 from dragoman.config import Config, HttpConfig
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
-from dragoman.server.connection_limits import ConnectionLimits
-from dragoman.server.listener import bind_listener, build_server, listener_url
+from dragoman.server.http.connection_limits import ConnectionLimits
+from dragoman.server.http.listener import bind_listener, build_server, listener_url
 from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import set_private_umask
 

@@ -56,7 +56,7 @@ def init(
 @teams.command("list", epilog=examples(("dragoman teams list", "the teams, as a tree")))
 def list_teams(*, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """List the teams, each below its parent."""
-    from dragoman.server.teams import team_view  # late: as above
+    from dragoman.server.teams.teams import team_view  # late: as above
 
     registry = load_teams(teams, config)
     if json:
@@ -80,7 +80,7 @@ def show(
     name: TeamName, *, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson = False
 ) -> None:
     """Show a team: what it may call, whom it may delegate to, its rules and sub-agents."""
-    from dragoman.server.teams import team_detail  # late: as above
+    from dragoman.server.teams.teams import team_detail  # late: as above
 
     registry = load_teams(teams, config)
     team = registry.get(name)
@@ -118,7 +118,7 @@ def prompt(
     json: AsJson = False,
 ) -> None:
     """Print the instructions of a team: each section with its file, hash and estimated tokens."""
-    from dragoman.server.teams import team_detail  # late: as above
+    from dragoman.server.teams.teams import team_detail  # late: as above
     from dragoman.teams.prompt import build_prompt  # late: as above
 
     registry = load_teams(teams, config)

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.server_spec import Trust
-from dragoman.operations.definition_diff import definition_diff
+from dragoman.operations.definitions.diff import definition_diff
 from dragoman.store.mcp_servers import DefinitionPin
 
 

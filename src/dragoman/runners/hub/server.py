@@ -14,7 +14,7 @@ from dragoman.runners.hub.connection import RunnerSocket
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.spokes.protocol import HUB_RESTART, REPLACED, UNAUTHORIZED
-from dragoman.store.sessions import Session, session_not_found
+from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.runner.frames import (
     FrameError,

@@ -24,8 +24,8 @@ from dragoman.server.a2a.push import PushConfigs
 from dragoman.server.a2a.tasks import BegunTask, TaskRecord, TaskService, task_status, write_task
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
-from dragoman.server.http_endpoint import send_error
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.http.endpoint import send_error
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.streaming import stream_run
 from dragoman.store.store import Store
 from dragoman.version import version

@@ -13,7 +13,7 @@ from dragoman.server.app.push import build_push_post, push_settings
 from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
-from dragoman.server.http_endpoint import send_error
+from dragoman.server.http.endpoint import send_error
 
 CARD = "/.well-known/agent-card.json"
 

@@ -9,11 +9,11 @@ from dragoman.http.exchange import Handler
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
-from dragoman.server.http_endpoint import RequiredScope
+from dragoman.server.http.endpoint import RequiredScope
 from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.runs import RunHandlers
-from dragoman.server.sessions import SessionHandlers
+from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
 
 Routes: TypeAlias = Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]

@@ -21,12 +21,12 @@ from dragoman.errors import Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.approval import ApprovalRequest, MemoryApprovalStore
-from dragoman.operations.artifact import MemoryArtifactStore
 from dragoman.operations.calls import Calls
 from dragoman.operations.ledger import CallCompletion, MemoryLedger
 from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl, denied_failure
+from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.server.app.api_routes import (
     Routes,
     approval_routes,
@@ -43,12 +43,12 @@ from dragoman.server.app.team_routes import trigger_routes
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
-from dragoman.server.http_endpoint import HttpEndpoint
+from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.runs import RunHandlers
-from dragoman.server.sessions import SessionHandlers
-from dragoman.server.triggers import TriggerHandlers
+from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.teams.triggers import TriggerHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
 from dragoman.teams.registry import TeamRegistry

@@ -30,7 +30,7 @@ from dragoman.spokes.hub.other_hosts import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.store.signals import Wakeup
+from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)

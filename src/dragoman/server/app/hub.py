@@ -55,13 +55,13 @@ from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.routes import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
+from dragoman.server.http.request_log import log_request
 from dragoman.server.internal.operations import SpokeCallHandlers
 from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
-from dragoman.server.request_log import log_request
-from dragoman.store.queued_runs import QueueLimits
+from dragoman.store.hosts.queued_runs import QueueLimits
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 

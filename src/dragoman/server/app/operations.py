@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.config.problems import blame_field
-from dragoman.operations.artifact import ArtifactStore
 from dragoman.operations.loader import load_operations
 from dragoman.operations.message_search import MessageSearch
 from dragoman.operations.registry import Registry
+from dragoman.operations.results.artifact import ArtifactStore
 from dragoman.operations.search.search import OperationSearch
 from dragoman.tools import history as history_operations
 from dragoman.tools.builtin import builtin_operations

@@ -46,10 +46,8 @@ from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.branches import BranchHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers, ChatSettings
-from dragoman.server.cors import allow_origins
 from dragoman.server.domain_events import DomainEventHandlers
 from dragoman.server.events import EventHandlers
 from dragoman.server.gateway.responses.agents import AgentResponses
@@ -57,10 +55,10 @@ from dragoman.server.gateway.responses.handlers import RESPONSES, ResponseHandle
 from dragoman.server.gateway.responses.socket import ResponsesSocket
 from dragoman.server.gateway.responses.state import ResponseStates, StateLimits
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
-from dragoman.server.grants import GrantHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers, LocalHost
-from dragoman.server.http_endpoint import (
+from dragoman.server.http.cors import allow_origins
+from dragoman.server.http.endpoint import (
     HttpEndpoint,
     not_found,
     reject_websocket,
@@ -71,9 +69,11 @@ from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.runs import RunHandlers
-from dragoman.server.session_files import SessionFileHandlers
-from dragoman.server.sessions import SessionHandlers
-from dragoman.server.shares import ShareHandlers
+from dragoman.server.sessions.branches import BranchHandlers
+from dragoman.server.sessions.grants import GrantHandlers
+from dragoman.server.sessions.session_files import SessionFileHandlers
+from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
 from dragoman.server.sockets.endpoint import SessionSocketEndpoint
 from dragoman.server.sockets.session_socket import SocketServices

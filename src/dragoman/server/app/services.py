@@ -35,7 +35,7 @@ from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools, ToolServices
 from dragoman.server.app.teams import TeamServices
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
 from dragoman.store.runs import RunRecord

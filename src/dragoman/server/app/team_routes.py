@@ -6,10 +6,10 @@ import msgspec
 
 from dragoman.server.app.api_routes import Routes
 from dragoman.server.app.services import HubServices
-from dragoman.server.tasks import TaskHandlers
-from dragoman.server.team_memory import MemoryHandlers, VaultHandlers
-from dragoman.server.teams import TeamHandlers
-from dragoman.server.triggers import TriggerHandlers, TriggerHookHandlers
+from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
+from dragoman.server.teams.tasks import TaskHandlers
+from dragoman.server.teams.teams import TeamHandlers
+from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.triggers.service import TriggerService
 

@@ -14,7 +14,7 @@ from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler
 from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
-from dragoman.server.request_log import assign_request_id
+from dragoman.server.http.request_log import assign_request_id
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from dragoman.errors import ConfigError
-from dragoman.server.connection_limits import ConnectionLimits, ConnectionTable
-from dragoman.server.http_protocol import LimitedHttpProtocol
+from dragoman.server.http.connection_limits import ConnectionLimits, ConnectionTable
+from dragoman.server.http.protocol import LimitedHttpProtocol
 from dragoman.spokes.hub.settings import SpokeSettings
 
 BACKLOG = 2048

@@ -14,8 +14,8 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.server.connection_limits import NEVER, ConnectionTable
-from dragoman.server.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
+from dragoman.server.http.connection_limits import NEVER, ConnectionTable
+from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
 LINGER_SECONDS = 1.0  # for a refused client to read why

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from dragoman.server.connection_limits import NEVER, ConnectionTable
+from dragoman.server.http.connection_limits import NEVER, ConnectionTable
 
 OPTIONS_BY_PATH: Mapping[bytes, Mapping[str, Any]] = {
     b"/v1/responses": {"ws_per_message_deflate": True},  # it costs each one memory

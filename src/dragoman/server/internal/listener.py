@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
-from dragoman.server.connection_limits import ConnectionLimits
-from dragoman.server.listener import bind_listener, build_server, listener_url
+from dragoman.server.http.connection_limits import ConnectionLimits
+from dragoman.server.http.listener import bind_listener, build_server, listener_url
 
 OUTSIDE = ("192.0.2.1", 9)  # of RFC 5737: nothing is sent there
 CONNECTIONS = 4_096

@@ -13,7 +13,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from dragoman.http.exchange import Exchange, Handler
-from dragoman.server.http_endpoint import HttpEndpoint, not_found
+from dragoman.server.http.endpoint import HttpEndpoint, not_found
 from dragoman.server.internal.token import require_token
 
 HostRoutes: TypeAlias = Iterable[tuple[str, Mapping[str, Handler]]]

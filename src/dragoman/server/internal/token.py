@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.errors import Unauthorized
 from dragoman.http.exchange import Exchange
-from dragoman.server.http_endpoint import reject_websocket
+from dragoman.server.http.endpoint import reject_websocket
 
 
 def require_token(app: ASGIApp, token: str) -> ASGIApp:

@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from dragoman import events, messages
-from dragoman.server.query_parameters import to_camel_case
+from dragoman.server.http.query_parameters import to_camel_case
 from dragoman.version import version
 
 Document: TypeAlias = dict[str, Any]

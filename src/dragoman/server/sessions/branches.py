@@ -10,9 +10,9 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.session_lookup import find_session_for
+from dragoman.server.sessions.session_lookup import find_session_for
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id, session_id_for
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
 MAX_BODY = 65_536

@@ -16,9 +16,9 @@ from dragoman.ids import new_id
 from dragoman.messages import Message, messages_size
 from dragoman.offload import offload
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.session_lookup import find_session
-from dragoman.server.session_markdown import message_to_markdown
-from dragoman.server.sessions import unique_labels
+from dragoman.server.sessions.session_lookup import find_session
+from dragoman.server.sessions.session_markdown import message_to_markdown
+from dragoman.server.sessions.sessions import unique_labels
 from dragoman.session_ids import (
     MAX_ID_LENGTH,
     client_session_id,
@@ -26,7 +26,7 @@ from dragoman.session_ids import (
     is_session_id,
     session_id_for,
 )
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.session_export.html import SECURITY_POLICY, html_end, html_start, message_to_html
 from dragoman.wire.session_export.importer import parse_export

@@ -9,7 +9,7 @@ from dragoman.errors import Forbidden
 from dragoman.identity import Identity
 from dragoman.operations.access import SessionRole, require_owner, visible_owner
 from dragoman.session_ids import client_session_id, hub_session_id
-from dragoman.store.sessions import Session, SessionRepository, session_not_found
+from dragoman.store.sessions.sessions import Session, SessionRepository, session_not_found
 
 
 async def find_session(

@@ -18,11 +18,11 @@ from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run_queue import queue_to_json
-from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import find_session, find_session_for
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.session_lookup import find_session, find_session_for
 from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, session_id_for
-from dragoman.store.branches import Siblings
-from dragoman.store.sessions import Session, SessionFilters
+from dragoman.store.sessions.branches import Siblings
+from dragoman.store.sessions.sessions import Session, SessionFilters
 from dragoman.store.store import Store
 
 MAX_BODY = 65_536

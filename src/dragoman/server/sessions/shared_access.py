@@ -17,8 +17,8 @@ from dragoman.errors import Forbidden, KeyEnded, StoreError, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import SessionRole, visible_owner
-from dragoman.store.sessions import SessionRepository, is_of_others
-from dragoman.store.signals import Wakeup
+from dragoman.store.hosts.signals import Wakeup
+from dragoman.store.sessions.sessions import SessionRepository, is_of_others
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL = 2.0

@@ -14,9 +14,9 @@ from dragoman.http.exchange import Exchange
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart, messages_size
 from dragoman.offload import offload
 from dragoman.redaction import redact
-from dragoman.server.session_lookup import find_own_session
-from dragoman.store.sessions import Session
-from dragoman.store.shares import Share, new_share
+from dragoman.server.sessions.session_lookup import find_own_session
+from dragoman.store.sessions.sessions import Session
+from dragoman.store.sessions.shares import Share, new_share
 from dragoman.store.store import Store
 from dragoman.wire.session_export.html import (
     IMAGE,

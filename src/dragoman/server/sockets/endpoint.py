@@ -18,8 +18,8 @@ from dragoman.hub_events.event_filter import EventFilter
 from dragoman.identity import Identity
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
-from dragoman.server.session_lookup import find_session
-from dragoman.server.shared_access import SharedAccess
+from dragoman.server.sessions.session_lookup import find_session
+from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.sockets.frames import SocketKey, decode_frame, error_frame
 from dragoman.server.sockets.people import SessionPeople
 from dragoman.server.sockets.session_socket import SessionSocket, SocketServices

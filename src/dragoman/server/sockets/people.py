@@ -17,7 +17,7 @@ from typing import Any
 from dragoman.errors import NotFound, StoreError, Unavailable
 from dragoman.hub_events.event_log import EventLog
 from dragoman.identity import Identity
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from dragoman.runs.live import Follower
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.approvals import AnswerApproval, ApprovalBody, approval_to_json, parse_answer
 from dragoman.server.event_json import event_to_json
-from dragoman.server.session_lookup import find_role, find_session_for
+from dragoman.server.sessions.session_lookup import find_role, find_session_for
 from dragoman.server.sockets.frames import (
     AgentStatus,
     SocketAbort,
@@ -38,7 +38,7 @@ from dragoman.server.sockets.frames import (
 from dragoman.server.sockets.people import SessionPeople
 from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import HubEvent
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import parse_chat_request
 

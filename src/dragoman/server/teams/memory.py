@@ -10,9 +10,9 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.operations.access import restrict_owner, visible_owner
-from dragoman.server.query_parameters import parse_limit
-from dragoman.store.memories import MEMORY_KINDS, Memory, MemoryKind, MemoryRepository
-from dragoman.store.vault import VaultEntry, VaultRepository
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.store.teams.memories import MEMORY_KINDS, Memory, MemoryKind, MemoryRepository
+from dragoman.store.teams.vault import VaultEntry, VaultRepository
 from dragoman.teams.memory.operations import MAX_CONTENT_LENGTH, MAX_KEY_LENGTH
 from dragoman.teams.registry import TeamRegistry
 

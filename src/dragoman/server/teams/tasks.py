@@ -12,11 +12,11 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
-from dragoman.server.query_parameters import parse_limit
-from dragoman.server.session_lookup import find_session_for
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.session_lookup import find_session_for
 from dragoman.session_ids import session_id_for
-from dragoman.store.sessions import SessionRepository
-from dragoman.store.task_records import Overlap, TaskPriority, TaskState, TeamTask
+from dragoman.store.sessions.sessions import SessionRepository
+from dragoman.store.teams.task_records import Overlap, TaskPriority, TaskState, TeamTask
 from dragoman.teams.tasks.new_task import NewTask
 from dragoman.teams.tasks.service import TeamTasks
 

@@ -10,8 +10,8 @@ import msgspec
 
 from dragoman.errors import BadRequest, Conflict, NotFound, RateLimited
 from dragoman.http.exchange import Exchange
-from dragoman.server.query_parameters import parse_limit
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.server.http.query_parameters import parse_limit
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import WebhookConfig, parse_definition
 from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
 from dragoman.teams.triggers.service import (

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
 from dragoman.json_text import is_deeper_than
-from dragoman.operations.definition_diff import definition_diff
+from dragoman.operations.definitions.diff import definition_diff
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry

@@ -44,8 +44,8 @@ from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.call import calling_spokes
 from dragoman.spokes.hub.permissions import canonical_namespace
 from dragoman.spokes.protocol import SpokeFailure, error_from_failure
-from dragoman.store.hosts import HostRepository
-from dragoman.store.signals import Wakeup
+from dragoman.store.hosts.hosts import HostRepository
+from dragoman.store.hosts.signals import Wakeup
 
 log = logging.getLogger(__name__)
 

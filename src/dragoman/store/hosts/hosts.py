@@ -19,7 +19,7 @@ from dragoman.store.connection import (
     to_struct,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables import IS_RUNNING, hosts, runs
+from dragoman.store.tables.core import IS_RUNNING, hosts, runs
 
 
 class HostRecord(msgspec.Struct, frozen=True, kw_only=True):

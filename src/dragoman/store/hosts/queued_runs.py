@@ -21,8 +21,8 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.sessions import Session, SessionRepository
-from dragoman.store.tables import IS_QUEUED, queued_runs, runs
+from dragoman.store.sessions.sessions import Session, SessionRepository
+from dragoman.store.tables.core import IS_QUEUED, queued_runs, runs
 
 QueueMode: TypeAlias = Literal["interrupt", "steer", "queue"]
 QueueStatus: TypeAlias = Literal["queued", "withdrawn", "failed"]

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Double, bindparam, cast, delete, func, lit
 
 from dragoman.store.connection import Compiler, DatabaseConnection
 from dragoman.store.database import Database
-from dragoman.store.tables import host_rates
+from dragoman.store.tables.core import host_rates
 
 KEPT_SECONDS = 150.0  # for which the row of a host that has ended counts, and then some
 RATE_LOCK = 0x64726172  # the class of advisory locks on rates

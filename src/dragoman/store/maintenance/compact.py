@@ -12,7 +12,7 @@ from dragoman.store.connection import Backend
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.status import file_size, read_size
 from dragoman.store.maintenance.transactions import raising_store_errors, snapshot
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 
 class CompactReport(NamedTuple):

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
-from dragoman.store.tables import (
+from dragoman.store.tables.core import (
     host_rates,
     host_reservations,
     hosts,

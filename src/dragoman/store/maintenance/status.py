@@ -21,7 +21,7 @@ from dragoman.store.retention import RetentionPeriods, retention_rules
 from dragoman.store.schema import HEAD
 from dragoman.store.sqlite import LOCK_FILE
 from dragoman.store.store import postgres_backend
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 SERVER_VERSION = {
     "sqlite": "SELECT 'SQLite ' || sqlite_version()",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from dragoman.store.tables import metadata
+from dragoman.store.tables.core import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

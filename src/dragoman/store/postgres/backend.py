@@ -18,7 +18,8 @@ from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import CommitUncertain, OutageScope
-from dragoman.store.host_folder import HostFolder
+from dragoman.store.hosts.host_folder import HostFolder
+from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.postgres import locks
 from dragoman.store.postgres.connection import (
     BEGIN_READING,
@@ -40,7 +41,6 @@ from dragoman.store.postgres.signal_connection import SignalConnection
 from dragoman.store.postgres.url import parse_url, shown_url
 from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
-from dragoman.store.signals import HostSignals
 from dragoman.store.sqlite import lock_folder
 
 DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]

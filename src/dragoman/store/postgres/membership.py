@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from dragoman.errors import HostFenced, StoreError
-from dragoman.store.host_folder import HostFolder
+from dragoman.store.hosts.host_folder import HostFolder
 from dragoman.store.postgres import locks
 from dragoman.store.postgres.connection import PostgresConnection, RawConnection, is_closed, run_command
 from dragoman.version import version

@@ -19,8 +19,8 @@ from psycopg import sql
 
 from dragoman.errors import StoreError
 from dragoman.ids import new_id
+from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.postgres.connection import RawConnection
-from dragoman.store.signals import HostSignals
 
 log = logging.getLogger(__name__)
 CHECK_INTERVAL = 10.0  # seconds without a word after which the connection is tried

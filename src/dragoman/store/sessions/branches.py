@@ -19,7 +19,7 @@ from dragoman.messages import Message
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.database import Database
-from dragoman.store.message_paths import (
+from dragoman.store.sessions.message_paths import (
     FIRST_VERSION,
     MessagePath,
     MessagePaths,
@@ -30,8 +30,8 @@ from dragoman.store.message_paths import (
     path_before,
     path_until,
 )
-from dragoman.store.messages import MessageRepository
-from dragoman.store.sessions import Session, SessionRepository, session_event, session_not_found
+from dragoman.store.sessions.messages import MessageRepository
+from dragoman.store.sessions.sessions import Session, SessionRepository, session_event, session_not_found
 
 
 class Siblings(msgspec.Struct, frozen=True):

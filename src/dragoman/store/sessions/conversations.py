@@ -24,7 +24,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.response_tables import conversation_items, conversations
+from dragoman.store.tables.responses import conversation_items, conversations
 
 MAX_CONVERSATIONS = 10_000  # of an owner; the ones that were used longest ago are deleted above it
 TRIMMED_ROWS = 100  # conversations that are deleted at once

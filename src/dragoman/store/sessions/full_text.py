@@ -22,9 +22,9 @@ from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from dragoman.store.message_paths import active_path, in_path
-from dragoman.store.postgres.words import QueryWord, find_hits, split_words
-from dragoman.store.tables import messages, passages, sessions
+from dragoman.store.sessions.message_paths import active_path, in_path
+from dragoman.store.sessions.postgres_words import QueryWord, find_hits, split_words
+from dragoman.store.tables.core import messages, passages, sessions
 
 # Scopes: the owner and the session of a passage are terms of the index too, so that a search reads only the
 # entries of one owner or session.

@@ -21,8 +21,8 @@ from dragoman.store.connection import (
     to_struct,
 )
 from dragoman.store.database import Database
-from dragoman.store.event_tables import session_grants
 from dragoman.store.hub_events import HubEventRepository, NewEvent
+from dragoman.store.tables.events import session_grants
 
 GranteeKind: TypeAlias = Literal["owner", "key"]
 MAX_GRANTS = 200  # of a session

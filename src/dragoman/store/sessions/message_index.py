@@ -20,19 +20,19 @@ from sqlalchemy.dialects.sqlite import Insert
 from dragoman.errors import DragomanError, NotFound
 from dragoman.messages import decode_part
 from dragoman.operations.message_search import IndexingProgress
-from dragoman.operations.plain_text import part_text
+from dragoman.operations.results.plain_text import part_text
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.database import Database
-from dragoman.store.full_text import (
+from dragoman.store.sessions.full_text import (
     CREATE_POSTGRES_INDEX,
     CREATE_SQLITE_INDEX,
     PART_KEY,
     UpsertPassage,
     search_scope,
 )
-from dragoman.store.part_tails import PartTailStatements, read_tails, with_tail
-from dragoman.store.postgres.words import text_vector
-from dragoman.store.tables import (
+from dragoman.store.sessions.part_tails import PartTailStatements, read_tails, with_tail
+from dragoman.store.sessions.postgres_words import text_vector
+from dragoman.store.tables.core import (
     indexed_messages,
     indexed_sessions,
     messages,

@@ -25,7 +25,7 @@ from sqlalchemy.sql.selectable import CTE
 
 from dragoman.errors import Conflict
 from dragoman.store.connection import Compiler, DatabaseConnection
-from dragoman.store.tables import branches, messages, sessions, shares
+from dragoman.store.tables.core import branches, messages, sessions, shares
 
 MAX_POSITION = 2**62
 MAX_BRANCHES = 1_000

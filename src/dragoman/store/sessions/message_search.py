@@ -23,7 +23,7 @@ from dragoman.operations.message_search import (
 )
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.database import Database
-from dragoman.store.full_text import (
+from dragoman.store.sessions.full_text import (
     ELLIPSIS,
     HIT_END,
     HIT_START,
@@ -37,8 +37,8 @@ from dragoman.store.full_text import (
     select_by_text,
     session_token,
 )
-from dragoman.store.message_index import MessageIndex
-from dragoman.store.message_paths import (
+from dragoman.store.sessions.message_index import MessageIndex
+from dragoman.store.sessions.message_paths import (
     MAX_POSITION,
     MessagePaths,
     MessagePathStatements,
@@ -46,9 +46,9 @@ from dragoman.store.message_paths import (
     contains,
     in_path,
 )
-from dragoman.store.part_tails import PartKey, PartTailStatements, read_tails, with_tail
-from dragoman.store.postgres.words import QueryWord, scoped_query, text_query
-from dragoman.store.tables import branches, messages, parts, passages, sessions
+from dragoman.store.sessions.part_tails import PartKey, PartTailStatements, read_tails, with_tail
+from dragoman.store.sessions.postgres_words import QueryWord, scoped_query, text_query
+from dragoman.store.tables.core import branches, messages, parts, passages, sessions
 
 CONTEXT_PART = "data-context"
 INDEXING_SECONDS = 5.0  # for which a search indexes new messages first

@@ -17,7 +17,7 @@ from dragoman.offload import offload
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
 from dragoman.store.database import Database
-from dragoman.store.message_paths import (
+from dragoman.store.sessions.message_paths import (
     MessagePath,
     MessagePaths,
     MessagePathStatements,
@@ -27,8 +27,8 @@ from dragoman.store.message_paths import (
     path_before,
     shared_path,
 )
-from dragoman.store.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
-from dragoman.store.tables import branches, messages, part_tails, parts
+from dragoman.store.sessions.part_tails import PartKey, PartTail, PartTailStatements, read_tails, with_tail
+from dragoman.store.tables.core import branches, messages, part_tails, parts
 
 PAGE = 32  # messages that are read at once for an export
 ROW_SIZE = 100  # bytes that reading a row takes as much time as

@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, delete, select
 
 from dragoman.messages import Part, ReasoningPart, TextPart, ToolPart
 from dragoman.store.connection import Compiler, DatabaseConnection, Params
-from dragoman.store.tables import part_tails
+from dragoman.store.tables.core import part_tails
 
 PartKey: TypeAlias = tuple[str, int]
 """The id of a message, and the position of a part in it."""

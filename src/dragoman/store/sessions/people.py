@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, func, select
 
 from dragoman.store.connection import Compiler, DatabaseConnection
 from dragoman.store.database import Database
-from dragoman.store.host_tables import hosts, session_people
+from dragoman.store.tables.hosts import hosts, session_people
 
 
 class PeopleStatements:

@@ -36,9 +36,9 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.grants import GrantRepository
 from dragoman.store.hub_events import HubEventRepository, NewEvent
-from dragoman.store.tables import IS_RUNNING, approvals, artifacts, calls, runs, sessions, team_tasks
+from dragoman.store.sessions.grants import GrantRepository
+from dragoman.store.tables.core import IS_RUNNING, approvals, artifacts, calls, runs, sessions, team_tasks
 
 SessionKind: TypeAlias = Literal["ancestor", "importing"]
 MAX_NAMED = 10  # sessions in an error

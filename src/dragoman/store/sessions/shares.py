@@ -12,10 +12,10 @@ from sqlalchemy import bindparam, delete, func, insert, literal_column, or_, sel
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.ids import new_id
-from dragoman.store.branches import BranchRepository
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.tables import sessions, shares
+from dragoman.store.sessions.branches import BranchRepository
+from dragoman.store.tables.core import sessions, shares
 
 TOKEN_BYTES = 32
 MAX_SHARES = 100  # of a session

@@ -21,14 +21,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import text
 
-from dragoman.store.event_tables import hub_events, session_grants
-from dragoman.store.host_tables import budgets, host_rates, host_reservations, hosts
-from dragoman.store.key_tables import former_secrets, keys, secrets
-from dragoman.store.response_tables import responses
-from dragoman.store.table_types import INTEGER, TEXT, metadata
-from dragoman.store.task_tables import team_pauses, team_tasks
-from dragoman.store.team_tables import memories
-from dragoman.store.trigger_tables import occurrences, triggers
+from dragoman.store.tables.events import hub_events, session_grants
+from dragoman.store.tables.hosts import budgets, host_rates, host_reservations, hosts
+from dragoman.store.tables.keys import former_secrets, keys, secrets
+from dragoman.store.tables.responses import responses
+from dragoman.store.tables.tasks import team_pauses, team_tasks
+from dragoman.store.tables.teams import memories
+from dragoman.store.tables.triggers import occurrences, triggers
+from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 __all__ = [
     "INTEGER",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, Integer, Table
 
-from dragoman.store.table_types import TEXT, metadata
+from dragoman.store.tables.types import TEXT, metadata
 
 # What happened in sessions and to hosts, for those who follow it and for the audit log. `actor` is the owner
 # who did it. `xid` is the transaction on Postgres, where ids are not in the order of commits; 0 on SQLite.

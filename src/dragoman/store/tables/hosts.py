@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Double, ForeignKey, Table
 
-from dragoman.store.table_types import INTEGER, TEXT, metadata
+from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # The processes that share a Postgres database. `token` is the secret by which the others call this one; it is
 # new at each start. A host with `fenced_at` writes nothing any more, and others take its runs over.

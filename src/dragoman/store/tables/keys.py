@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Column, Double, ForeignKey, LargeBinary, Table
 
-from dragoman.store.table_types import TEXT, metadata
+from dragoman.store.tables.types import TEXT, metadata
 
 keys = Table(
     "keys",

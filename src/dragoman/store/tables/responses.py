@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Boolean, Column, Double, ForeignKey, Index, Table
 
-from dragoman.store.table_types import INTEGER, TEXT, metadata
+from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # Responses of the Responses API: `input` are the items that a request added to those of `previous_id`. All
 # responses that lead back to one have its `root_id`.

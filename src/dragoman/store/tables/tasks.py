@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, Double, Index, Table
 from sqlalchemy.sql import text
 
-from dragoman.store.table_types import INTEGER, TEXT, metadata
+from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # The tasks of teams. `chain` are the agents above, as JSON, `source_session` and `source_message` the answer
 # in which it was given, `hash` that of its normalised text. `delivered_at` is when its result went to where

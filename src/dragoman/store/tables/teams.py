@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, Double, Index, LargeBinary, Table
 from sqlalchemy.sql import text
 
-from dragoman.store.table_types import TEXT, metadata
+from dragoman.store.tables.types import TEXT, metadata
 
 # What a team knows, for each owner apart. Of a key one row is active; those before it are its history.
 # `words` are the words of key and content as a search compares them. `sources` is JSON.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Column, Double, ForeignKey, Index, Table
 from sqlalchemy.sql import text
 
-from dragoman.store.table_types import INTEGER, TEXT, metadata
+from dragoman.store.tables.types import INTEGER, TEXT, metadata
 
 # `body` is the definition as JSON, `secret` what signs webhooks, encrypted. `next_at` is when it is due,
 # `progress` how far messages and files were read, `cursor` what its tasks hand on to the next.

@@ -22,9 +22,9 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.full_text import query_terms, query_words
-from dragoman.store.postgres.words import QueryWord, split_words
-from dragoman.store.team_tables import memories
+from dragoman.store.sessions.full_text import query_terms, query_words
+from dragoman.store.sessions.postgres_words import QueryWord, split_words
+from dragoman.store.tables.teams import memories
 
 MemoryKind: TypeAlias = Literal["identity", "lesson", "decision", "context", "reference", "historical"]
 MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)

@@ -21,8 +21,8 @@ from sqlalchemy import (
 )
 
 from dragoman.store.connection import Compiler, select_fields
-from dragoman.store.tables import runs, team_pauses, team_tasks
-from dragoman.store.task_records import ACTIVE_STATES, TaskEnd, TaskState, TeamTask
+from dragoman.store.tables.core import runs, team_pauses, team_tasks
+from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TeamTask
 
 
 def state_in(*states: TaskState, of: FromClause = team_tasks) -> ColumnElement[bool]:

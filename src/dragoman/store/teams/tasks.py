@@ -10,7 +10,7 @@ from sqlalchemy import Select, bindparam, exists, func, literal_column, select, 
 from dragoman.store.connection import select_fields
 from dragoman.store.database import Database
 from dragoman.store.runs import RunRecord, to_run
-from dragoman.store.tables import runs
+from dragoman.store.tables.core import runs
 
 
 class TaskRepository:

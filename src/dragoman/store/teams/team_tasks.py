@@ -28,9 +28,9 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
-from dragoman.store.sessions import Session, SessionRepository
-from dragoman.store.tables import team_tasks
-from dragoman.store.task_records import (
+from dragoman.store.sessions.sessions import Session, SessionRepository
+from dragoman.store.tables.core import team_tasks
+from dragoman.store.teams.task_records import (
     TASK_FILTERS,
     Overlap,
     TaskEnd,
@@ -38,7 +38,7 @@ from dragoman.store.task_records import (
     TaskSubmission,
     TeamTask,
 )
-from dragoman.store.task_statements import TaskListStatements, TeamTaskStatements
+from dragoman.store.teams.task_statements import TaskListStatements, TeamTaskStatements
 
 MAX_SWEPT = 200
 T = TypeVar("T")

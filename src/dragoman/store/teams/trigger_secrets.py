@@ -9,7 +9,7 @@ import msgspec
 from dragoman.errors import StoreError
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.encryption import EncryptedValue, MasterKey
-from dragoman.store.trigger_statements import TriggerRecord, TriggerStatements
+from dragoman.store.teams.trigger_statements import TriggerRecord, TriggerStatements
 
 
 def reencrypt_triggers(

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, delete, func, literal_column, null, select, update
 
 from dragoman.store.connection import Compiler, select_fields
-from dragoman.store.tables import occurrences, team_tasks, triggers
+from dragoman.store.tables.core import occurrences, team_tasks, triggers
 
 TriggerState: TypeAlias = Literal["pending", "active", "disabled"]
 OccurrenceState: TypeAlias = Literal[

@@ -23,8 +23,8 @@ from dragoman.store.connection import DatabaseConnection, Params, to_params, to_
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.hub_events import HubEventRepository, NewEvent
-from dragoman.store.trigger_secrets import decrypt_secret, encrypt_secret
-from dragoman.store.trigger_statements import (
+from dragoman.store.teams.trigger_secrets import decrypt_secret, encrypt_secret
+from dragoman.store.teams.trigger_statements import (
     OccurrenceState,
     TriggerOccurrence,
     TriggerRecord,

@@ -22,7 +22,7 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
-from dragoman.store.team_tables import vault_entries
+from dragoman.store.tables.teams import vault_entries
 
 OPERATOR = ""
 """The owner of the entries that the operator manages: all owners' runs of the team use them."""

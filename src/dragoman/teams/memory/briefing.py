@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.operations.context import Context
 from dragoman.operations.sanitize import sanitize_text
-from dragoman.store.memories import Memory, MemoryKind, MemoryRepository
+from dragoman.store.teams.memories import Memory, MemoryKind, MemoryRepository
 from dragoman.teams.spec import TeamSpec
 from dragoman.wire.token_estimate import estimate_text
 

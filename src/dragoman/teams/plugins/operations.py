@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 from pydantic import Field
 
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.teams.plugins.service import VERIFY_SECONDS, Plugins
 from dragoman.teams.plugins.source import MAX_SOURCE

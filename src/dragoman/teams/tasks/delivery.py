@@ -11,9 +11,9 @@ from dragoman.messages import Message, TextPart
 from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.connection import DatabaseConnection
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.task_records import TeamTask
+from dragoman.store.teams.task_records import TeamTask
 from dragoman.teams.tasks.results import result_message
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 

@@ -11,10 +11,10 @@ from pydantic import Field
 from dragoman.errors import ApprovalNeeded, CallError
 from dragoman.operations.approval import ApprovalItem, Question
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.ledger import hash_input
 from dragoman.operations.operation import Operation
-from dragoman.store.task_records import TaskPriority
+from dragoman.store.teams.task_records import TaskPriority
 from dragoman.teams.spec import TeamSpec
 from dragoman.teams.tasks.members import require_member, with_members
 from dragoman.teams.tasks.new_task import NewTask

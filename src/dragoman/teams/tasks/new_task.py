@@ -15,8 +15,8 @@ from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.runs.preparation import first_words
 from dragoman.session_ids import client_session_id, hub_session_id
-from dragoman.store.sessions import Session
-from dragoman.store.task_records import (
+from dragoman.store.sessions.sessions import Session
+from dragoman.store.teams.task_records import (
     TASK_RANKS,
     Overlap,
     TaskDelivery,

@@ -14,10 +14,10 @@ from pydantic import Field
 from dragoman.errors import ApprovalNeeded
 from dragoman.operations.approval import ApprovalItem
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.ledger import hash_input
 from dragoman.operations.operation import Operation
-from dragoman.store.task_records import Overlap, TaskOverlaps, TaskPriority, TeamTask
+from dragoman.store.teams.task_records import Overlap, TaskOverlaps, TaskPriority, TeamTask
 from dragoman.teams.spec import TeamSpec
 from dragoman.teams.tasks.members import member_names, require_member, with_members
 from dragoman.teams.tasks.new_task import MAX_KEY, MAX_TEXT, NewTask

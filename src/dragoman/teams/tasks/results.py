@@ -8,10 +8,10 @@ import msgspec
 
 from dragoman.ids import new_id
 from dragoman.messages import DataPart, Message, StepStartPart, TextPart
-from dragoman.operations.artifact import Artifact
+from dragoman.operations.results.artifact import Artifact
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskEnd, TeamTask
+from dragoman.store.teams.task_records import TaskEnd, TeamTask
 
 MAX_RESULT = 24_000  # bytes; a longer one is an artifact
 SHOWN_BYTES = 2_000  # of a longer one

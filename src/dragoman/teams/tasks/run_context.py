@@ -15,7 +15,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.operations.registry import RESERVED_NAMESPACE
 from dragoman.store.store import Store
-from dragoman.store.task_records import TeamTask
+from dragoman.store.teams.task_records import TeamTask
 from dragoman.teams.tasks.new_task import is_task_session
 
 ALLOWED = Verdict("allow")

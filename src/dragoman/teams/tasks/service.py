@@ -12,7 +12,7 @@ from dragoman.operations.access import is_visible, visible_owner
 from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskEnd, TaskState, TaskSubmission, TeamTask
+from dragoman.store.teams.task_records import TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tasks.new_task import (
     NewTask,

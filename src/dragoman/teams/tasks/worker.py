@@ -20,7 +20,7 @@ from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
 from dragoman.store.store import Store
-from dragoman.store.task_records import TaskEnd, TeamTask
+from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tasks.delivery import ResultDelivery
 from dragoman.teams.tasks.new_task import is_task_session

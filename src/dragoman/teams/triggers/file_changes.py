@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, StoreError, Unavailable
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import FileChange, FileConfig
 from dragoman.teams.triggers.occurrence_input import occurrence_input
 from dragoman.teams.triggers.service import TriggerService, read_definition

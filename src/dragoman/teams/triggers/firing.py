@@ -26,8 +26,8 @@ from dragoman.errors import (
 )
 from dragoman.identity import Identity
 from dragoman.store.hub_events import NewEvent
-from dragoman.store.task_records import TeamTask
-from dragoman.store.triggers import (
+from dragoman.store.teams.task_records import TeamTask
+from dragoman.store.teams.triggers import (
     DecideOverlap,
     OccurrenceEnding,
     OverlapAction,

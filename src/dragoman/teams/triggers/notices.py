@@ -6,7 +6,7 @@ from dragoman.ids import new_id
 from dragoman.messages import DataPart, Message, TextPart
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
-from dragoman.store.triggers import TriggerRecord
+from dragoman.store.teams.triggers import TriggerRecord
 
 NOTICE_PART = "data-trigger-disabled"
 

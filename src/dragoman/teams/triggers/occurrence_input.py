@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import TriggerDefinition
 
 MAX_INPUT = 16_384  # characters of what comes from outside, such as the body of a webhook

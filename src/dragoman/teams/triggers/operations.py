@@ -13,9 +13,9 @@ from pydantic import Field
 
 from dragoman.errors import CallError, Conflict, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
-from dragoman.store.triggers import TriggerRecord
+from dragoman.store.teams.triggers import TriggerRecord
 from dragoman.teams.trigger_spec import OverlapPolicy, ResultDelivery, TriggerType, parse_definition
 from dragoman.teams.triggers.service import NewTrigger, TriggerService
 from dragoman.teams.triggers.views import occurrence_to_json, trigger_to_json

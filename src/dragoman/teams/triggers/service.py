@@ -17,7 +17,7 @@ from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.operations.ledger import hash_input
 from dragoman.session_ids import hub_session_id
 from dragoman.store.store import Store
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.schedule import find_zone, next_occurrence, next_tick, occurrences_after, window_at
 from dragoman.teams.trigger_spec import (

@@ -21,7 +21,7 @@ from dragoman.hub_events.event_log import EventLog
 from dragoman.messages import DataPart, Message
 from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import EventPosition, HubEvent
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import RESULT_PART
 from dragoman.teams.trigger_spec import KeywordConfig, MessageConfig

@@ -14,7 +14,7 @@ from typing import Any
 
 from dragoman.errors import BadRequest, Conflict, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.store.triggers import TriggerRecord
+from dragoman.store.teams.triggers import TriggerRecord
 from dragoman.teams.trigger_spec import Name, TriggerDefinition, convert, parse_definition
 from dragoman.teams.triggers.service import TriggerService, webhook_secret
 

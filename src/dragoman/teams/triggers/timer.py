@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any
 
 from dragoman.errors import BadRequest, DragomanError, StoreError, Unavailable
-from dragoman.store.task_records import TeamTask
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.task_records import TeamTask
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.schedule import due_occurrences, find_zone, occurrence_key, tick_key, window_at
 from dragoman.teams.trigger_spec import ScheduleConfig, WindowConfig, parse_tick
 from dragoman.teams.triggers.firing import TriggerFiring, period_limits

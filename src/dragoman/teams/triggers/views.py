@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.session_ids import session_id_for
-from dragoman.store.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.triggers.occurrence_input import to_iso
 
 HOOK_PATH = "/hooks/triggers/"

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from dragoman.errors import BadRequest, CallDenied, ConfigError, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.secret_handles import NAME_PATTERN
-from dragoman.store.vault import VaultEntry, VaultRepository
+from dragoman.store.teams.vault import VaultEntry, VaultRepository
 from dragoman.suggestions import suggest
 from dragoman.teams.memory.operations import TeamArgument
 from dragoman.teams.patterns import parse_patterns

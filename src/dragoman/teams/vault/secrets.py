@@ -10,7 +10,7 @@ from typing import TypeAlias
 from dragoman.errors import Forbidden
 from dragoman.operations.context import Context
 from dragoman.operations.secret_handles import CallSecrets, VaultSecret
-from dragoman.store.vault import VaultEntry, VaultRepository
+from dragoman.store.teams.vault import VaultEntry, VaultRepository
 from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
 

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dragoman.errors import BadRequest
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch
 from dragoman.tools.files.roots import Roots

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from dragoman.errors import Conflict, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.files.content_search import ContentSearch
 from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch

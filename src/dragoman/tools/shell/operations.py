@@ -9,7 +9,7 @@ from pydantic import Field
 
 from dragoman.errors import CallError
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.command import CommandEnd, ShellCommand

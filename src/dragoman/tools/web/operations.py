@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from dragoman.errors import BadRequest
 from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.sanitize import INVISIBLE
 from dragoman.tools.web.connector import OpenSocket

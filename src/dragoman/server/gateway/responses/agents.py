@@ -41,7 +41,7 @@ from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import RequestState, ResponseStates, read_state
 from dragoman.server.streaming import stream_run
 from dragoman.store.responses import StoredResponse
-from dragoman.store.sessions import Session
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.client_request import RawRequestBody
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request

@@ -20,7 +20,7 @@ from dragoman.server.gateway.responses.state import (
     raw_size,
     read_items,
 )
-from dragoman.store.conversations import Conversation, ConversationItem
+from dragoman.store.sessions.conversations import Conversation, ConversationItem
 from dragoman.wire.client_request import decode_fields
 from dragoman.wire.responses.client_request import check_metadata
 

@@ -24,8 +24,8 @@ from dragoman.errors import (
 from dragoman.ids import new_id
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
-from dragoman.store.conversations import ConversationItem, ConversationRepository
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
+from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository
 from dragoman.wire.client_request import MAX_ITEMS, check_count, decode_fields
 
 log = logging.getLogger(__name__)

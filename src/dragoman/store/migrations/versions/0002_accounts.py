@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.types import TypeEngine
 
-from dragoman.store.tables import INTEGER, TEXT
+from dragoman.store.tables.core import INTEGER, TEXT
 
 revision = "0002"
 down_revision = "0001"

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from dragoman.store.tables import INTEGER, TEXT
+from dragoman.store.tables.core import INTEGER, TEXT
 
 revision = "0006"
 down_revision = "0005"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from dragoman.store.tables import TEXT
+from dragoman.store.tables.core import TEXT
 
 revision = "0011"
 down_revision = "0010"

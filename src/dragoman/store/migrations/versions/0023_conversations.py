@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from dragoman.store.tables import INTEGER, TEXT
+from dragoman.store.tables.core import INTEGER, TEXT
 
 revision = "0023"
 down_revision = "0022"
