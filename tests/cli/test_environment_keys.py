@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import configuration
-from dragoman.cli.configuration import PINNED, config_from_keys
+from dragoman.cli.configuration import PINNED, config_from_sources
+from dragoman.cli.init import discovery
+from dragoman.cli.init.discovery import find_sources
+from dragoman.config import Config
 from dragoman.errors import ConfigError
 from dragoman.server.app import Hub
 from tests.cli.conftest import Run
@@ -31,13 +34,18 @@ NAMES = (*PROVIDERS, *(name.replace("_API_KEY", "_BASE_URL") for name in PROVIDE
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(configuration, "is_installed", lambda: False)
+    monkeypatch.setattr(discovery, "is_installed", lambda: False)
+    monkeypatch.setattr(discovery, "SERVERS", {})
+
+
+def config_from_environment(environ: Mapping[str, str]) -> tuple[Config, str] | None:
+    return config_from_sources(find_sources(environ))
 
 
 @pytest.mark.parametrize("variable", PROVIDERS)
 async def test_a_key_gives_its_provider_with_address_and_default_model(variable: str, tmp_path: Path) -> None:
     name, type, address, model = PROVIDERS[variable]
-    found = config_from_keys({variable: f" {SECRET}\n"})
+    found = config_from_environment({variable: f" {SECRET}\n"})
     assert found is not None
     config, source = found
     [(provider_name, provider)] = config.providers.items()
@@ -59,7 +67,7 @@ async def test_a_key_gives_its_provider_with_address_and_default_model(variable:
 def test_several_keys_give_several_providers_and_the_first_answers(
     environ: Mapping[str, str], providers: list[str], model: str
 ) -> None:
-    found = config_from_keys(environ)
+    found = config_from_environment(environ)
     assert found is not None
     assert ([*found[0].providers], found[0].model) == (providers, model)
 
@@ -67,11 +75,11 @@ def test_several_keys_give_several_providers_and_the_first_answers(
 @pytest.mark.parametrize("variable", PROVIDERS)
 def test_a_base_url_in_the_environment_names_another_server(variable: str) -> None:
     base = variable.replace("_API_KEY", "_BASE_URL")
-    found = config_from_keys({variable: SECRET, base: "http://127.0.0.1:9/v1"})
+    found = config_from_environment({variable: SECRET, base: "http://127.0.0.1:9/v1"})
     assert found is not None
     [provider] = found[0].providers.values()
     assert provider.base_url == "http://127.0.0.1:9/v1"
-    empty = config_from_keys({variable: SECRET, base: ""})
+    empty = config_from_environment({variable: SECRET, base: ""})
     assert empty is not None
     assert next(iter(empty[0].providers.values())).base_url == PROVIDERS[variable][2]
 
@@ -80,7 +88,7 @@ def test_a_base_url_in_the_environment_names_another_server(variable: str) -> No
     "environ", [{}, {"OPENAI_API_KEY": ""}, {"OPENAI_API_KEY": " \n"}, {"OTHER_API_KEY": "x"}]
 )
 def test_without_a_key_there_is_no_configuration(environ: Mapping[str, str]) -> None:
-    assert config_from_keys(environ) is None
+    assert config_from_environment(environ) is None
 
 
 def test_check_explains_what_serve_would_use_and_shows_no_key(

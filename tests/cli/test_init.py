@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,6 +113,7 @@ def test_the_questions_choose_the_model_and_the_operation(
     monkeypatch.setattr(command, "is_terminal", lambda: True)
     result = run("init")
     assert "anthropic/" in result.out
+    assert result.out.index("dragoman keys create") < result.out.index("dragoman serve")
     written = read_config(tmp_path / "dragoman.yaml")
     assert (str(written.model).partition("/")[0], written.operations) == ("anthropic", [])
     assert set(written.providers) == {"openai", "anthropic"}
@@ -136,11 +136,28 @@ def test_servers_on_this_machine_are_found_with_their_models(monkeypatch: pytest
             "llamacpp": ("llama.cpp", f"{odd}/v1"),
         }
         monkeypatch.setattr(discovery, "SERVERS", servers)
-        found = asyncio.run(find_servers({"OLLAMA_HOST": ollama.removeprefix("http://")}))
+        found = find_servers({"OLLAMA_HOST": ollama.removeprefix("http://")})
     assert [(each.default_model, each.fields["type"]) for each in found] == [
         ("ollama/qwen3:4b", "ollama"),
         ("lmstudio/phi", "openai"),
     ]
+
+
+def test_without_a_configuration_a_hub_uses_the_servers_of_this_machine_and_says_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with model_server({"/v1/models": {"data": [{"id": "phi"}]}}) as studio:
+        monkeypatch.setattr(discovery, "SERVERS", {"lmstudio": ("LM Studio", f"{studio}/v1")})
+        alone = run("check", "--json").json
+        monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+        beside = run("check", "--json").json
+    source = f"LM Studio at {studio}/v1"
+    assert (alone["source"], alone["model"]) == (f"no configuration; {source}", "lmstudio/phi")
+    assert beside["source"] == f"no configuration; keys from OPENAI_API_KEY; {source}"
+    assert (beside["model"], [each["name"] for each in beside["providers"]]) == (
+        "openai/gpt-5-mini",
+        ["openai", "lmstudio"],
+    )
 
 
 LITELLM = """

@@ -1,15 +1,15 @@
-"""Finds the configuration of a command: a file, the environment, or the local model."""
+"""Finds the configuration of a command: a file, the environment, or what this machine offers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from dragoman.cli.local import is_installed
+from dragoman.cli.init.discovery import ModelSource, find_sources
 from dragoman.config import (
     DATABASE_VARIABLE,
     Config,
@@ -23,12 +23,8 @@ from dragoman.errors import ConfigError
 
 DEFAULT_FILE = Path("dragoman.yaml")
 MISNAMED_FILES = ("dragoman.yml", ".dragoman.yaml", ".dragoman.yml", "dragoman.yaml.txt")
-OPENAI_URL = "https://api.openai.com/v1"
-ANTHROPIC_URL = "https://api.anthropic.com"
-GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta/openai"
-OPENROUTER_URL = "https://openrouter.ai/api/v1"
 LOCAL_MODEL_SOURCE = "no configuration; the local model answers"
-EXAMPLE = """set OPENAI_API_KEY or ANTHROPIC_API_KEY, try `dragoman local install` or
+EXAMPLE = """set OPENAI_API_KEY or ANTHROPIC_API_KEY, start Ollama, try `dragoman local install` or
   `dragoman demo`, or write a dragoman.yaml such as this:
 
     providers:
@@ -40,25 +36,6 @@ EXAMPLE = """set OPENAI_API_KEY or ANTHROPIC_API_KEY, try `dragoman local instal
 PINNED = ("math.calculate", "time.now")
 INSTRUCTIONS = "Answer briefly. Use a tool to calculate or to tell the time."
 LOCAL_STEPS = 4  # a small model repeats itself
-DEFAULT_PROVIDERS: Mapping[str, tuple[ProviderConfig, str]] = {
-    "OPENAI_API_KEY": (
-        ProviderConfig(type="openai", base_url=OPENAI_URL, api_key_env="OPENAI_API_KEY"),
-        "openai/gpt-5-mini",
-    ),
-    "ANTHROPIC_API_KEY": (
-        ProviderConfig(type="anthropic", base_url=ANTHROPIC_URL, api_key_env="ANTHROPIC_API_KEY"),
-        "anthropic/claude-haiku-4-5",
-    ),
-    "GEMINI_API_KEY": (
-        ProviderConfig(type="openai", base_url=GEMINI_URL, api_key_env="GEMINI_API_KEY"),
-        "gemini/gemini-3.5-flash",
-    ),
-    "OPENROUTER_API_KEY": (
-        ProviderConfig(type="openai", base_url=OPENROUTER_URL, api_key_env="OPENROUTER_API_KEY"),
-        "openrouter/openai/gpt-5-mini",
-    ),
-}
-"""What a key in the environment stands for without a configuration: a provider, and its default model."""
 
 
 def local_config() -> Config:
@@ -72,29 +49,25 @@ def local_config() -> Config:
     )
 
 
-def config_from_keys(environ: Mapping[str, str]) -> tuple[Config, str] | None:
-    """Return a configuration of the providers whose keys are set, and a description; None without any.
+def config_from_sources(sources: Sequence[ModelSource]) -> tuple[Config, str] | None:
+    """Return a configuration of what was found on this machine, and a description; None without any.
 
-    The first model is the default, and the local model is there too if it is installed. As in the library,
-    `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL` name other servers.
+    The default model is that of the first source. The small local model alone has a configuration of its own.
     """
-    found = [variable for variable in DEFAULT_PROVIDERS if environ.get(variable, "").strip()]
-    if not found:
+    if not sources:
         return None
-    providers = {}
-    for variable in found:
-        provider, model = DEFAULT_PROVIDERS[variable]
-        address = environ.get(variable.replace("_API_KEY", "_BASE_URL")) or provider.base_url
-        providers[model.partition("/")[0]] = replace(provider, base_url=address)
-    if is_installed():
-        providers["local"] = ProviderConfig(type="local")
+    if [source.name for source in sources] == ["local"]:
+        return local_config(), LOCAL_MODEL_SOURCE
+    first = sources[0]
     config = Config(
-        providers=providers,
-        model=DEFAULT_PROVIDERS[found[0]][1],
-        default_provider=next(iter(providers)),
+        providers={source.name: ProviderConfig(**source.fields) for source in sources},
+        model=first.default_model,
+        default_provider=first.name,
         pinned=[*PINNED],
     )
-    return config, f"no configuration; keys from {', '.join(found)}"
+    keys = ", ".join(source.found.removeprefix("$") for source in sources if source.is_key)
+    servers = [source.found for source in sources if not source.is_key and source.name != "local"]
+    return config, "; ".join(["no configuration", *([f"keys from {keys}"] if keys else []), *servers])
 
 
 def is_file_source(source: str) -> bool:
@@ -120,8 +93,8 @@ def choose_config(
 ) -> tuple[Config, str]:
     """Return the configuration with further operations from `operations`, and where it comes from.
 
-    Without one: the providers whose keys are in the environment, else the local model. ConfigError with an
-    example when there is neither. `database`, else `DRAGOMAN_DATABASE`, goes over the file's URL.
+    Without one: the providers whose keys are in the environment, the model servers that answer on this
+    machine, and the small local model. ConfigError with an example when there is none of them. `database`, else `DRAGOMAN_DATABASE`, goes over the file's URL.
     """
     config, source = find_config(file)
     url = database or os.environ.get(DATABASE_VARIABLE) or config.database
@@ -136,10 +109,8 @@ def find_config(file: Path | None) -> tuple[Config, str]:
         return read_config(path), str(path)
     if config_variables(os.environ):
         return read_config(None), "the environment"
-    if (from_keys := config_from_keys(os.environ)) is not None:
-        return from_keys
-    if is_installed():
-        return local_config(), LOCAL_MODEL_SOURCE
+    if (found := config_from_sources(find_sources(os.environ))) is not None:
+        return found
     raise ConfigError("No configuration was found, so no model could answer.", hint=EXAMPLE)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dragoman.cli.init.discovery import ModelSource
 
 EPILOG = examples(
-    ("dragoman init", "asks which model answers, and writes dragoman.yaml"),
+    ("dragoman init", "asks three questions, and writes dragoman.yaml"),
     ("dragoman init --yes", "asks nothing: the first model that is found"),
     ("dragoman init --model anthropic/claude-haiku-4-5", "with this model"),
     ("dragoman init --from litellm config.yaml", "from a configuration of LiteLLM"),
@@ -44,6 +43,9 @@ def init(
     operation: Annotated[
         bool | None, typer.Option("--operation/--no-operation", help="Write an example operation.")
     ] = None,
+    keys: Annotated[
+        bool | None, typer.Option("--keys/--no-keys", help="Whether others use it too, each with a key.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a dragoman.yaml that is there.")] = False,
 ) -> None:
@@ -65,7 +67,9 @@ def init(
         write_import(config, file)
     else:
         write_project(folder, model=model, operation=operation, asks=asks)
-    print_next_steps(folder)
+    if keys is None:
+        keys = asks and not typer.confirm("Is it for you alone, on this machine?", default=True, err=True)
+    print_next_steps(folder, keys=keys)
 
 
 def write_import(config: Path, file: Path) -> None:
@@ -91,7 +95,7 @@ def write_import(config: Path, file: Path) -> None:
 def write_project(folder: Path, *, model: str | None, operation: bool | None, asks: bool) -> None:
     """Write the files for the models that this machine offers. ConfigError when there is none."""
     # late: YAML and the HTTP client take 0.3 s, and --help should not
-    from dragoman.cli.init.discovery import find_keys, find_local_model, find_servers
+    from dragoman.cli.init.discovery import find_sources
     from dragoman.cli.init.project_files import (  # late: as above
         CONFIG_FILE,
         IGNORE_FILE,
@@ -101,7 +105,7 @@ def write_project(folder: Path, *, model: str | None, operation: bool | None, as
         ignore_text,
     )
 
-    sources = [*find_keys(os.environ), *asyncio.run(find_servers(os.environ)), *find_local_model()]
+    sources = find_sources(os.environ)
     if not sources:
         raise ConfigError("no key, no model server and no local model was found here", hint=NOTHING_FOUND)
     chosen = choose_source(sources, model=model, asks=asks)
@@ -165,14 +169,22 @@ def is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def print_next_steps(folder: Path) -> None:
+def print_next_steps(folder: Path, *, keys: bool) -> None:
     """Say what to type next."""
     where = "" if folder.resolve() == Path.cwd().resolve() else f"cd {folder} && "
     steps: Sequence[tuple[str, str]] = (
         (f"{where}dragoman serve --no-auth", "a hub for this machine, without keys"),
         ("dragoman chat", "talk to it, in another terminal"),
-        ("dragoman keys create --owner me", "then `dragoman serve`: with keys, for others too"),
+        ("dragoman doctor", "check it end to end"),
     )
+    if keys:
+        steps = (
+            (f"{where}dragoman keys create --owner me --scope admin --scope chat", "a key, printed once"),
+            ("dragoman serve", "the hub"),
+            ("dragoman chat --key dgm_…", "talk to it, in another terminal"),
+            ("dragoman doctor --key dgm_…", "check it end to end"),
+        )
+    width = max(len(command) for command, _ in steps) + 2
     print_line("\nNext:")
     for command, meaning in steps:
-        print_line(f"  {command:<36}{meaning}")
+        print_line(f"  {command:<{width}}{meaning}")

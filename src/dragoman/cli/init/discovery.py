@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 
-from dragoman.cli.configuration import DEFAULT_PROVIDERS
 from dragoman.cli.local import is_installed
+from dragoman.config import ProviderConfig
 
 TIMEOUT = 1.0  # seconds for a server on this machine to list its models
 MAX_ANSWER = 1_000_000
 HUB_HEADER = "x-dragoman-request-id"  # of a hub that listens where vLLM would
+OPENAI_URL = "https://api.openai.com/v1"
+ANTHROPIC_URL = "https://api.anthropic.com"
+GEMINI_URL = "https://generativelanguage.googleapis.com/v1beta/openai"
+OPENROUTER_URL = "https://openrouter.ai/api/v1"
 OLLAMA = "http://127.0.0.1:11434"
 SERVERS: Mapping[str, tuple[str, str]] = {
     "ollama": ("Ollama", OLLAMA),
@@ -23,6 +28,26 @@ SERVERS: Mapping[str, tuple[str, str]] = {
     "llamacpp": ("llama.cpp", "http://127.0.0.1:8080/v1"),
 }
 """Model servers by the name of their provider: what they are, and where they listen by default."""
+
+DEFAULT_PROVIDERS: Mapping[str, tuple[ProviderConfig, str]] = {
+    "OPENAI_API_KEY": (
+        ProviderConfig(type="openai", base_url=OPENAI_URL, api_key_env="OPENAI_API_KEY"),
+        "openai/gpt-5-mini",
+    ),
+    "ANTHROPIC_API_KEY": (
+        ProviderConfig(type="anthropic", base_url=ANTHROPIC_URL, api_key_env="ANTHROPIC_API_KEY"),
+        "anthropic/claude-haiku-4-5",
+    ),
+    "GEMINI_API_KEY": (
+        ProviderConfig(type="openai", base_url=GEMINI_URL, api_key_env="GEMINI_API_KEY"),
+        "gemini/gemini-3.5-flash",
+    ),
+    "OPENROUTER_API_KEY": (
+        ProviderConfig(type="openai", base_url=OPENROUTER_URL, api_key_env="OPENROUTER_API_KEY"),
+        "openrouter/openai/gpt-5-mini",
+    ),
+}
+"""What a key in the environment stands for without a configuration: a provider, and its default model."""
 
 
 class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +60,22 @@ class ModelSource(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str] = ()
 
     @property
+    def is_key(self) -> bool:
+        """Whether a key in the environment stands for it."""
+        return "api_key_env" in self.fields
+
+    @property
     def default_model(self) -> str:
         """The default model as the configuration names it."""
         return f"{self.name}/{self.model}"
+
+
+def find_sources(environ: Mapping[str, str]) -> list[ModelSource]:
+    """Return all that could answer, the best first: hosted models, servers of this machine, the small model.
+
+    Servers are asked for the list of their models. Nothing is sent to a hosted provider.
+    """
+    return [*find_keys(environ), *find_servers(environ), *find_local_model()]
 
 
 def find_keys(environ: Mapping[str, str]) -> list[ModelSource]:
@@ -61,15 +99,25 @@ def find_local_model() -> list[ModelSource]:
     return [ModelSource(name="local", fields={"type": "local"}, model="smollm2", found=found)]
 
 
-async def find_servers(environ: Mapping[str, str]) -> list[ModelSource]:
+def find_servers(environ: Mapping[str, str]) -> list[ModelSource]:
     """Return the model servers that answer on this machine and have a model; asks all at once."""
-    async with httpx2.AsyncClient(timeout=TIMEOUT, trust_env=False) as client:
-        requests = [
-            ask_server(client, name, address=server_address(name, environ), title=title)
-            for name, (title, _) in SERVERS.items()
-        ]
-        found = await asyncio.gather(*requests)
-    return [source for source in found if source is not None]
+    names = [name for name in SERVERS if listens(server_address(name, environ))]
+    if not names:
+        return []
+    with ThreadPoolExecutor(len(names)) as threads:
+        found = threads.map(lambda name: ask_server(name, address=server_address(name, environ)), names)
+        return [source for source in found if source is not None]
+
+
+def listens(address: str) -> bool:
+    """Whether something listens at an address."""
+    try:
+        parts = urlsplit(address)
+        place = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
+        with socket.create_connection(place, timeout=TIMEOUT):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def server_address(name: str, environ: Mapping[str, str]) -> str:
@@ -82,23 +130,31 @@ def server_address(name: str, environ: Mapping[str, str]) -> str:
     return address if ":" in address.partition("//")[2] else f"{address}:11434"
 
 
-async def ask_server(
-    client: httpx2.AsyncClient, name: str, *, address: str, title: str
-) -> ModelSource | None:
+def ask_server(name: str, *, address: str) -> ModelSource | None:
     """Return a server with its models; None if it does not answer as one, or has none."""
+    # late: takes 0.2 s, and most machines have no such server
+    import httpx2
+
     is_ollama = name == "ollama"
     try:
-        response = await client.get(f"{address}{'/api/tags' if is_ollama else '/models'}")
+        with httpx2.Client(timeout=TIMEOUT, trust_env=False) as client:
+            response = client.get(f"{address}{'/api/tags' if is_ollama else '/models'}")
         if response.status_code != 200 or HUB_HEADER in response.headers:
             return None
         if len(response.content) > MAX_ANSWER:
             return None
         listed = response.json()["models" if is_ollama else "data"]
-        models = [str(each["name" if is_ollama else "id"]) for each in listed]
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError):
+        chat = [model for model in listed_models(listed) if "embed" not in model.lower()]
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError, AttributeError):
         return None
-    chat = [model for model in models if "embed" not in model.lower()]
     if not chat:
         return None
     fields = {"type": "ollama" if is_ollama else "openai", "base_url": address}
+    title = SERVERS[name][0]
     return ModelSource(name=name, fields=fields, model=chat[0], models=chat, found=f"{title} at {address}")
+
+
+def listed_models(listed: Any) -> Iterator[str]:
+    """Return the names of listed models, as Ollama and as the others list them."""
+    for each in listed:
+        yield str(each["name"] if "name" in each else each["id"])

@@ -213,7 +213,7 @@ async def reload_on_request(requested: asyncio.Event, options: ServeOptions, *, 
     while await requested.wait():
         requested.clear()
         try:
-            await hub.reload(options.read_config())
+            await hub.reload(await asyncio.to_thread(options.read_config))  # it may ask servers
         except DragomanError as error:
             log.error("the configuration was not reloaded: %s", error.message)
         else:
