@@ -31,6 +31,7 @@ from dragoman.cli import (
 from dragoman.cli.access import approvals, keys, policy, secrets, sharing, vault
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
+from dragoman.cli.doctor import command as doctor_command
 from dragoman.cli.init import command as init_command
 from dragoman.cli.serving import check, serve, servers
 from dragoman.cli.teams import command as teams_command
@@ -63,6 +64,7 @@ cli.command("serve", epilog=serve.EPILOG)(serve.serve)
 cli.command("chat", epilog=command.EPILOG)(command.chat)
 cli.command("run", epilog=runs.EPILOG)(runs.run)
 cli.command("check", epilog=check.EPILOG)(check.check)
+cli.command("doctor", epilog=doctor_command.EPILOG)(doctor_command.doctor)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)
 cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)

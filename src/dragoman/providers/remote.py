@@ -253,14 +253,28 @@ class RemoteProvider:
                 raise error
             drop.add(field)
 
+    async def probe(self) -> str | None:
+        """Ask the server for its models; return the `Date` of its answer. ProviderError if it refuses."""
+        lease = self.keys.acquire()
+        try:
+            async with await self._request_models(lease) as response:
+                if response.status != 200:
+                    error, _ = await self._read_error(response)
+                    raise self.redact_error(error)
+                await response.read(MAX_LIST_BYTES)
+                return response.headers.get("date")
+        finally:
+            lease.release()
+
+    def _request_models(self, lease: KeyLease) -> Awaitable[Response]:
+        url = self._adapter.models_url(self.server)
+        return self._transport.send("GET", url, headers=self._request_headers(lease.key))
+
     async def _fetch_models(self) -> Sequence[str]:
         lease = self.keys.acquire()
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                response = await self._transport.send(
-                    "GET", self._adapter.models_url(self.server), headers=self._request_headers(lease.key)
-                )
-                async with response:
+                async with await self._request_models(lease) as response:
                     body = await response.read(MAX_LIST_BYTES) if response.status == 200 else b""
         except (ProviderError, TimeoutError) as error:
             log.debug("%s does not list its models: %r", self.name, error)
