@@ -14,11 +14,11 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.check import database_warnings
 from dragoman.cli.configuration import choose_config, locating_errors
 from dragoman.cli.data_folder import has_data
 from dragoman.cli.doctor.findings import Finding, Findings, ok
 from dragoman.cli.local import is_installed
+from dragoman.cli.serving.check import database_warnings
 from dragoman.config import Config, ProviderConfig, key_sources
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.providers.local.provider import LocalProvider
@@ -146,7 +146,7 @@ def postgres_findings(found: Mapping[str, Any]) -> Iterator[Finding]:
 def check_sqlite(data: Path) -> Finding:
     """Return whether the SQLite file is whole, and whether this program can use it."""
     location = DatabaseLocation.of_folder(data)
-    restore = "restore a backup: `dragoman database restore` (docs/backup.md)"
+    restore = "restore a backup: `dragoman database restore` (docs/databases.md)"
     try:
         revision = read_revision(location.backend(exclusive=False))
         size = location.path.stat().st_size if location.path else 0
