@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+SYSTEM_PATH = f"{os.environ['PATH']}:/usr/sbin"  # where Debian keeps servers
 CLIENTS = Path("tests/clients")
 
 
@@ -16,7 +17,7 @@ def missing() -> dict[str, str]:
         "Postgres (initdb, postgres)": (postgres_programs(), "apt-get install postgresql"),
         "the sandbox (bwrap)": (shutil.which("bwrap"), "apt-get install bubblewrap"),
         "ripgrep (rg)": (shutil.which("rg"), "apt-get install ripgrep"),
-        "nginx": (shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"), "apt-get install nginx-light"),
+        "nginx": (shutil.which("nginx", path=SYSTEM_PATH), "apt-get install nginx-light"),
         "the driver of Postgres (psycopg)": (find_spec("psycopg"), "make setup, with network"),
         "Node.js (node, npm)": (shutil.which("node") and shutil.which("npm"), "apt-get install nodejs npm"),
         "the JavaScript clients": (clients_installed(), "npm ci --prefix tests/clients"),

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -138,16 +138,16 @@ async def test_the_shipped_configuration_passes_events_one_by_one_sockets_and_la
         created = await http.post("/api/sessions", json={"id": "s"})
         assert created.status_code == 201, created.text
         async with http.stream("GET", "/api/events") as stream:
-            async with aclosing(stream.aiter_text()) as pieces:
-                comments = 0
-                while comments < 3:  # keep-alive comments arrive on a quiet stream
-                    comments += (await anext(pieces)).count(": ")
-                for number in range(5):  # each is published when the one before has arrived
-                    body = {"name": "step", "data": {"number": number}}
-                    assert (await http.post("/api/sessions/s/events", json=body)).status_code == 202
-                    text = ""
-                    while f'"number":{number}' not in text:
-                        text += await anext(pieces)
+            pieces = stream.aiter_text()
+            comments = 0
+            while comments < 3:  # keep-alive comments arrive on a quiet stream
+                comments += (await anext(pieces)).count(": ")
+            for number in range(5):  # each is published when the one before has arrived
+                body = {"name": "step", "data": {"number": number}}
+                assert (await http.post("/api/sessions/s/events", json=body)).status_code == 202
+                text = ""
+                while f'"number":{number}' not in text:
+                    text += await anext(pieces)
 
         answer = await http.post("/api/chat", json=ask("hi", session="chat"))
         assert text_of(frames_in(answer.text)) == "One two three."

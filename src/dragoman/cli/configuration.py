@@ -94,7 +94,8 @@ def choose_config(
     """Return the configuration with further operations from `operations`, and where it comes from.
 
     Without one: the providers whose keys are in the environment, the model servers that answer on this
-    machine, and the small local model. ConfigError with an example when there is none of them. `database`, else `DRAGOMAN_DATABASE`, goes over the file's URL.
+    machine, and the small local model. ConfigError with an example when there is none of them. `database`,
+    else `DRAGOMAN_DATABASE`, goes over the file's URL.
     """
     config, source = find_config(file)
     url = database or os.environ.get(DATABASE_VARIABLE) or config.database

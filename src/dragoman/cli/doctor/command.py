@@ -46,7 +46,7 @@ def doctor(
     # late: the server takes 0.3 s, and --help needs none of it
     from dragoman.cli.doctor.findings import summarize
 
-    configure_logging("critical", as_json=False)
+    configure_logging("error", as_json=False)
     here = hub is None or config is not None or is_installation(data)
     checks = run_checks(config, data, url=hub or DEFAULT_HUB, key=key, here=here, ask=ask)
     findings = asyncio.run(collect(checks, prints=not json))

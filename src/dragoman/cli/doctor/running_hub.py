@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
-
 from dragoman.cli.doctor.findings import Finding, Findings, ok
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.errors import BadRequest, DragomanError, Forbidden, ProviderError, Unauthorized
 from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.http.websocket_client import open_websocket, websocket_url
 from dragoman.ids import new_id
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.version import version
 
 MAX_BODY = 1_000_000
@@ -63,13 +61,14 @@ async def check_address(url: str) -> Finding:
     """Return whether a hub answers at the address, and whether it is of this version."""
     try:
         response, body = await get(url, "/")
-        about = decode_json(body)
-        if not isinstance(about, dict) or about.get("name") != "dragoman":
-            raise ValueError
     except ProviderError as error:
         todo = "is it running? `dragoman serve` starts one, --hub names another address"
         return Finding("hub", "failed", f"no hub answers at {url}: {error.message}", todo)
-    except (ValueError, msgspec.MsgspecError):
+    try:
+        about = decode_json(body)
+    except DECODE_ERRORS:
+        about = None
+    if not isinstance(about, dict) or about.get("name") != "dragoman":
         todo = f"the address of the hub or the proxy's rules are wrong; {DOCS}"
         return Finding(
             "hub", "failed", f"what answers at {url} is not a hub (status {response.status})", todo
@@ -173,10 +172,12 @@ def judge_provider(provider: Mapping[str, Any]) -> Finding:
     check, recent = f"provider {provider['name']} in the hub", provider["lastHour"]
     if provider["state"] != "up":
         return Finding(check, "failed", "it is cooling down after failures", "the log of the hub names them")
-    told = f"{recent['requests']} requests in the last hour, {recent['failed']} failed"
+    recently = f"{recent['requests']} requests in the last hour, {recent['failed']} failed"
     if recent["failed"] * 2 > recent["requests"]:
-        return Finding(check, "warning", told, "the log of the hub names the errors; `dragoman calls list`")
-    return ok(check, told)
+        return Finding(
+            check, "warning", recently, "the log of the hub names the errors; `dragoman calls list`"
+        )
+    return ok(check, recently)
 
 
 def judge_server(server: Mapping[str, Any]) -> Finding:
