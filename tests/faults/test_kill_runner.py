@@ -80,6 +80,7 @@ class Steady:
         assert welcome["type"] == "welcome", welcome
         state = welcome["sessions"][0]
         at = len(self.frames) if state.get("turnId") != self.turn else state.get("seq", 0)
+        sent = self.turn
         if self.turn and state.get("turnId") is None:
             self.ended.set()
         reading = asyncio.create_task(self._read(socket))
@@ -94,8 +95,8 @@ class Steady:
                 waiting = asyncio.create_task(self._reached.wait())
                 await asyncio.wait([waiting, reading], return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                if state.get("turnId") != self.turn and not self.ended.is_set():
-                    at, state = 0, {"turnId": self.turn}
+                if self.turn != sent:  # the prompt may be of the turn that the welcome named
+                    at, sent, state = 0, self.turn, {"turnId": self.turn}
         finally:
             reading.cancel()
 

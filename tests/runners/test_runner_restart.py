@@ -10,8 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from dragoman.store.runner_frames import FrameBatch
 from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, serving, text_of
+from tests.waiting import poll
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
@@ -106,3 +108,25 @@ async def test_a_runner_that_never_comes_back_after_a_restart_interrupts_the_tur
         frames = frames_in((await hub.http.get("/api/sessions/s/stream")).text)
         assert text_of(frames) == "Half"
         assert [run.status for run in await hub.runs()] == ["interrupted"]
+
+
+async def test_the_frames_of_a_run_that_ended_as_its_hub_died_are_deleted_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, **CONFIG) as hub:
+        await new_session(hub)
+        async with connected(hub, "s") as runner:
+            posting = asyncio.create_task(post(hub))
+            turn = await runner.prompt()
+            await turn.answer("Whole.")
+            await runner.acknowledged(turn.seq)
+            await posting
+        [run] = await hub.runs()
+        frames = hub.hub.store.runner_frames
+        await hub.hub.store.write(frames.put_job(run.id, FrameBatch(0, 1, "what a crash has left")))
+    async with serving(tmp_path, **CONFIG) as hub:
+
+        async def look() -> bool:
+            return not await hub.hub.store.runner_frames.list(run.id)
+
+        assert await poll(look)

@@ -18,11 +18,12 @@ Frame = Mapping[str, Any]
 
 
 class WireRunner:
-    """One connection. `frames` are those of the hub that no `next` has returned."""
+    """One connection. `arrived` are all frames of the hub, in order."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.welcome: dict[str, Any] = {}
+        self.arrived: list[dict[str, Any]] = []
         self._frames: list[dict[str, Any]] = []
         self._arrived = asyncio.Event()
         self.closed = asyncio.Event()
@@ -31,7 +32,8 @@ class WireRunner:
     async def _read(self) -> None:
         with suppress(ConnectionClosed):
             async for text in self.socket:
-                self._frames.append(json.loads(text))
+                self.arrived.append(json.loads(text))
+                self._frames.append(self.arrived[-1])
                 self._arrived.set()
         self.closed.set()
         self._arrived.set()

@@ -33,6 +33,7 @@ from dragoman.store.ancestors import AncestorStatements, SharedMessages
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository
+from dragoman.store.runner_frames import RunnerFrameRepository
 from dragoman.store.tables.core import (
     approvals,
     artifacts,
@@ -207,10 +208,18 @@ class RetentionStatements:
 class Retention:
     """Counts and deletes expired rows."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float], events: HubEventRepository) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], float],
+        events: HubEventRepository,
+        frames: RunnerFrameRepository,
+    ) -> None:
         self._database = database
         self._clock = clock
         self._events = events
+        self._frames = frames
 
     @cached_property
     def _sql(self) -> RetentionStatements:
@@ -243,6 +252,7 @@ class Retention:
                 return counts
             await self._hide_imports()
             await self._delete_hidden_sessions()  # that an earlier process did not finish
+            await self._frames.purge()
             for name, params in self._expired(periods):
                 if name == EVENTS:  # their ids are in the order of time
                     counts[name] = await self._events.purge(cutoff=params["cutoff"])

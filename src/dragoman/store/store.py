@@ -131,7 +131,7 @@ class Store:
         self.push_configs = PushConfigRepository(database, clock=clock, **keys)
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
-        self.retention = Retention(database, clock=clock, events=self.events)
+        self.retention = Retention(database, clock=clock, events=self.events, frames=self.runner_frames)
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)

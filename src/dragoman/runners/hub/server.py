@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -24,7 +24,6 @@ from dragoman.wire.runner.frames import (
     RunnerLeave,
     RunnerWelcome,
     SessionRefusal,
-    SessionState,
 )
 
 log = logging.getLogger(__name__)
@@ -103,48 +102,70 @@ class RunnerServer:
         self, line: RunnerSocket, names: Sequence[str], *, turns: Sequence[str] | None
     ) -> DragomanError | None:
         """Let a connection serve sessions, and welcome it to them; return the last refusal."""
-        refusal: DragomanError | None = None
-        states: list[SessionState] = []
-        refused: list[SessionRefusal] = []
-        joined: list[RunnerSession] = []
+        found: dict[str, Session] = {}
+        errors: dict[str, DragomanError] = {}
         for name in dict.fromkeys(names):
             try:
-                session = await self._attach(line, name, turns=turns)
+                if name not in line.sessions and len(line.sessions) + len(found) >= self.settings.sessions:
+                    raise RateLimited(f"a connection serves at most {self.settings.sessions} sessions")
+                found[name] = await self._prepare(line, name)
             except DragomanError as error:
-                why, refusal = FrameError(code=error.code, message=error.message), error
-                refused.append(SessionRefusal(session_id=name, error=why))
-                continue
-            joined.append(session)
-            states.append(session.state())
-        line.send(
-            RunnerWelcome(
-                sessions=tuple(states),
-                refused=tuple(refused),
-                frame=self.settings.frame,
-                window=self.settings.window,
-            )
-        )
+                errors[name] = error
+        # From here on nothing is awaited: the welcome has each session as it is, and no prompt precedes it.
+        joined: list[RunnerSession] = []
+        for name, stored in found.items():
+            try:
+                joined.append(self._attach(line, name, stored=stored, turns=turns))
+            except DragomanError as error:
+                errors[name] = error
+        line.send(self._welcome(joined, errors))
         for session in joined:
             session.repeat_requests()
-        return refusal
+        return list(errors.values())[-1] if errors else None
 
-    async def _attach(self, line: RunnerSocket, name: str, *, turns: Sequence[str] | None) -> RunnerSession:
-        """Let a connection serve a session. NotFound, Conflict, TooLarge, Unavailable."""
-        if len(line.sessions) >= self.settings.sessions and name not in line.sessions:
-            raise RateLimited(f"a connection serves at most {self.settings.sessions} sessions")
+    def _welcome(self, joined: Sequence[RunnerSession], errors: Mapping[str, DragomanError]) -> RunnerWelcome:
+        refused = [
+            SessionRefusal(session_id=name, error=FrameError(code=error.code, message=error.message))
+            for name, error in errors.items()
+        ]
+        return RunnerWelcome(
+            sessions=tuple(session.state() for session in joined),
+            refused=tuple(refused),
+            frame=self.settings.frame,
+            window=self.settings.window,
+        )
+
+    async def _prepare(self, line: RunnerSocket, name: str) -> Session:
+        """Return a session that a connection may serve, with its turn at this host.
+
+        Raises NotFound, Conflict, Unavailable.
+        """
         stored = await self._store.sessions.get_own(name, owner=line.owner)
         if stored is None:
             raise session_not_found(name)
         if not stored.runner:
             message = f"the session {name!r} is answered by the hub, not by a runner"
             raise Conflict(message, hint='create it with {"runner": true}')
-        session = self.session(stored.id)
-        link = session.link
-        if link is not None and link is not line and session.key_id != line.key_id:
-            raise Conflict(f"another key's runner serves the session {name!r}")
+        self._check_key(line, name, session=self._sessions.get(stored.id))
         if self.runs is not None:
             await self.runs.claim(stored, key_id=line.key_id)
             await self.runs.bring_here(stored)
+        return stored
+
+    def _check_key(self, line: RunnerSocket, name: str, *, session: RunnerSession | None) -> None:
+        """Raise Conflict if another key's runner serves a session."""
+        if session is None or session.link in (None, line):
+            return
+        if session.key_id != line.key_id:
+            raise Conflict(f"another key's runner serves the session {name!r}")
+
+    def _attach(
+        self, line: RunnerSocket, name: str, *, stored: Session, turns: Sequence[str] | None
+    ) -> RunnerSession:
+        """Let a connection serve a session that is prepared. Raises Conflict."""
+        session = self.session(stored.id)  # it may have been discarded and made anew since it was prepared
+        self._check_key(line, name, session=session)
+        link = session.link
         if isinstance(link, RunnerSocket) and link is not line:
             self._replace(link, session)
         line.sessions[name] = session
