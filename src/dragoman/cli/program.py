@@ -35,6 +35,7 @@ from dragoman.cli.doctor import command as doctor_command
 from dragoman.cli.init import command as init_command
 from dragoman.cli.serving import check, serve, servers
 from dragoman.cli.teams import command as teams_command
+from dragoman.cli.teams import tail, tasks
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.redaction import redact_log
@@ -91,6 +92,8 @@ GROUPS = {
     "database": database.database,
 }
 sessions.sessions.registered_commands.extend(sharing.sharing.registered_commands)
+for commands in (tasks.tasks, tail.tail_commands):
+    teams_command.teams.registered_commands.extend(commands.registered_commands)
 for name, group in GROUPS.items():
     cli.add_typer(group, name=name)
 for app in (cli, *GROUPS.values()):

@@ -21,6 +21,8 @@ MAX_FILE = 256_000  # bytes of a rule or a sub-agent
 MAX_FILES = 200  # rules of one team and level
 WATCHED = (RULES, SUBAGENTS, TRIGGERS, GENERATED)
 
+ACCEPTS_FILE = "accepts.yaml"
+
 RuleLevel = Literal["system", "org", "team"]
 Signature = frozenset[tuple[str, int, int]]
 
@@ -59,6 +61,37 @@ class TeamSources(msgspec.Struct, frozen=True, kw_only=True):
     subagents: tuple[SubagentFile, ...] = ()
     triggers: Mapping[str, Any] = {}
     """What `triggers/*.yaml` say, by file name without the suffix."""
+
+
+class AcceptsChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a team takes on besides what `team.yaml` says, or not any more: `generated/accepts.yaml`."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+    @classmethod
+    def between(cls, written: Sequence[str], wanted: Sequence[str]) -> AcceptsChange:
+        """Return the change from what people have written to what is wanted."""
+        return cls(
+            tuple(dict.fromkeys(each for each in wanted if each not in written)),
+            tuple(each for each in written if each not in wanted),
+        )
+
+    def apply(self, written: Sequence[str]) -> tuple[str, ...]:
+        """Return what a team takes on."""
+        return tuple(dict.fromkeys([*(each for each in written if each not in self.removed), *self.added]))
+
+
+def read_accepts(folder: Path, root: Path) -> AcceptsChange:
+    """Read what the hub wrote for agents about what a team takes on. Raises ConfigError."""
+    path = folder / GENERATED / ACCEPTS_FILE
+    if not path.is_file():
+        return AcceptsChange()
+    file = read_rule_file(path, root)
+    try:
+        return msgspec.convert(parse_yaml(file.text, source=file.path), AcceptsChange)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file.path}: {error}") from None
 
 
 def find_folders(root: Path) -> dict[str, Path]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
-from dragoman.errors import BadRequest, Conflict, TooLarge
+from dragoman.errors import BadRequest, ConfigError, Conflict, TooLarge
 from dragoman.ids import new_id
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import GENERATED, TEAM_FILE, check_team_name
@@ -49,15 +51,39 @@ class GeneratedFiles:
         remove_all(self.path(team, path))
         self._teams.reload()
 
-    def create_team(self, name: str, *, content: str) -> Path:
-        """Write the `team.yaml` of a new team. Raises ConfigError, Conflict; then nothing is written."""
+    def has_team(self, name: str, *, content: str) -> bool:
+        """Return whether a team was generated from just this `team.yaml`."""
+        found = self._teams.find(name)
+        if found is None or found.folder.parent.name != GENERATED:
+            return False
+        return (found.folder / TEAM_FILE).read_text(encoding="utf-8") == content
+
+    def check_team(self, name: str, *, content: str) -> Path:
+        """Return the folder of a team that could be created. Raises ConfigError, Conflict, BadRequest."""
         check_team_name(name)
         if self._teams.root is None:
             raise Conflict("this hub has no folder of teams", hint="set `teams: FOLDER` in dragoman.yaml")
         self._teams.reload()
         if self._teams.find(name) is not None:
             raise Conflict(f"there is a team {name!r} already")
-        folder = self._teams.root / GENERATED / name
+        with TemporaryDirectory() as folder:
+            file = Path(folder, TEAM_FILE)
+            write_whole(file, content)
+            try:
+                self._teams.check_entry(name, file)
+            except ConfigError as error:
+                problem = error.message.replace(f"{file}: ", "")
+                raise BadRequest(f"the team cannot be created: {problem}") from None
+        return self._teams.root / GENERATED / name
+
+    def create_team(self, name: str, *, content: str, files: Mapping[str, str] | None = None) -> Path:
+        """Write the `team.yaml` of a new team, and further files by path below its folder, before that.
+
+        Raises ConfigError, Conflict, BadRequest; then nothing is written.
+        """
+        folder = self.check_team(name, content=content)
+        for path, text in (files or {}).items():
+            write_whole(folder / path, text)
         write_whole(folder / TEAM_FILE, content)
         if not self._teams.reload() and self._teams.find(name) is None:
             problem = self._teams.problems[0]
@@ -66,14 +92,19 @@ class GeneratedFiles:
             raise BadRequest(f"the team cannot be created: {problem}")
         return folder
 
+    def check_generated(self, names: Sequence[str]) -> None:
+        """Raise Conflict for a team that people wrote."""
+        for spec in map(self._teams.get, names):
+            if spec.folder.parent.name != GENERATED:
+                raise Conflict(
+                    f"the team {spec.name!r} was written by people",
+                    hint="a person removes it: dragoman teams remove",
+                )
+
     def remove_team(self, name: str) -> None:
         """Remove a team that was generated, with its workspace. Raises Conflict for one that people wrote."""
-        spec = self._teams.get(name)
-        if spec.folder.parent.name != GENERATED:
-            raise Conflict(
-                f"the team {name!r} was written by people", hint=f"remove the folder {spec.folder} yourself"
-            )
-        shutil.rmtree(spec.folder)
+        self.check_generated([name])
+        shutil.rmtree(self._teams.get(name).folder)
         self._teams.reload()
 
 

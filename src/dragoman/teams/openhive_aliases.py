@@ -13,12 +13,37 @@ from dragoman.teams.openhive_names import NAMES
 DAY = 86_400.0
 MAX_DAYS = 365.0
 OVERLAP = {"always-skip": "skip", "always-replace": "replace", "skip-then-replace": "skip_then_replace"}
+HANDLE = "secret:"
 OVERLAP_FIELD = "overlap_policy"
 
 
 def delegate(input: Mapping[str, Any]) -> dict[str, Any]:
     """Translate `delegate_task`."""
     return rename(input, {OVERLAP_FIELD: "overlap"})
+
+
+def create(input: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate `spawn_team`: `credentials` name secrets by their handles, never by values."""
+    found = rename(input, {"scope_accepts": "accepts", "init_context": "instructions"})
+    credentials = found.get("credentials")
+    if isinstance(credentials, Mapping) and all(map(is_handle, credentials.values())):
+        found["secrets"] = [value.removeprefix(HANDLE) for value in found.pop("credentials").values()]
+    return found
+
+
+def is_handle(value: Any) -> bool:
+    """Return whether a value is the handle of a secret."""
+    return isinstance(value, str) and value.startswith(HANDLE)
+
+
+def update(input: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate `update_team`."""
+    return rename(input, {"scope_add": "accepts_add", "scope_remove": "accepts_remove"})
+
+
+def remove(input: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate `shutdown_team`."""
+    return rename(input, {"name": "team"})
 
 
 def tell(input: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,6 +103,9 @@ def vault(input: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DIFFERENT: Mapping[str, Translate] = {
+    "spawn_team": create,
+    "update_team": update,
+    "shutdown_team": remove,
     "delegate_task": delegate,
     "send_message": tell,
     "query_team": ask,

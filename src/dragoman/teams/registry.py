@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from dragoman.errors import CallError, ConfigError, NotFound
 from dragoman.operations.context import Context
 from dragoman.suggestions import suggest
 from dragoman.teams.folder import (
+    AcceptsChange,
     RuleFile,
     RuleLevel,
     Signature,
@@ -18,6 +21,7 @@ from dragoman.teams.folder import (
     check_folders,
     common_rules,
     find_folders,
+    read_accepts,
     read_sources,
     signature_of,
 )
@@ -38,6 +42,12 @@ class TeamEntry(NamedTuple):
     signature: Signature
     file: TeamFile
     sources: TeamSources
+    accepts: AcceptsChange
+
+    @property
+    def team_file(self) -> TeamFile:
+        """What `team.yaml` says, with what agents have changed after an approval."""
+        return replace(self.file, accepts=self.accepts.apply(self.file.accepts))
 
 
 class TeamRegistry:
@@ -76,7 +86,7 @@ class TeamRegistry:
         check_folders(folders, root)
         common = common_rules(root)
         entries = {name: self._entry(name, folder) for name, folder in folders.items()}
-        specs = build_specs({name: entry.file for name, entry in entries.items()}, folders=folders)
+        specs = build_specs({name: entry.team_file for name, entry in entries.items()}, folders=folders)
         self._entries, self._specs, self.common_rules, self.problems = entries, specs, common, ()
         self.version += 1
         for listener in self._listeners:
@@ -131,6 +141,18 @@ class TeamRegistry:
         self.get(name)
         return self._entries[name].sources
 
+    def written_accepts(self, name: str) -> Sequence[str]:
+        """Return what a team takes on as `team.yaml` says, without changes by agents."""
+        self.get(name)
+        return self._entries[name].file.accepts
+
+    def check_entry(self, name: str, file: Path) -> None:
+        """Raise ConfigError for a `team.yaml` that would be wrong as that of a team of this name."""
+        read = self._read(file)
+        check_patterns(read, file)
+        files = {other: entry.file for other, entry in self._entries.items()}
+        build_specs({**files, name: read}, folders={**self._folders, name: file.parent})
+
     def team_of(self, context: Context) -> TeamSpec | None:
         """Return the team whose agent, or whose sub-agent, makes a call; None for any other caller."""
         return None if context.agent is None else self.team_of_agent(context.agent)
@@ -167,7 +189,8 @@ class TeamRegistry:
             return earlier
         file = self._read(folder / TEAM_FILE)
         check_patterns(file, folder / TEAM_FILE)
-        return TeamEntry(signature, file, read_sources(folder, self.root or folder))
+        root = self.root or folder
+        return TeamEntry(signature, file, read_sources(folder, root), read_accepts(folder, root))
 
     def _has_changed(self, name: str | None) -> bool:
         """Return whether files have another time or size than at the last reading."""

@@ -7,7 +7,7 @@ HTTP where a hub is named, else the hub's own handlers over the data folder (`in
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, Self, TypeAlias
 from urllib.parse import quote, urlencode, urlsplit
@@ -340,6 +340,21 @@ class HubClient:
     async def revoke_key(self, id: str) -> None:
         """Revoke a key. NotFound."""
         await self.request("DELETE", f"/api/keys/{path_segment(id)}")
+
+    async def events(
+        self, query: Mapping[str, str], *, on_open: Callable[[], None]
+    ) -> AsyncGenerator[Json, None]:
+        """Yield events of sessions, as `GET /api/events` sends them; `on_open` is called before the first.
+
+        Raises Unavailable without a running hub.
+        """
+        parser = SSEParser()
+        path = f"/api/events?{urlencode(query)}"
+        async with await self._send("GET", path) as response, aclosing(response.iter_raw()) as chunks:
+            on_open()
+            async for raw in chunks:
+                for frame in parser.feed(raw):
+                    yield msgspec.json.decode(frame)
 
     async def usage(self, query: Mapping[str, str]) -> Json:
         """Return the usage report of `GET /api/usage`."""

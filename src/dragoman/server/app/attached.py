@@ -39,7 +39,7 @@ from dragoman.server.app.api_routes import (
     usage_routes,
 )
 from dragoman.server.app.operations import build_policy, build_registry
-from dragoman.server.app.team_routes import trigger_routes
+from dragoman.server.app.team_routes import task_routes, trigger_routes
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.calls import CallHandlers
@@ -48,11 +48,13 @@ from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.triggers import TriggerHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamFile
+from dragoman.teams.tasks.stored import StoredTasks
 from dragoman.teams.triggers.service import TriggerService
 
 NO_TEAMS = TeamRegistry(None, lambda _: TeamFile())
@@ -73,6 +75,7 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
             ),
             artifact_routes(ArtifactHandlers(store.artifacts)),
             usage_routes(UsageHandlers(store)),
+            task_routes(TaskHandlers(StoredTasks(store), store.sessions)),
             trigger_routes(TriggerHandlers(TriggerService(store, NO_TEAMS))),
             key_routes(KeyHandlers(store.keys)),
         )

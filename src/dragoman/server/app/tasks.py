@@ -8,14 +8,16 @@ from dragoman.teams.tasks.messages import message_operations
 from dragoman.teams.tasks.operations import task_operations
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.service import TeamTasks
+from dragoman.teams.tasks.team_changes import TeamChanges
 
 
 def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
     """Return the tasks of a hub's teams."""
     contexts = TaskContexts(services.store, services.calls)
     tasks = TeamTasks(services.store, services.teams.registry, runs=runs, contexts=contexts)
+    changes = TeamChanges(tasks, vault=services.store.vault)
     if services.teams.registry.root is not None:
-        for operation in (*task_operations(tasks), *message_operations(tasks)):
+        for operation in (*task_operations(tasks), *message_operations(tasks), *changes.operations()):
             services.registry.add(operation)
         runs.factory.bind_context = contexts.bind
     runs.on_stop = tasks.worker.run_stopped

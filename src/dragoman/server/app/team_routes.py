@@ -42,15 +42,20 @@ def team_routes(api: TeamApi) -> Routes:
     """Yield the paths, each with its handlers by method and the scope that a key needs."""
     yield "/api/teams", {"GET": api.teams.list}, "chat"
     yield "/api/teams/{name}", {"GET": api.teams.get}, "chat"
-    yield "/api/teams/{name}/pause", {"POST": api.tasks.pause}, "admin"
-    yield "/api/teams/{name}/resume", {"POST": api.tasks.resume}, "admin"
-    yield "/api/tasks", {"GET": api.tasks.list, "POST": api.tasks.create}, "chat"
-    yield "/api/tasks/{id}", {"GET": api.tasks.get}, "chat"
-    yield "/api/tasks/{id}/cancel", {"POST": api.tasks.cancel}, "chat"
+    yield from task_routes(api.tasks)
     memory = {"GET": api.memory.list, "POST": api.memory.save, "DELETE": api.memory.delete}
     yield "/api/memory", memory, "chat"
     yield "/api/vault", {"GET": api.vault.list}, "chat"
     yield from trigger_routes(api.triggers)
+
+
+def task_routes(tasks: TaskHandlers) -> Routes:
+    """Yield the paths of tasks, and of what holds them back."""
+    yield "/api/teams/{name}/pause", {"POST": tasks.pause}, "admin"
+    yield "/api/teams/{name}/resume", {"POST": tasks.resume}, "admin"
+    yield "/api/tasks", {"GET": tasks.list, "POST": tasks.create}, "chat"
+    yield "/api/tasks/{id}", {"GET": tasks.get}, "chat"
+    yield "/api/tasks/{id}/cancel", {"POST": tasks.cancel}, "chat"
 
 
 def trigger_routes(triggers: TriggerHandlers) -> Routes:

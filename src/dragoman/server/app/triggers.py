@@ -31,6 +31,7 @@ class TeamTriggers:
         self.service.on_change = self._on_change
         self.service.wake = self.timer.wake
         tasks.worker.on_end.append(self.timer.task_ended)
+        tasks.on_remove.append(self.service.disable_all)
         registry.on_change(self.team_files.refresh)
         if registry.root is not None:
             for operation in trigger_operations(self.service):

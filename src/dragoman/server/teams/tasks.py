@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
@@ -19,6 +19,7 @@ from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.teams.task_records import Overlap, TaskPriority, TaskState, TeamTask
 from dragoman.teams.tasks.new_task import NewTask
 from dragoman.teams.tasks.service import TeamTasks
+from dragoman.teams.tasks.stored import StoredTasks
 
 Json: TypeAlias = dict[str, Any]
 MAX_BODY = 1_000_000  # bytes
@@ -49,14 +50,20 @@ class TaskBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 
 class TaskHandlers:
-    """Handlers of `/api/tasks`. A key sees its owner's tasks; with the scope "admin" it sees all."""
+    """Handlers of `/api/tasks`, and of the pauses of teams.
 
-    def __init__(self, tasks: TeamTasks, sessions: SessionRepository) -> None:
+    A key sees its owner's tasks; with the scope "admin" it sees all.
+    """
+
+    def __init__(self, tasks: StoredTasks, sessions: SessionRepository) -> None:
+        """Tasks are given to `TeamTasks` only: others need a running hub."""
         self._tasks = tasks
         self._sessions = sessions
 
     async def create(self, exchange: Exchange) -> None:
         """Give a task to a team. It is queued when the response is sent."""
+        if not isinstance(self._tasks, TeamTasks):
+            raise Unavailable("To give a task needs a running hub.", hint="`dragoman serve` starts one")
         body = parse_body(await exchange.read_json(MAX_BODY))
         source: str | None = None
         if body.session is not None:

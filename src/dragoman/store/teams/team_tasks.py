@@ -285,6 +285,8 @@ def task_event(name: str, task: TeamTask) -> NewEvent:
         "taskId": task.id,
         "team": task.team,
         "state": task.state,
+        "source": task.source,
+        "correlationId": task.correlation_id,
         "sessionId": task.session_id,
         "runId": task.run_id,
         "error": task.error,

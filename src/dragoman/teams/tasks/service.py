@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from dragoman.errors import NotFound
 from dragoman.identity import Identity
-from dragoman.operations.access import is_visible, visible_owner
 from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
-from dragoman.store.teams.task_records import TaskEnd, TaskState, TaskSubmission, TeamTask
+from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tasks.new_task import (
     NewTask,
@@ -21,16 +20,16 @@ from dragoman.teams.tasks.new_task import (
     task_session,
 )
 from dragoman.teams.tasks.run_context import TaskContexts
+from dragoman.teams.tasks.stored import StoredTasks
 from dragoman.teams.tasks.worker import TaskWorker
 
 MAX_WAITING = 1_000  # tasks of an owner
 MAX_SHOWN = 20  # tasks of a team in its status
 POLL_INTERVAL = 0.5  # seconds between two looks for the end of a task, which another host may have
-LIST_HINT = "GET /api/tasks lists them"
 
 
-class TeamTasks:
-    """The tasks of all teams. Callers see their owner's tasks only, unless they have the scope admin."""
+class TeamTasks(StoredTasks):
+    """The tasks of all teams of a hub that runs."""
 
     def __init__(
         self,
@@ -41,9 +40,11 @@ class TeamTasks:
         contexts: TaskContexts,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(store)
         self.teams = teams
+        self.on_remove: list[Callable[[str], Awaitable[None]]] = []
+        """Called with each team that is about to be removed."""
         self.worker = TaskWorker(store, teams, runs=runs, contexts=contexts)
-        self._store = store
         self._contexts = contexts
         self._clock = clock
 
@@ -69,25 +70,6 @@ class TeamTasks:
         if submitted.is_new:
             self.worker.wake(task.team)
         return submitted
-
-    async def get(self, id: str, identity: Identity) -> TeamTask:
-        """Return a task. Raises NotFound, the same for another owner's task as for none."""
-        task = await self._store.team_tasks.get(id)
-        if task is None or not is_visible(task.owner, to=visible_owner(identity)):
-            raise NotFound(f"there is no task {id[:100]!r}", hint=LIST_HINT)
-        return task
-
-    async def list(
-        self, filters: Mapping[str, str], *, before: TeamTask | None = None, limit: int = 50
-    ) -> Sequence[TeamTask]:
-        """Return the tasks that match, newest first. The caller restricts the owner."""
-        return await self._store.team_tasks.list_page(filters, before=before, limit=limit)
-
-    async def cancel(self, id: str, identity: Identity, *, reason: str) -> TeamTask:
-        """End a task and all below it, and return it; one that has ended stays as it is. Raises NotFound."""
-        task = await self.get(id, identity)
-        ended = await self.worker.end(task, TaskEnd(state="cancelled", error=reason))
-        return ended or await self.get(id, identity)
 
     async def wait(self, task: TeamTask) -> TeamTask:
         """Wait until a task has ended, wherever it runs, and return it. NotFound when it was deleted."""
@@ -140,6 +122,11 @@ class TeamTasks:
         """Return the tasks of a caller's owner that a team has begun, newest first."""
         return await self._list_states(team, identity, states=("running", "waiting"), limit=MAX_SHOWN)
 
+    async def list_begun(self, team: str) -> Sequence[TeamTask]:
+        """Return active tasks of a team, of all owners; not all of them if there are very many."""
+        pages = [await self.list({"team": team, "state": state}, limit=200) for state in ACTIVE_STATES]
+        return [task for page in pages for task in page]
+
     async def list_ended(self, team: str, identity: Identity, *, limit: int) -> Sequence[TeamTask]:
         """Return the tasks of a caller's owner that a team has ended, newest first in each state."""
         return await self._list_states(team, identity, states=("done", "failed", "cancelled"), limit=limit)
@@ -151,11 +138,13 @@ class TeamTasks:
         pages = await asyncio.gather(*(self.list(each, limit=limit) for each in filters))
         return [task for page in pages for task in page]
 
-    async def pause(self, team: str, *, by: Identity) -> None:
-        """Let a team begin no tasks until it is resumed. Raises NotFound."""
-        await self._store.team_tasks.pause(self.teams.get(team).name, by=by.owner)
-
     async def resume(self, team: str) -> None:
-        """Let a team begin tasks again. Raises NotFound."""
-        if await self._store.team_tasks.resume(self.teams.get(team).name):
-            self.worker.wake(team)
+        """See `StoredTasks.resume`; the tasks that wait begin at once."""
+        await super().resume(team)
+        self.worker.wake(team)
+
+    async def _end(self, task: TeamTask, ending: TaskEnd) -> None:
+        await self.worker.end(task, ending)
+
+    def _check(self, team: str) -> str:
+        return self.teams.get(team).name

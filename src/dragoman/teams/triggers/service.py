@@ -36,6 +36,7 @@ ACTIVATE = "triggers.enable"
 MESSAGE_TYPES = ("message", "keyword")
 MAX_CURSOR = 8_192  # bytes
 MAX_FIRINGS = 100
+MAX_OF_TEAM = 10_000
 
 
 class TriggerSettings(msgspec.Struct, frozen=True):
@@ -189,6 +190,11 @@ class TriggerService:
         await self.triggers.update(trigger.id, state=state, reason=reason, next_at=None)
         self.on_change()
         return await self.triggers.get(trigger.id)
+
+    async def disable_all(self, team: str) -> None:
+        """Disable the triggers of a team that is removed, so that a later one of its name gets no tasks."""
+        for each in await self.triggers.list(owner=None, team=team, limit=MAX_OF_TEAM):
+            await self.disable(each, "its team was removed")
 
     async def remove(self, trigger: TriggerRecord) -> None:
         """Delete a trigger with its history. Raises Conflict for one of a file."""
