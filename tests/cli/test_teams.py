@@ -37,6 +37,25 @@ def test_a_team_is_made_checked_listed_shown_and_removed(run: Run, folder: Path)
     assert not (folder / "docs").exists()
 
 
+def test_skills_are_listed_and_those_that_cannot_be_used_are_told(run: Run, folder: Path) -> None:
+    run("teams", "init", "main")
+    (folder / "main/team.yaml").write_text("allowed_tools: [skills.load]")
+    (folder / "main/skills/good.md").write_text("# Good\n\nDo it.\n\n## Required Tools\n- math.calculate\n")
+    (folder / "main/skills/Bad name.md").write_text("# Bad\n\nDo it.")
+    (folder / "main/subagents/a.md").write_text("---\ndescription: x\nskills: [none]\n---\nx")
+    result = run("teams", "check")
+    assert (result.code, result.out.strip().endswith("1 teams are valid, with 1 skills")) == (0, True)
+    for problem in (
+        "main/skills/Bad name.md: 'bad name' is not a valid name",
+        "main/skills/good.md: allowed_tools of main does not allow math.calculate",
+        "main/subagents/a.md: skills: there is no skill 'none'",
+    ):
+        assert f"WARNING: {problem}" in result.err
+        assert problem in run("teams", "show", "main").err
+    assert "skills          good" in run("teams", "show", "main").out
+    assert msgspec.json.decode(run("teams", "check", "--json").out)["skills"] == {"main": ["good"]}
+
+
 def test_check_tells_file_and_line_of_every_problem(run: Run, folder: Path) -> None:
     run("teams", "init", "main")
     (folder / "main/team.yaml").write_text("description: x\nmax_steps: 0\nallowd_tools: []\n")

@@ -54,6 +54,7 @@ from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.system import SystemHandlers
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
+from dragoman.server.teams.skills import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
@@ -70,6 +71,7 @@ TEAM_ROOMS: Any = {
     "vault": VaultHandlers,
     "triggers": TriggerHandlers,
     "hooks": TriggerHookHandlers,
+    "skills": SkillHandlers,
 }
 
 

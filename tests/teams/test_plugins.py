@@ -58,7 +58,7 @@ class Bench:
             PluginStore(pins),
             registry=self.registry,
             sandbox=Sandbox(),
-            declared_tools=[lambda _: self.declared],
+            declared_tools=lambda _: self.declared,
         )
 
     @property
@@ -312,29 +312,38 @@ async def test_a_plugin_that_crashes_again_and_again_is_not_verified_any_more(
     assert not bench.registry.list("main")
 
 
+async def activate_in(hub: Hub) -> dict[str, Any]:
+    """Propose and activate the plugin `count` of the team main in a hub, as its agent and a person do."""
+    calls, me = hub._services.calls, Context(agent="main")
+    made = (await calls.call("plugins.propose", {"name": "count", "source": GOOD}, context=me)).unwrap()
+    input = {"name": "count", "hash": made["hash"], "schema": made["schema"]}
+    waiting = await calls.call("plugins.activate", input, context=me)
+    assert waiting.error is not None
+    [request] = await hub.store.approvals.list(owner=LOCAL.owner, status="pending")
+    assert request.items[0].input == input
+    await hub.answer_approval(request.id, approved=True, by=LOCAL)
+    approved = Context(agent="main", approval=request.id)
+    found: dict[str, Any] = (await calls.call("plugins.activate", input, context=approved)).unwrap()
+    return found
+
+
 async def test_in_a_hub_an_activation_waits_for_a_person_and_names_hash_and_schema(tmp_path: Path) -> None:
     root = tmp_path / "teams"
-    write_team(root, "main", "allowed_tools: ['plugins.*', 'main.count']")
+    write_team(root, "main", "allowed_tools: ['plugins.*', 'skills.*', 'main.count']")
+    (root / "main/skills").mkdir()
+    (root / "main/skills/words.md").write_text("# Count\n\nCount them.\n\n## Required Tools\n- count\n")
     async with Hub.open(config_of(root), tmp_path / "data", require_keys=False) as hub:
-        calls, teams = hub._services.calls, hub._services.teams
-        me = Context(agent="main")
-        proposed = await calls.call("plugins.propose", {"name": "count", "source": GOOD}, context=me)
+        calls, me = hub._services.calls, Context(agent="main", activations=[])
         if not WORKS:
+            proposed = await calls.call("plugins.propose", {"name": "count", "source": GOOD}, context=me)
             assert proposed.error is not None
             return
-        made = proposed.unwrap()
-        input = {"name": "count", "hash": made["hash"], "schema": made["schema"]}
-        waiting = await calls.call("plugins.activate", input, context=me)
-        assert waiting.error is not None
-        [request] = await hub.store.approvals.list(owner=LOCAL.owner)
-        assert request.items[0].input == input
-        await hub.answer_approval(request.id, approved=True, by=LOCAL)
-        approved = await calls.call(
-            "plugins.activate", input, context=Context(agent="main", approval=request.id)
-        )
-        assert approved.unwrap()["state"] == "active"
+        assert (await activate_in(hub))["state"] == "active"
         denied = await calls.call("main.count", {"text": "a b"}, context=me)
         assert denied.error is not None
-        teams.declared_tools.append(lambda context: {"main.count"} if context.run_id == "run_1" else set())
-        done = await calls.call("main.count", {"text": "a b"}, context=Context(agent="main", run_id="run_1"))
-        assert done.unwrap() == 2
+        (await calls.call("skills.load", {"name": "words"}, context=me)).unwrap()
+        assert (await calls.call("main.count", {"text": "a b"}, context=me)).unwrap() == 2
+        elsewhere = await calls.call(
+            "main.count", {"text": "a"}, context=Context(agent="main", activations=[])
+        )
+        assert elsewhere.error is not None

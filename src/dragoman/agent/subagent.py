@@ -381,6 +381,7 @@ def subagent_context(context: Context, name: str) -> Context:
         grant=None,
         state=None,
         answer=None,
+        activations=[] if context.activations is None else context.activations,
     )
 
 

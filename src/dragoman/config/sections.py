@@ -277,6 +277,14 @@ class WebConfig(ConfigSection, frozen=True):
     rates: dict[str, Name] = {}
 
 
+class SkillsConfig(ConfigSection, frozen=True):
+    """Where teams search for skills: folders and git checkouts by name, an index, and its files."""
+
+    folders: dict[str, Name] = {}
+    index: Name | None = None
+    content: Name = "https://raw.githubusercontent.com"
+
+
 class SearchConfig(ConfigSection, frozen=True):
     """How operations are found: by their words, and with embeddings also by their meaning."""
 
@@ -424,6 +432,7 @@ class Config(ConfigSection, frozen=True):
     shell: Literal["sandbox", "unsafe", "off"] = "sandbox"
     webhooks: WebhooksConfig = WebhooksConfig()
     search: SearchConfig = SearchConfig()
+    skills: SkillsConfig = SkillsConfig()
     spokes: SpokesConfig = SpokesConfig()
     runners: RunnersConfig = RunnersConfig()
     database: str | None = None

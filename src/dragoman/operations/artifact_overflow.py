@@ -23,6 +23,8 @@ READER_OPERATIONS = (
     "artifacts.search",
     "history.read",
     "history.search",
+    "skills.load",
+    "skills.read",
 )  # their results are pieces already
 
 

@@ -52,6 +52,13 @@ class Intermediary(msgspec.Struct, frozen=True):
     agent: str | None = None
 
 
+class Activation(msgspec.Struct, frozen=True):
+    """A name that an agent has activated in a run, such as that of a skill: the policy may go by it."""
+
+    agent: str | None
+    name: str
+
+
 class OperationCaller(PolicyDecider, Protocol):
     """Calls operations."""
 
@@ -134,7 +141,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
     parent, where its place among the parent's calls could change. `earlier_calls` are those that the run
     had made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles;
-    None when it has none. Results, errors, progress and events are sealed by themselves.
+    None when it has none. Results, errors, progress and events are sealed by themselves. `activations` are
+    what the agents of the run have activated; all of its calls share the list, and None means no run.
     """
 
     identity: Identity = LOCAL
@@ -166,6 +174,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     call_key: str | None = None
     earlier_calls: EarlierCallLookup | None = None
     seal: Callable[[Any], Any] | None = None
+    activations: list[Activation] | None = None
 
     @property
     def crosses_owners(self) -> bool:

@@ -39,7 +39,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables.core import IS_RUNNING, approvals, calls
+from dragoman.store.tables.core import IS_RUNNING, approvals, calls, runs
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,6 @@ class CallStatements:
         )
         ended: dict[str, Any] = {name: bindparam(name) for name in RUNNING_FIELDS}
         entries = select(*(calls.c[name] for name in (*RECORD_COLUMNS, *RUNNING_FIELDS)))
-        of_run = entries.where(calls.c.run_id == bindparam("id")).order_by(calls.c.started_at, calls.c.id)
         self.insert = compiler.compile(insert(calls))
         self.end = compiler.compile(update(calls).where(this, open_ended).values(ended))
         anew: dict[str, Any] = {name: bindparam(name) for name in RESUMED_FIELDS}
@@ -98,7 +97,8 @@ class CallStatements:
         self.cut_off = compiler.compile(update(calls).where(ended_since, is_aborted).values(cut_off_now))
         self.get = compiler.compile(entries.where(this))
         self.find_host = compiler.compile(select(calls.c.host).where(this, IS_RUNNING))
-        self.list_for_run = compiler.compile(of_run)
+        self.list_for_run = compiler.compile(oldest_first(entries.where(calls.c.run_id == bindparam("id"))))
+        self.list_done = compiler.compile(oldest_first(entries.where(done_in_answer())))
         self.list_descendants = compiler.compile(select_descendants())
         self.count_descendants = compiler.compile(select(func.count()).select_from(descendant_ids()))
         self.list_ancestors = compiler.compile(select_ancestors())
@@ -235,6 +235,11 @@ class CallRepository:
         """Return the run's calls by start time; `record.parent_id` makes them a tree."""
         return await self._read_entries(self._sql.list_for_run, {"id": run_id})
 
+    async def list_done(self, session_id: str, message_id: str, *, operation: str) -> Sequence[LedgerEntry]:
+        """Return the calls of an operation that the runs of an answer have made, oldest first."""
+        params = {"session_id": session_id, "message_id": message_id, "operation": operation}
+        return await self._read_entries(self._sql.list_done, params)
+
     async def list_run_calls(self, run_id: str, *, limit: int) -> tuple[Sequence[CallRow], int]:
         """Return the run's first calls by start time, abridged, and how many it has."""
         return await self._list_and_count(
@@ -305,9 +310,12 @@ def select_lines() -> Select[Any]:
     return select(*(columns[name].label(name) for name in LINE_COLUMNS))
 
 
+def oldest_first(query: Select[Any]) -> Select[Any]:
+    return query.order_by(calls.c.started_at, calls.c.id)
+
+
 def first_rows(query: Select[Any]) -> Select[Any]:
-    in_order = query.order_by(calls.c.started_at, calls.c.id)
-    return in_order.limit(bindparam("limit")).offset(literal_column("0"))
+    return oldest_first(query).limit(bindparam("limit")).offset(literal_column("0"))
 
 
 def descendant_ids() -> CTE:
@@ -315,6 +323,15 @@ def descendant_ids() -> CTE:
     start = select(calls.c.id).where(calls.c.id == bindparam("id")).cte("branch", recursive=True)
     child = calls.alias("child")
     return start.union(select(child.c.id).join(start, child.c.parent_id == start.c.id))
+
+
+def done_in_answer() -> ColumnElement[bool]:
+    """Return the condition of the calls of an operation that the runs of an answer have done."""
+    of_answer = select(runs.c.id).where(
+        runs.c.session_id == bindparam("session_id"), runs.c.message_id == bindparam("message_id")
+    )
+    is_done = calls.c.status == literal_column("'done'")
+    return and_(calls.c.run_id.in_(of_answer), calls.c.operation == bindparam("operation"), is_done)
 
 
 def running_calls(of: Interruptible) -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.teams.front_matter import parse_front_matter, parse_yaml
+from dragoman.teams.skill_files import SKILLS, first_line
 from dragoman.teams.spec import GENERATED, NAME_PATTERN, TEAM_FILE
 
 RULES = "rules"
@@ -19,7 +20,8 @@ SUBAGENTS = "subagents"
 TRIGGERS = "triggers"
 MAX_FILE = 256_000  # bytes of a rule or a sub-agent
 MAX_FILES = 200  # rules of one team and level
-WATCHED = (RULES, SUBAGENTS, TRIGGERS, GENERATED)
+MAX_SUBAGENT_SKILLS = 100
+WATCHED = (RULES, SUBAGENTS, TRIGGERS, SKILLS, GENERATED)
 
 ACCEPTS_FILE = "accepts.yaml"
 
@@ -41,13 +43,17 @@ class RuleFile(msgspec.Struct, frozen=True):
 
 
 class SubagentFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A sub-agent of a team: `subagents/NAME.md`. Its `prompt` is the file without the front matter."""
+    """A sub-agent of a team: `subagents/NAME.md`. Its `prompt` is the file without the front matter.
+
+    `skills` are those of the team that it may load; None for all.
+    """
 
     name: str
     description: str
     prompt: RuleFile
     model: str | None = None
     max_steps: int | None = None
+    skills: tuple[str, ...] | None = None
 
 
 class TeamSources(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,12 +174,21 @@ def read_subagent(file: RuleFile) -> SubagentFile:
         prompt=RuleFile(file.path, body, file.hash),
         model=None if model is None else str(model),
         max_steps=steps,
+        skills=subagent_skills(fields.get("skills"), source=file.path),
     )
 
 
-def first_line(text: str) -> str:
-    """Return the first line of a Markdown text, without the marks of a heading."""
-    return next((line.strip("# ").strip() for line in text.splitlines() if line.strip("# ").strip()), "")
+def subagent_skills(value: Any, *, source: str) -> tuple[str, ...] | None:
+    """Return the skills that a sub-agent may load; None for all. Raises ConfigError."""
+    if value is None:
+        return None
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_SUBAGENT_SKILLS
+        or not all(isinstance(each, str) for each in value)
+    ):
+        raise ConfigError(f"{source}: skills: expected a list of names of skills")
+    return tuple(sorted(set(value)))
 
 
 def hash_text(text: str) -> str:
@@ -184,7 +199,7 @@ def hash_text(text: str) -> str:
 def signature_of(*folders: Path) -> Signature:
     """Return what changes when a file that people write changes: path, time and size of each.
 
-    The workspace, plugins and skills are not looked at: they change while the team works.
+    The workspace and plugins are not looked at: they change while the team works.
     """
     return frozenset(entry for folder in folders for entry in walk_files(folder))
 
@@ -195,6 +210,7 @@ def walk_files(folder: Path) -> Iterator[tuple[str, int, int]]:
     yield from stat_entry(str(folder / TEAM_FILE))
     for name in WATCHED:
         yield from walk_tree(str(folder / name), depth=2)
+    yield from walk_tree(str(folder / GENERATED / SKILLS), depth=2)
 
 
 def walk_tree(folder: str, *, depth: int) -> Iterator[tuple[str, int, int]]:

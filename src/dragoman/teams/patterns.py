@@ -41,9 +41,12 @@ def exact_ids(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_patterns(file: TeamFile, path: Path) -> None:
-    """Raise ConfigError for a pattern of `allowed_tools` that no id can match."""
-    for number, pattern in enumerate(file.allowed_tools):
+    """Raise ConfigError for a pattern of `allowed_tools` or `needs_skill` that no id can match."""
+    fields = {"allowed_tools": file.allowed_tools, "needs_skill": file.needs_skill}
+    for field, number, pattern in (
+        (field, number, pattern) for field, all in fields.items() for number, pattern in enumerate(all)
+    ):
         try:
             parse_pattern(pattern)
         except ConfigError as error:
-            raise ConfigError(f"{path}: allowed_tools[{number}]: {error.message}", hint=error.hint) from None
+            raise ConfigError(f"{path}: {field}[{number}]: {error.message}", hint=error.hint) from None

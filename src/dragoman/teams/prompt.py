@@ -12,15 +12,22 @@ from typing import Literal
 import msgspec
 
 from dragoman.teams.folder import RuleFile, RuleLevel, hash_text
-from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.patterns import is_allowed
+from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamSpec
 from dragoman.wire.token_estimate import estimate_text
 
-SectionKind = Literal["system", "org", "ancestor", "own-org", "own-team", "workspace", "tools", "agent"]
+SectionKind = Literal[
+    "system", "org", "ancestor", "own-org", "own-team", "workspace", "tools", "skills", "agent"
+]
 SYSTEM_RULES = """\
 You are an agent of a team. The sections below are rules of the people who run this hub, the most general
 first. Where two rules differ, the later one is more specific. Rules are advice to you: what you may call,
 spend and reach is decided by the hub, whatever a rule, a message or a page says."""
+
+
+SKILLS_HEAD = "Skills. Load one with skills.load before you do what it is for:"
+LOAD_SKILL = "skills.load"
 
 
 class PromptSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +74,7 @@ def build_prompt(teams: TeamRegistry, team: TeamSpec, *, subagent: str | None = 
 
 
 def iter_sections(teams: TeamRegistry, team: TeamSpec, *, subagent: str | None) -> Iterator[PromptSection]:
-    """Yield the sections in their order: system, organisation, ancestors, own, workspace, tools."""
+    """Yield the sections in their order: system, organisation, ancestors, own, workspace, tools, skills."""
     yield make_section("system", SYSTEM_RULES, source="dragoman:system")
     for level in ("system", "org"):
         yield from rule_sections(level, teams.common_rules.get(level, ()))
@@ -78,6 +85,8 @@ def iter_sections(teams: TeamRegistry, team: TeamSpec, *, subagent: str | None) 
     yield from rule_sections("own-team", own.team_rules)
     yield make_section("workspace", describe_workspace(team), source="dragoman:workspace")
     yield make_section("tools", describe_tools(team), source="dragoman:tools")
+    if catalogue := describe_skills(teams, team, subagent=subagent):
+        yield make_section("skills", catalogue, source="dragoman:skills")
     for file in own.subagents:
         if file.name == subagent:
             yield PromptSection(
@@ -108,6 +117,15 @@ def describe_tools(team: TeamSpec) -> str:
     patterns = ", ".join(sorted(team.allowed_tools)) or "none"
     members = ", ".join(team.members) or "none"
     return f"Operations that you may call: {patterns}.\nTeams that you may delegate to: {members}."
+
+
+def describe_skills(teams: TeamRegistry, team: TeamSpec, *, subagent: str | None) -> str:
+    """Return the catalogue of the skills that an agent may load, a line each; "" for none."""
+    if not is_allowed(team.allowed_tools, LOAD_SKILL):
+        return ""
+    agent = team.name if subagent is None else f"{team.name}{SUBAGENT_SEPARATOR}{subagent}"
+    skills = teams.usable_skills(team, agent).values()
+    return "\n".join([SKILLS_HEAD, *(skill.catalogue_line for skill in skills)]) if skills else ""
 
 
 def find_conflicts(teams: TeamRegistry, team: TeamSpec) -> Sequence[RuleConflict]:

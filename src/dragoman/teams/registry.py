@@ -26,7 +26,8 @@ from dragoman.teams.folder import (
     signature_of,
 )
 from dragoman.teams.patterns import check_patterns
-from dragoman.teams.spec import TEAM_FILE, TeamFile, TeamSpec
+from dragoman.teams.skill_files import SKILLS, Skill, SkillFolder, SkillProblem, read_skills
+from dragoman.teams.spec import GENERATED, TEAM_FILE, TeamFile, TeamSpec
 from dragoman.teams.tree import build_specs
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class TeamEntry(NamedTuple):
     file: TeamFile
     sources: TeamSources
     accepts: AcceptsChange
+    skills: Sequence[SkillFolder]
 
     @property
     def team_file(self) -> TeamFile:
@@ -65,6 +67,8 @@ class TeamRegistry:
         self.version = 0
         """Another number after each time that the teams have changed."""
         self.common_rules: Mapping[RuleLevel, Sequence[RuleFile]] = {}
+        self.common_skills = SkillFolder()
+        """The skills of all teams, and the files among them that cannot be used."""
         self._read = read
         self._specs: Mapping[str, TeamSpec] = {}
         self._entries: Mapping[str, TeamEntry] = {}
@@ -85,9 +89,11 @@ class TeamRegistry:
         self._signatures = {name: signature_of(folder) for name, folder in {**folders, ROOT: root}.items()}
         check_folders(folders, root)
         common = common_rules(root)
+        skills = read_skills(root / SKILLS, root, level="hub")
         entries = {name: self._entry(name, folder) for name, folder in folders.items()}
         specs = build_specs({name: entry.team_file for name, entry in entries.items()}, folders=folders)
         self._entries, self._specs, self.common_rules, self.problems = entries, specs, common, ()
+        self.common_skills = skills
         self.version += 1
         for listener in self._listeners:
             listener()
@@ -153,6 +159,27 @@ class TeamRegistry:
         files = {other: entry.file for other, entry in self._entries.items()}
         build_specs({**files, name: read}, folders={**self._folders, name: file.parent})
 
+    def skills(self, name: str) -> Mapping[str, Skill]:
+        """Return the skills of a team by name: those of all teams, and its own, which go first."""
+        self.get(name)
+        folders = (self.common_skills, *self._entries[name].skills)
+        found = {skill.name: skill for folder in folders for skill in folder.skills}
+        return dict(sorted(found.items()))
+
+    def usable_skills(self, team: TeamSpec, agent: str | None) -> Mapping[str, Skill]:
+        """Return the skills that an agent may load: the team's, or those that the sub-agent's file lists."""
+        skills = self.skills(team.name)
+        name = (agent or "").partition(SUBAGENT_SEPARATOR)[2]
+        for file in self.sources(team.name).subagents:
+            if file.name == name and file.skills is not None:
+                return {each: skill for each, skill in skills.items() if each in file.skills}
+        return skills
+
+    def skill_problems(self, name: str | None = None) -> Sequence[SkillProblem]:
+        """Return the files of a team's skills that cannot be used; without a name, those of all teams."""
+        folders = [self.common_skills] if name is None else self._entries[self.get(name).name].skills
+        return [problem for folder in folders for problem in folder.problems]
+
     def team_of(self, context: Context) -> TeamSpec | None:
         """Return the team whose agent, or whose sub-agent, makes a call; None for any other caller."""
         return None if context.agent is None else self.team_of_agent(context.agent)
@@ -190,7 +217,12 @@ class TeamRegistry:
         file = self._read(folder / TEAM_FILE)
         check_patterns(file, folder / TEAM_FILE)
         root = self.root or folder
-        return TeamEntry(signature, file, read_sources(folder, root), read_accepts(folder, root))
+        skills = (
+            read_skills(folder / GENERATED / SKILLS, root, level="generated"),
+            read_skills(folder / SKILLS, root, level="team"),
+        )
+        sources, accepts = read_sources(folder, root), read_accepts(folder, root)
+        return TeamEntry(signature, file, sources, accepts, skills)
 
     def _has_changed(self, name: str | None) -> bool:
         """Return whether files have another time or size than at the last reading."""

@@ -63,9 +63,10 @@ class TeamFile(TeamSection, frozen=True):
     """What `team.yaml` says.
 
     `allowed_tools` are patterns of operation ids: what none of them matches is not there for the team.
-    `members` are the teams that it may delegate to beside its parent and children. `folders` are further
-    folders, by name, for its file operations. `triggers` give it tasks, by name. With `wake`, the result of a
-    task makes the team go on.
+    `needs_skill` are patterns of those of them that are callable only in a run that has loaded a skill that
+    requires them. `members` are the teams that it may delegate to beside its parent and children. `folders`
+    are further folders, by name, for its file operations. `triggers` give it tasks, by name. With `wake`, the
+    result of a task makes the team go on.
     """
 
     parent: Text | None = None
@@ -73,6 +74,7 @@ class TeamFile(TeamSection, frozen=True):
     accepts: tuple[Text, ...] = ()
     model: Text | None = None
     allowed_tools: tuple[Text, ...] = ()
+    needs_skill: tuple[Text, ...] = ()
     max_steps: PositiveCount = DEFAULT_MAX_STEPS
     concurrency: PositiveCount = 5
     budget: TeamBudget = TeamBudget()

@@ -95,11 +95,14 @@ def show(
         ("may call", ", ".join(team.allowed_tools) or "nothing"),
         ("may delegate to", ", ".join(team.members) or "nobody"),
         ("sub-agents", ", ".join(detail["subagents"]) or "none"),
+        ("skills", ", ".join(registry.skills(name)) or "none"),
         ("steps", str(team.max_steps)),
         ("tasks at a time", str(team.concurrency)),
     ):
         print_line(f"{title:16}{value}")
     print_sections(registry, name)
+    for problem in find_skill_problems(registry, name):
+        print_note(f"WARNING: {problem}")
 
 
 @teams.command(
@@ -141,19 +144,29 @@ def prompt(
 def check(*, teams: TeamsFolder = None, config: ConfigFile = None, json: AsJson = False) -> None:
     """Check the folder of teams: every error with file and line, and rules that stand at two levels.
 
-    The first error ends it with exit code 1; conflicts between rules are warnings.
+    The first error ends it with exit code 1. Conflicts between rules are warnings, and so are skills that
+    cannot be used: their team works without them.
     """
     registry = load_teams(teams, config)
     found = {name: conflicts_of(registry, name) for name in registry.names()}
+    problems = list(
+        dict.fromkeys(each for name in registry.names() for each in find_skill_problems(registry, name))
+    )
     if json:
         print_json(
             {
                 "teams": list(registry.names()),
+                "skills": {name: list(registry.skills(name)) for name in registry.names()},
                 "conflicts": [{"team": name, **to_json(each)} for name, all in found.items() for each in all],
+                "problems": problems,
             }
         )
         return
-    print_line(f"{registry.root}: {len(registry.names())} teams are valid")
+    count = len({skill.path for name in registry.names() for skill in registry.skills(name).values()})
+    skills = f", with {count} skills" if count else ""
+    print_line(f"{registry.root}: {len(registry.names())} teams are valid{skills}")
+    for problem in problems:
+        print_note(f"WARNING: {problem}")
     for name, conflicts in found.items():
         for each in conflicts:
             print_note(f"WARNING: {name}: the rule {each.name!r} stands in {each.first} and in {each.second}")
@@ -238,6 +251,13 @@ def conflicts_of(registry: TeamRegistry, name: str) -> Sequence[RuleConflict]:
     from dragoman.teams.prompt import find_conflicts  # late: as above
 
     return find_conflicts(registry, registry.get(name))
+
+
+def find_skill_problems(registry: TeamRegistry, name: str) -> Sequence[str]:
+    """Return what is wrong with the skills of a team."""
+    from dragoman.teams.skills.check import skill_warnings  # late: as above
+
+    return skill_warnings(registry, registry.get(name))
 
 
 def print_sections(registry: TeamRegistry, name: str) -> None:

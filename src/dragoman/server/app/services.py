@@ -111,7 +111,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         settings = call_settings(config, tracing, hooks=hooks, events=session_events)
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
-        teams = TeamServices.open(config, environ=environment.environ, access=calls.access_control)
+        teams = TeamServices.open(config, store, environ=environment.environ, access=calls.access_control)
         add_team_memory(teams, store, registry=registry, calls=calls, logged=environment.secrets)
         await team_tools.open(ToolServices(teams, store, registry), access=calls.access_control)
         search, meanings = build_search(config, registry)

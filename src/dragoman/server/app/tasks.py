@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.run_factory import ContextBinder
 from dragoman.server.app.services import HubServices
 from dragoman.teams.tasks.messages import message_operations
 from dragoman.teams.tasks.operations import task_operations
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.tasks.team_changes import TeamChanges
+
+
+def bind_all(*binders: ContextBinder) -> ContextBinder:
+    """Return a function that binds the context of a run by each of these."""
+
+    async def bind(context: Context) -> Context:
+        for binder in binders:
+            context = await binder(context)
+        return context
+
+    return bind
 
 
 def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
@@ -19,7 +32,7 @@ def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
     if services.teams.registry.root is not None:
         for operation in (*task_operations(tasks), *message_operations(tasks), *changes.operations()):
             services.registry.add(operation)
-        runs.factory.bind_context = contexts.bind
+        runs.factory.bind_context = bind_all(contexts.bind, services.teams.active_skills.bind)
     runs.on_stop = tasks.worker.run_stopped
     runs.on_end = tasks.worker.run_ended
     return tasks

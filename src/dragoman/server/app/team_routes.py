@@ -7,6 +7,7 @@ import msgspec
 from dragoman.server.app.api_routes import Routes
 from dragoman.server.app.services import HubServices
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
+from dragoman.server.teams.skills import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
@@ -23,6 +24,7 @@ class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
     vault: VaultHandlers
     triggers: TriggerHandlers
     hooks: TriggerHookHandlers
+    skills: SkillHandlers
 
 
 def build_team_api(services: HubServices, tasks: TeamTasks, *, triggers: TriggerService) -> TeamApi:
@@ -35,6 +37,7 @@ def build_team_api(services: HubServices, tasks: TeamTasks, *, triggers: Trigger
         vault=VaultHandlers(store.vault, teams),
         triggers=TriggerHandlers(triggers),
         hooks=TriggerHookHandlers(triggers),
+        skills=SkillHandlers(teams, store.approvals, plugins=services.teams.plugin_store),
     )
 
 
@@ -42,6 +45,9 @@ def team_routes(api: TeamApi) -> Routes:
     """Yield the paths, each with its handlers by method and the scope that a key needs."""
     yield "/api/teams", {"GET": api.teams.list}, "chat"
     yield "/api/teams/{name}", {"GET": api.teams.get}, "chat"
+    yield "/api/teams/{name}/skills", {"GET": api.skills.list}, "chat"
+    yield "/api/teams/{name}/skills/{skill}", {"GET": api.skills.get}, "chat"
+    yield "/api/teams/{name}/plugins", {"GET": api.skills.list_plugins}, "chat"
     yield from task_routes(api.tasks)
     memory = {"GET": api.memory.list, "POST": api.memory.save, "DELETE": api.memory.delete}
     yield "/api/memory", memory, "chat"

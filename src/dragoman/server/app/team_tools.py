@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import msgspec
 
@@ -23,7 +24,9 @@ from dragoman.store.store import Store
 from dragoman.teams.openhive_aliases import ALIASES
 from dragoman.teams.plugins.operations import plugin_operations
 from dragoman.teams.plugins.service import Plugins
-from dragoman.teams.plugins.store import PluginStore
+from dragoman.teams.skills.additions import SkillAdditions
+from dragoman.teams.skills.operations import SkillServices
+from dragoman.teams.skills.repositories import SkillRepositories, SkillSources
 from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
 from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.roots import Roots
@@ -33,6 +36,7 @@ from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Sandbox
 from dragoman.tools.web import operations as web_operations
+from dragoman.tools.web.host_policy import WebSettings
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,8 @@ class TeamTools:
             if operation.id in {each.id for each in registry.list(operation.namespace)}:
                 registry.remove(operation.id)
             registry.add(operation)
+        for operation in self._skills(teams):
+            registry.add(operation)
         await self._open_plugins(services, access)
 
     async def _open_plugins(self, services: ToolServices, access: AccessControl) -> None:
@@ -76,10 +82,10 @@ class TeamTools:
         teams = services.teams.registry
         plugins = Plugins(
             teams,
-            PluginStore(services.store.definition_pins),
+            services.teams.plugin_store,
             registry=services.registry,
             sandbox=Sandbox(),
-            declared_tools=services.teams.declared_tools,
+            declared_tools=services.teams.active_skills.declared,
         )
         self._stack.push_async_callback(plugins.close)
         access.restrictions.append(plugins.restrict)
@@ -89,6 +95,20 @@ class TeamTools:
             await plugins.load()
         except Unavailable as error:
             log.warning("plugins of teams are not there before the next start: %s", error.message)
+
+    def _skills(self, teams: TeamServices) -> Sequence[Operation]:
+        """Return the operations of skills."""
+        config = self._config.skills
+        sources = SkillSources(
+            folders={name: Path(folder).expanduser().resolve() for name, folder in config.folders.items()},
+            index=config.index,
+            content=config.content.rstrip("/"),
+        )
+        repositories = SkillRepositories(sources, web=web_settings(self._config) or WebSettings())
+        additions = SkillAdditions(teams.registry, repositories)
+        return SkillServices(
+            teams.registry, teams.active_skills, repositories=repositories, additions=additions
+        ).all()
 
     def _files(self, services: ToolServices) -> Sequence[Operation]:
         teams, data = services.teams, services.store.folder

@@ -17,12 +17,14 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.server.app.agents import context_size_lookup
+from dragoman.store.store import Store
 from dragoman.teams.allowed_tools import AllowedTools
 from dragoman.teams.folder import SubagentFile
 from dragoman.teams.patterns import exact_ids, is_allowed
-from dragoman.teams.plugins.service import DeclaredTools
+from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
+from dragoman.teams.skills.active import ActiveSkills
 from dragoman.teams.spec import TeamFile, TeamSpec
 from dragoman.tools.files.scope import WriteGuard
 
@@ -38,17 +40,21 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of a team is told on the side of the user: each returns a text, or "" for nothing."""
     write_guards: list[WriteGuard] = msgspec.field(default_factory=list)
     """What is asked before a text is written to a file; each may raise Forbidden."""
-    declared_tools: list[DeclaredTools] = msgspec.field(default_factory=list)
-    """What the active skill of a run declares: the plugins of the team that it may call."""
+    active_skills: ActiveSkills
+    """The skills that each run has loaded: they declare the plugins that it may call."""
+    plugin_store: PluginStore
 
     @classmethod
-    def open(cls, config: Config, *, environ: Mapping[str, str], access: AccessControl) -> TeamServices:
+    def open(
+        cls, config: Config, store: Store, *, environ: Mapping[str, str], access: AccessControl
+    ) -> TeamServices:
         """Read the teams of a configuration, and restrict them to what they may call. ConfigError."""
         registry = TeamRegistry(teams_folder(config), lambda path: read_team_file(path, environ))
-        access.restrictions.append(AllowedTools(registry))
+        skills = ActiveSkills(registry, store.calls)
+        access.restrictions += [AllowedTools(registry), skills.restrict]
         registry.load()
         check_names(config, registry)
-        return cls(registry=registry)
+        return cls(registry=registry, active_skills=skills, plugin_store=PluginStore(store.definition_pins))
 
     async def brief(self, context: Context) -> str:
         """Return what the run of a team's agent is told before the message of the user."""
@@ -145,6 +151,14 @@ def describe_team(team: TeamSpec) -> str:
     return team.description or f"The team {team.name}."
 
 
+def is_shown(team: TeamSpec, id: str) -> bool:
+    """Return whether an operation that is allowed by its id is a tool from the beginning of each run.
+
+    Plugins, and what needs a skill, are callable after a skill is loaded only: the tools do not change then.
+    """
+    return id.partition(".")[0] != team.name and not is_allowed(team.needs_skill, id)
+
+
 def shown_operations(teams: TeamRegistry, team: TeamSpec) -> tuple[str, ...]:
     """Return the operations that a team's model is shown as tools, sorted by id; it can search the others.
 
@@ -152,7 +166,8 @@ def shown_operations(teams: TeamRegistry, team: TeamSpec) -> tuple[str, ...]:
     """
     subagents = [f"{team.name}.{file.name}" for file in teams.sources(team.name).subagents]
     allowed = [id for id in subagents if is_allowed(team.allowed_tools, id)]
-    return tuple(sorted({*exact_ids(team.allowed_tools), *allowed}))
+    exact = [id for id in exact_ids(team.allowed_tools) if is_shown(team, id)]
+    return tuple(sorted({*exact, *allowed}))
 
 
 def team_agent(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ class Plugins:
         *,
         registry: Registry,
         sandbox: Sandbox,
-        declared_tools: Sequence[DeclaredTools],
+        declared_tools: DeclaredTools,
     ) -> None:
         self.store = store
         self._teams = teams
@@ -76,7 +76,7 @@ class Plugins:
         team = self._teams.team_of(context)
         if team is None or team.name != operation.namespace:
             return denial(f"it is a plugin of the team {operation.namespace!r}")
-        declared = {id.lower() for declares in self._declared_tools for id in declares(context)}
+        declared = {id.lower() for id in self._declared_tools(context)}
         if not declared & {operation.id.lower(), operation.name.lower()}:
             return denial("no active skill of this run declares it")
         return None
