@@ -12,7 +12,7 @@ from pydantic import Field
 
 from dragoman.errors import BadRequest, CallError, NotFound
 from dragoman.operations.context import Context
-from dragoman.operations.decorator import from_function
+from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.sanitize import INVISIBLE
 from dragoman.suggestions import suggest
