@@ -27,9 +27,11 @@ from dragoman.server.app.routes import (
     gateway_routes,
     public_routes,
 )
+from dragoman.server.app.system_routes import SystemApi
 from dragoman.server.app.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.budgets import BudgetHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.domain_events import DomainEventHandlers
@@ -39,10 +41,14 @@ from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.routes import Gateway
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
+from dragoman.server.hub_state import HubStateHandlers
 from dragoman.server.keys import KeyHandlers
+from dragoman.server.logs import LogHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
+from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.policy import PolicyHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
@@ -74,6 +80,16 @@ TEAM_ROOMS: Any = {
     "skills": SkillHandlers,
 }
 
+SYSTEM_ROOMS: Any = {
+    "system": SystemHandlers,
+    "state": HubStateHandlers,
+    "hosts": HostHandlers,
+    "logs": LogHandlers,
+    "budgets": BudgetHandlers,
+    "policy": PolicyHandlers,
+    "statistics": OperationStatisticsHandlers,
+}
+
 
 class Responses(ResponseHandlers):
     """The handlers of responses, with those of conversations as a hub gives them."""
@@ -97,10 +113,9 @@ ROOMS: Any = {
     "approvals": ApprovalHandlers,
     "artifacts": ArtifactHandlers,
     "servers": McpServerHandlers,
-    "hosts": HostHandlers,
     "teams": TeamApi(**TEAM_ROOMS),
     "keys": KeyHandlers,
-    "system": SystemHandlers,
+    "system": SystemApi(**SYSTEM_ROOMS),
     "events": EventHandlers,
     "domain_events": DomainEventHandlers,
     "grants": GrantHandlers,

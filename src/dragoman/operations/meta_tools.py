@@ -24,7 +24,7 @@ from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
 from dragoman.operations.permission.access_control import denied_failure
 from dragoman.operations.registry import RESERVED_NAMESPACE, Registry
 from dragoman.operations.sanitize import sanitize_text
-from dragoman.operations.search.search import OperationSearch, count_by_namespace
+from dragoman.operations.search.search import OperationSearch, SearchScore, count_by_namespace
 from dragoman.operations.search.summary import summarise
 
 MAX_LIST_BYTES = 8_000  # bytes of the operations in one list
@@ -180,6 +180,10 @@ class MetaTools:
             owner=context.identity.owner,
         )
         return answer.to_json()
+
+    def search_scores(self, q: str, ids: Sequence[str], *, context: Context) -> Mapping[str, SearchScore]:
+        """Return why a search for `q` found these operations."""
+        return self._search.score(q, ids, owner=context.identity.owner)
 
     async def _describe_operation(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         await self._calls.wait_for_operations([input["tool"]], context)

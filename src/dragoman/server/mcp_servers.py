@@ -76,6 +76,11 @@ class McpServerHandlers:
             200, {**status_to_json(status), "changes": [change_to_json(each) for each in changes]}
         )
 
+    async def log(self, exchange: Exchange) -> None:
+        """Return the last lines of a server's error output, and why its connections ended."""
+        lines = self._clients.recent_lines(exchange.path_params["name"])
+        await exchange.respond(200, {"lines": [{"time": at, "message": line} for at, line in lines]})
+
     async def remove(self, exchange: Exchange) -> None:
         """Remove a server that was added; 204."""
         await self._editor.remove(exchange.path_params["name"])

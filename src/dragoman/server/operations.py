@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
@@ -17,6 +18,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome
+from dragoman.operations.search.search import SearchScore
 from dragoman.operations.search.summary import summarise
 
 MAX_BODY = 4_000_000
@@ -47,7 +49,7 @@ class OperationHandlers:
             outcome = await self._meta.run("hub.search", input, context=context)
             if outcome.error is not None:
                 raise search_error(outcome.error)
-            await exchange.respond(200, outcome.result)
+            await exchange.respond(200, self._with_scores(outcome.result, query, context=context))
             return
         found = self._meta.visible_operations(context, query.get("namespace"))
         spaces = Counter(each.namespace for each in self._meta.visible_operations(context))
@@ -56,6 +58,15 @@ class OperationHandlers:
             "namespaces": dict(sorted(spaces.items())),
         }
         await exchange.respond(200, body)
+
+    def _with_scores(self, found: Any, query: Mapping[str, str], *, context: Context) -> Any:
+        """Return the result of a search, with `?scores` also why each operation is in it."""
+        if query.get("scores") not in ("1", "true"):
+            return found
+        ids = [each["tool"] for each in found["tools"]]
+        scores = self._meta.search_scores(query["q"], ids, context=context)
+        tools = [{**each, "score": score_to_json(scores.get(each["tool"]))} for each in found["tools"]]
+        return {**found, "tools": tools}
 
     async def get(self, exchange: Exchange) -> None:
         """Return one operation with its schemas."""
@@ -94,6 +105,11 @@ class OperationHandlers:
 def search_error(failure: CallFailure) -> DragomanError:
     """Return the error of a search that did not run: denied, or not recorded."""
     return SEARCH_ERRORS.get(failure.code, BadRequest)(failure.message, hint=failure.hint)
+
+
+def score_to_json(score: SearchScore | None) -> dict[str, Any] | None:
+    """Return a score as JSON; None without a query."""
+    return None if score is None else msgspec.structs.asdict(score)
 
 
 def outcome_to_json(outcome: CallOutcome) -> dict[str, object]:

@@ -12,10 +12,11 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.http.exchange import Exchange
 from dragoman.offload import offload_disk
 from dragoman.providers.key_pool import KeyStatus
-from dragoman.store.usage import UsageRepository
-from dragoman.store.usage_report import UsageReportRow
+from dragoman.store.retention import RetentionPeriods
+from dragoman.store.usage_series import UsagePoint, UsageSeriesRepository
 from dragoman.version import version
 
+MAX_ROWS = 1_000  # providers
 WINDOW = 3_600.0  # seconds of requests that say how a provider does
 
 
@@ -34,14 +35,17 @@ class SystemSources(msgspec.Struct, frozen=True, kw_only=True):
     agents: Callable[[], Mapping[str, AgentSpec]]
     providers: Callable[[], Sequence[ProviderStatus]]
     config: Callable[[], Mapping[str, Any]]
+    retention: Callable[[], RetentionPeriods]
+    database: Callable[[], str | None]
+    """The URL of the database; None for SQLite in the data folder."""
 
 
 class SystemHandlers:
     """Handlers of `/api/agents`, `/api/providers` and `/api/config`."""
 
-    def __init__(self, sources: SystemSources, usage: UsageRepository) -> None:
+    def __init__(self, sources: SystemSources, series: UsageSeriesRepository) -> None:
         self._sources = sources
-        self._usage = usage
+        self._series = series
 
     async def agents(self, exchange: Exchange) -> None:
         """List the agents by name; "default" answers where no agent is named."""
@@ -50,9 +54,13 @@ class SystemHandlers:
 
     async def providers(self, exchange: Exchange) -> None:
         """List the providers with their keys, and how their requests of the last hour went."""
-        rows = await self._usage.report(("provider",), since=time.time() - WINDOW)
-        recent = {row.group["provider"]: row for row in rows}
-        found = [provider_to_json(each, recent.get(each.name)) for each in self._sources.providers()]
+        now = time.time()
+        read = await self._series.read(
+            "hour", ("provider",), params={"since": now - WINDOW, "until": now}, groups=MAX_ROWS, charted=1
+        )
+        recent = {each.group["provider"]: each.total for each in read.groups}
+        providers = self._sources.providers()
+        found = [provider_to_json(each, recent.get(each.name, UsagePoint())) for each in providers]
         await exchange.respond(200, {"providers": found})
 
     async def config(self, exchange: Exchange) -> None:
@@ -73,7 +81,7 @@ def agent_to_json(agent: AgentSpec) -> dict[str, Any]:
     }
 
 
-def provider_to_json(provider: ProviderStatus, recent: UsageReportRow | None) -> dict[str, Any]:
+def provider_to_json(provider: ProviderStatus, recent: UsagePoint) -> dict[str, Any]:
     """Return a provider as the API shows it. Times are in seconds."""
     keys = [{"name": key.name, "busy": key.busy, "cooldown": round(key.cooldown, 1)} for key in provider.keys]
     is_down = bool(provider.keys) and all(key.cooldown > 0 for key in provider.keys)
@@ -84,9 +92,10 @@ def provider_to_json(provider: ProviderStatus, recent: UsageReportRow | None) ->
         "state": "cooling-down" if is_down else "up",
         "keys": keys,
         "lastHour": {
-            "requests": recent.calls if recent else 0,
-            "failed": recent.failed if recent else 0,
-            "meanFirstByte": recent.mean_first_byte if recent else None,
-            "meanDuration": recent.mean_duration if recent else None,
+            "requests": recent.calls,
+            "failed": recent.failed,
+            "errorRate": recent.failed / recent.calls if recent.calls else None,
+            "firstByte": msgspec.to_builtins(recent.first_byte),
+            "duration": msgspec.to_builtins(recent.duration),
         },
     }

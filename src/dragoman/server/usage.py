@@ -15,6 +15,7 @@ from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.server.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
+from dragoman.server.usage_series import build_series, parse_series_query
 from dragoman.store.store import Store
 
 CSV_HEADERS = {
@@ -39,14 +40,18 @@ class UsageHandlers:
         self._clock = clock
 
     async def get(self, exchange: Exchange) -> None:
-        """Return the sums of each group, or single records without `?group_by`."""
+        """Return the sums of each group, or single records without `?group_by`; with `?bucket`, over time."""
         query = exchange.query
-        question = await self._restrict(parse_usage_query(query, self._clock()), exchange.identity)
+        now = self._clock()
+        question = await self._restrict(parse_usage_query(query, now), exchange.identity)
+        chart = parse_series_query(query, question, now=now) if "bucket" in query else None
         if self._flush_usage is not None and self._store.database.is_up:
             await self._flush_usage()
         match query.get("format") or accepted_format(exchange):
             case "csv":
-                await self._export(exchange, question)
+                await self._export(exchange, question if chart is None else chart.as_report())
+            case "json" if chart is not None:
+                await exchange.respond(200, await build_series(self._store.usage_series, chart))
             case "json":
                 await exchange.respond(200, await build_report(self._store.usage, question))
             case other:

@@ -22,7 +22,8 @@ Json: TypeAlias = dict[str, Any]
 
 FILTER_ALIASES = {"key": "key_id", "session": "session_id", "run": "run_id"}
 GROUP_ALIASES = {**FILTER_ALIASES, "model": "model_served"}
-PARAMETERS = ("group_by", "since", "until", "limit", "after", "format", *FILTER_ALIASES, *FILTERS)
+OWN_PARAMETERS = ("group_by", "since", "until", "limit", "after", "format", "bucket", "top")
+PARAMETERS = (*OWN_PARAMETERS, *FILTER_ALIASES, *FILTERS)
 MAX_LIMIT = 10_000
 PAGE_SIZE = 1000
 DEFAULT_LIMIT = 100

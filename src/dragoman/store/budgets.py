@@ -175,9 +175,18 @@ class BudgetRepository:
     async def get_balance(self, scope: str, window: str) -> tuple[int, int]:
         """Return what is spent and what is reserved."""
 
-        def query(connection: DatabaseConnection) -> tuple[int, int]:
-            stored = self._stored_balance(connection, scope, window=window)
-            return stored or (self._sum_usage(connection, scope, window=window), 0)
+        [balance] = await self.get_balances([(scope, window)])
+        return balance
+
+    async def get_balances(self, places: Sequence[tuple[str, str]]) -> Sequence[tuple[int, int]]:
+        """Return what is spent and what is reserved of each scope and window, as of one moment."""
+
+        def query(connection: DatabaseConnection) -> Sequence[tuple[int, int]]:
+            return [
+                self._stored_balance(connection, scope, window=window)
+                or (self._sum_usage(connection, scope, window=window), 0)
+                for scope, window in places
+            ]
 
         return await self._database.read(query)
 

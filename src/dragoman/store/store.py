@@ -28,6 +28,7 @@ from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
+from dragoman.store.operation_statistics import OperationStatisticsRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
@@ -50,6 +51,7 @@ from dragoman.store.teams.team_tasks import TeamTaskRepository
 from dragoman.store.teams.triggers import TriggerRepository
 from dragoman.store.teams.vault import VaultRepository
 from dragoman.store.usage import UsageRepository
+from dragoman.store.usage_series import UsageSeriesRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:
@@ -152,6 +154,16 @@ class Store:
         return DefinitionPinRepository(
             self.database, on_changed=lambda: self.signals.send("definitions", None)
         )
+
+    @cached_property
+    def usage_series(self) -> UsageSeriesRepository:
+        """Usage over time."""
+        return UsageSeriesRepository(self.database)
+
+    @cached_property
+    def operation_statistics(self) -> OperationStatisticsRepository:
+        """How the calls of operations went."""
+        return OperationStatisticsRepository(self.database)
 
     @cached_property
     def people(self) -> PeopleRepository:

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, Select, bindparam, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Double, FromClause, Select, bindparam, func, literal_column, or_, select
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from dragoman.events import Usage
 from dragoman.store.connection import Row, match_filter
-from dragoman.store.tables.core import usage
+from dragoman.store.tables.core import calls, usage
 
 GroupBy: TypeAlias = Literal[
     "owner",
@@ -28,6 +28,7 @@ GroupBy: TypeAlias = Literal[
     "hour",
     "session_id",
     "run_id",
+    "operation",
 ]
 
 GROUP_NAMES: tuple[GroupBy, ...] = get_args(GroupBy)
@@ -103,7 +104,8 @@ class UsageReport:
             *(func.sum(usage.c[name]) for name in TOKEN_COLUMNS),
         ]
         dearest = func.coalesce(cost, literal_column("0")).desc()
-        found = select(*groups, *sums).where(*filter_conditions(filters)).group_by(*groups)
+        found = select(*groups, *sums).select_from(group_source(self._group_by))
+        found = found.where(*filter_conditions(filters)).group_by(*groups)
         found = found.order_by(*times, dearest, func.count().desc(), *groups)
         return found.limit(bindparam("limit")).offset(literal_column("0"))
 
@@ -148,10 +150,20 @@ def filter_condition(name: str, names: Container[str]) -> ColumnElement[bool]:
 
 
 def group_column(name: GroupBy) -> ColumnElement[Any]:
-    """Return the column of a group; days and hours are numbered from 1970."""
+    """Return the column of a group; days and hours are numbered from 1970.
+
+    The operation is that of the call in which a sub-agent works.
+    """
+    if name == "operation":
+        return calls.c.operation
     if name in PERIOD_SECONDS:
         return IntegerPart(usage.c.started_at / literal_column(str(PERIOD_SECONDS[name]), Double))
     return usage.c[name]
+
+
+def group_source(names: Collection[str]) -> FromClause:
+    """Return the table of usage, with the calls beside it if records are grouped by operation."""
+    return usage.outerjoin(calls, calls.c.id == usage.c.call_id) if "operation" in names else usage
 
 
 def group_label(name: str, value: Any) -> str | None:

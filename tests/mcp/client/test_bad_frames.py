@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.remote_server import ErrorHistory
+from dragoman.mcp.client.server_history import ErrorHistory, RecentLines
 from dragoman.mcp.server_spec import ServerSpec
 from tests.mcp.client.conftest import Hub, hub
 
@@ -204,7 +204,7 @@ async def test_why_a_connection_was_lost_stays_when_the_server_is_back(
 
 
 def test_the_errors_of_a_server_are_its_first_and_its_last_one() -> None:
-    history = ErrorHistory(iter([1.0, 2.0, 3.0]).__next__)
+    history = ErrorHistory(RecentLines(iter([1.0, 2.0, 3.0, 4.0]).__next__))
     history.add("no secret")
     assert (history.first, history.last) == (None, "no secret")
     history.add("timeout")

@@ -56,6 +56,7 @@ def check(
     """
     # late: YAML and schemas take 0.2 s
     from dragoman.cli.configuration import add_operations, read_config_if_any
+    from dragoman.operations.permission.explanation import match_to_json  # late: as above
     from dragoman.server.app.operations import build_policy  # late: as above
 
     loaded = add_operations(read_config_if_any(config), operations or ())
@@ -108,22 +109,3 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
 
 async def unreachable(*_: Any) -> None:
     raise NotImplementedError("it is only decided about")
-
-
-def match_to_json(match: RuleMatch) -> dict[str, Any]:
-    """Return a matching rule as JSON."""
-    rule = match.verdict.rule
-    decision = match.verdict.decision
-    if rule is None:
-        wish = match.precedence[0] > 0
-        source = "the operation itself: approval=True" if wish else "the default"
-        return {"decision": decision, "pattern": None, "source": source, "reason": None}
-    filters = {"effect": rule.effects, "agent": rule.agents, "identity": rule.identities}
-    narrowed = [f"{name} {', '.join(values)}" for name, values in filters.items() if values]
-    written = f"{rule.decision}: {', '.join(rule.operations)}"
-    return {
-        "decision": decision,
-        "pattern": match.pattern.text if match.pattern else None,
-        "source": "; ".join([written, *narrowed]),
-        "reason": rule.reason,
-    }

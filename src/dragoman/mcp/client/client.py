@@ -120,6 +120,10 @@ class McpClient:
         left_out = self._unusable.get(name.lower())
         return self._find(name).status() if left_out is None else left_out
 
+    def recent_lines(self, name: str) -> Sequence[tuple[float, str]]:
+        """Return the last lines of a server's error output, with their times. Raises NotFound."""
+        return [] if name.lower() in self._unusable else self._find(name).recent_lines.list()
+
     def reconnect(self, name: str) -> ServerStatus:
         """Close a server's connection and open another in the background; a disabled one stays so."""
         remote = self._find(name)

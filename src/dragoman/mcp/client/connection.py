@@ -35,6 +35,7 @@ from dragoman.mcp.client.results import (
     tool_value,
 )
 from dragoman.mcp.client.sanitizer import RAW_KEY, Sanitizer
+from dragoman.mcp.client.server_history import RecentLines
 from dragoman.mcp.client.sse import connect_sse
 from dragoman.mcp.client.stdio import connect_stdio
 from dragoman.mcp.server_spec import ServerSpec
@@ -70,6 +71,7 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
     watchdog: Watchdog
     on_change: Callable[[], None]
     meter: FloodMeter
+    recent_lines: RecentLines
 
 
 class McpConnection:
@@ -337,7 +339,11 @@ async def connect_legacy_sse(
 @asynccontextmanager
 async def connect_process(spec: ServerSpec, options: ConnectionOptions) -> AsyncIterator[McpConnection]:
     child = await McpServerProcess.start(
-        spec, options.environ, redactor=options.redactor, watchdog=options.watchdog
+        spec,
+        options.environ,
+        redactor=options.redactor,
+        watchdog=options.watchdog,
+        recent=options.recent_lines,
     )
     lines = connect_stdio(child, limit=options.message_limit, redactor=options.redactor, meter=options.meter)
     connection = McpConnection(spec, options)

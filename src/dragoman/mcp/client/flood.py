@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from dragoman.mcp.client.server_history import RecentLines
 from dragoman.operations.call_limiter import Rate
 from dragoman.operations.sanitize import sanitize_text
 
@@ -133,9 +134,12 @@ class ErrorOutput:
         *,
         bytes_per_minute: int,
         redact: Callable[[str], str],
+        recent: RecentLines | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`recent` gets the lines that are logged."""
         self._name = name
+        self._recent = recent
         self._limit = bytes_per_minute
         self._redact = redact
         self._clock = clock
@@ -192,6 +196,8 @@ class ErrorOutput:
             if words:
                 self._last_lines.append(words)
                 log.info("MCP server %s says: %s", self._name, words)
+                if self._recent is not None:
+                    self._recent.add(words)
 
     def _drop(self, lines: Sequence[bytes]) -> None:
         self._dropped_lines += len(lines)

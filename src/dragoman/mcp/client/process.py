@@ -17,6 +17,7 @@ from typing import cast
 from dragoman.errors import ConfigError
 from dragoman.ids import new_id
 from dragoman.mcp.client.flood import PAUSE_SECONDS, ErrorOutput
+from dragoman.mcp.client.server_history import RecentLines
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.processes.descendants import end_marked, signal_marked
 from dragoman.processes.group import close_pipes, signal_group, wait_for_exit
@@ -51,9 +52,18 @@ class McpServerProcess:
 
     @classmethod
     async def start(
-        cls, spec: ServerSpec, environ: Mapping[str, str], *, redactor: Redactor, watchdog: Watchdog
+        cls,
+        spec: ServerSpec,
+        environ: Mapping[str, str],
+        *,
+        redactor: Redactor,
+        watchdog: Watchdog,
+        recent: RecentLines | None = None,
     ) -> McpServerProcess:
-        """Start the process without a shell. Raises ConfigError if there is no such program or folder."""
+        """Start the process without a shell. `recent` gets the lines of its error output.
+
+        Raises ConfigError if there is no such program or folder.
+        """
         id = new_id("mcp")
         try:
             process = await asyncio.create_subprocess_exec(
@@ -74,7 +84,7 @@ class McpServerProcess:
             ) from None
         mark = f"{MARK_VARIABLE}={id}"
         watchdog.guard(process.pid, mark)
-        errors = ErrorOutput(spec.name, bytes_per_minute=spec.stderr_limit, redact=redactor)
+        errors = ErrorOutput(spec.name, bytes_per_minute=spec.stderr_limit, redact=redactor, recent=recent)
         return cls(process, spec.name, mark=mark, errors=errors, watchdog=watchdog)
 
     async def exit_report(self) -> str:

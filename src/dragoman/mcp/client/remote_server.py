@@ -18,6 +18,7 @@ from dragoman.mcp.client.flood import FloodMeter, TrafficLimits
 from dragoman.mcp.client.imported_operations import RemoteCall
 from dragoman.mcp.client.offered_tools import OfferedTools
 from dragoman.mcp.client.sdk import SdkLoader
+from dragoman.mcp.client.server_history import ErrorHistory, RecentLines
 from dragoman.mcp.client.server_secrets import redactor_for
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus, State
 from dragoman.operations.call_limiter import Rate
@@ -100,28 +101,6 @@ class ServerSharedState(msgspec.Struct, frozen=True):
     limits: TrafficLimits
 
 
-class ErrorHistory:
-    """Why a server failed: the last time, and the first time since it was ready."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._first: str | None = None
-        self.last: str | None = None
-        self.last_at: float | None = None
-
-    @property
-    def first(self) -> str | None:
-        """The first error since the server was ready, unless it is the last one too."""
-        return None if self._first == self.last else self._first
-
-    def add(self, reason: str) -> None:
-        self._first = self._first or reason
-        self.last, self.last_at = reason, self._clock()
-
-    def mark_ready(self) -> None:
-        self._first = None
-
-
 class RemoteServer:
     """One server: its state, its operations, and the task that owns its connection."""
 
@@ -134,7 +113,8 @@ class RemoteServer:
         self._state: State = "starting" if spec.enabled else "disabled"
         self._since = shared.clock()
         self._error: str | None = None
-        self._errors = ErrorHistory(shared.clock)
+        self.recent_lines = RecentLines(shared.clock)
+        self._errors = ErrorHistory(self.recent_lines)
         self._attempts = 0
         self._connection: McpConnection | None = None
         self._state_changed = asyncio.Event()  # set and replaced at each change of state
@@ -380,6 +360,7 @@ class RemoteServer:
             about.watchdog,
             self._note_list_change,
             self._meter,
+            self.recent_lines,
         )
 
     def _note_list_change(self) -> None:

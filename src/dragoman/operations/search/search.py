@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -29,6 +29,11 @@ MIN_RELATIVE_SCORE = 0.25  # of the best score: less is not a match
 SYNONYM_WEIGHT = 0.3
 REQUEST_WORD_WEIGHT = 0.1
 MIN_COVERAGE = 0.5  # share of the query's terms, by rarity: less is a partial match
+NAME_MATCHES: Mapping[NameMatch, Literal["id", "name", "prefix"]] = {
+    NameMatch.ID: "id",
+    NameMatch.NAME: "name",
+    NameMatch.PREFIX: "prefix",
+}
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 SlotFilter: TypeAlias = Callable[[int], bool]
 
@@ -67,6 +72,18 @@ class OperationSearchResult(msgspec.Struct, frozen=True):
             "namespaces": dict(self.namespaces),
         }
         return body if self.hint is None else {**body, "hint": self.hint}
+
+
+class SearchScore(msgspec.Struct, frozen=True):
+    """Why an operation was found. `words` is its score by words, as a fraction of the best one's.
+
+    `coverage` is the share of the query's words that it has, weighted by their rarity; `name` says that the
+    query is its id, its name, or the beginning of them.
+    """
+
+    words: float
+    coverage: float
+    name: Literal["id", "name", "prefix"] | None = None
 
 
 class SearchQuery(NamedTuple):
@@ -171,6 +188,24 @@ class OperationSearch:
         return OperationSearchResult(
             hits, len(best) - len(hits), count_by_namespace(best), None if is_strong else PARTIAL_MATCH_HINT
         )
+
+    def score(self, q: str, ids: Iterable[str], *, owner: str | None = None) -> Mapping[str, SearchScore]:
+        """Return the scores of found operations, which a search orders by name, then words and meaning."""
+        text, hidden = query_text(q), self._hidden_from(owner)
+        if not text:
+            return {}
+        query, names = query_weights(text), self._match_names(text, hidden)
+        slots = {id: slot for id in ids if (slot := self._slots.get(id)) is not None}
+        points = read_numbers(self._index.score(query, hidden=hidden), slots.values())
+        best = max(points.values(), default=0) or 1
+        return {
+            id: SearchScore(
+                words=round(points.get(slot, 0) / best, 4),
+                coverage=round(self._coverage(self._operation_at(slot), query, hidden=hidden), 4),
+                name=NAME_MATCHES[names[id]] if id in names else None,
+            )
+            for id, slot in slots.items()
+        }
 
     async def prepare(self, q: str) -> None:
         """Do what takes long for a search of `q` in a thread; the search itself is then quick."""

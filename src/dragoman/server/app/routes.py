@@ -42,6 +42,7 @@ from dragoman.server.app.model_setup import listed_models
 from dragoman.server.app.push import build_push_post, push_settings
 from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
+from dragoman.server.app.system_routes import SystemApi, build_system_api, system_routes
 from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
@@ -56,7 +57,7 @@ from dragoman.server.gateway.responses.socket import ResponsesSocket
 from dragoman.server.gateway.responses.state import ResponseStates, StateLimits
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
 from dragoman.server.health import HealthHandlers
-from dragoman.server.hosts import HostHandlers, LocalHost
+from dragoman.server.hosts import LocalHost
 from dragoman.server.http.cors import allow_origins
 from dragoman.server.http.endpoint import (
     HttpEndpoint,
@@ -77,7 +78,7 @@ from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
 from dragoman.server.sockets.endpoint import SessionSocketEndpoint
 from dragoman.server.sockets.session_socket import SocketServices
-from dragoman.server.system import SystemHandlers, SystemSources
+from dragoman.server.system import SystemSources
 from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
@@ -112,10 +113,9 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     approvals: ApprovalHandlers
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
-    hosts: HostHandlers
     teams: TeamApi
     keys: KeyHandlers
-    system: SystemHandlers
+    system: SystemApi
     events: EventHandlers
     domain_events: DomainEventHandlers
     grants: GrantHandlers
@@ -259,11 +259,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
     yield from key_routes(handlers.keys)
-    yield "/api/agents", {"GET": handlers.system.agents}, "chat"
-    yield "/api/providers", {"GET": handlers.system.providers}, "admin"
-    yield "/api/config", {"GET": handlers.system.config}, "admin"
-    yield "/api/hosts", {"GET": handlers.hosts.list}, "admin"
-    yield "/api/hosts/{id}/drain", {"POST": handlers.hosts.drain}, "admin"
+    yield from system_routes(handlers.system)
 
 
 def chat_routes(chat: ChatHandlers) -> Routes:
@@ -303,6 +299,7 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
     """The paths of MCP servers and spokes."""
     yield "/api/mcp/servers", {"GET": servers.list, "POST": servers.add}, "admin"
     yield "/api/mcp/servers/{name}", {"GET": servers.get, "DELETE": servers.remove}, "admin"
+    yield "/api/mcp/servers/{name}/log", {"GET": servers.log}, "admin"
     yield "/api/mcp/servers/{name}/approve", {"POST": servers.approve}, "admin"
     yield "/api/mcp/servers/{name}/reconnect", {"POST": servers.reconnect}, "admin"
     yield "/api/spokes", {"GET": servers.spokes}, "admin"
@@ -439,9 +436,14 @@ def build_handlers(
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
         teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
-        hosts=HostHandlers(store, local=parts.host, count_runs=lambda: parts.runs.active_count),
         keys=KeyHandlers(store.keys),
-        system=SystemHandlers(parts.system, store.usage),
+        system=build_system_api(
+            services,
+            parts.system,
+            meter=parts.meter,
+            host=parts.host,
+            count_runs=lambda: parts.runs.active_count,
+        ),
         mcp=mcp,
         spokes=build_spoke_endpoint(switchboard, auth) if config.spokes.enabled else None,
         runners=build_runner_endpoint(parts.runners, auth) if config.runners.enabled else None,

@@ -35,6 +35,7 @@ from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools, ToolServices
 from dragoman.server.app.teams import TeamServices
+from dragoman.server.logs import LogRing
 from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
@@ -76,6 +77,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     session_events: SessionEvents
     shared_access: SharedAccess
     teams: TeamServices
+    logs: LogRing
     host_client: HostClient | None = None
     """For requests to other hosts, if several may share the database."""
     cut_off: Sequence[RunRecord]
@@ -84,8 +86,8 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     async def open(cls, config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> HubServices:
         """Open the services; `stack` closes them."""
-        tracing = environment.tracing or build_tracing(config, environment.secrets)
-        stack.push_async_callback(tracing.close)
+        logs = stack.enter_context(LogRing(environment.secrets).attached())
+        tracing = open_hub_tracing(config, environment, stack=stack)
         environment.secrets.update(url_secrets(config.database or ""))
         store = await Store.open(
             environment.data,
@@ -98,9 +100,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         if host_client is not None:
             stack.push_async_callback(host_client.close)
         cut_off = await find_runs_to_resume(store)
-        replayer = AnswerReplayer(store)
-        store.database.on_recovery(replayer.wake)
-        stack.enter_context(run_in_background(replayer.run()))
+        replay_answers(store, stack)
         access = SharedAccess(store.sessions)
         store.signals.subscribe("grants", access.wake)
         events = EventLog(store.events, settings=event_settings(config))
@@ -129,6 +129,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             session_events=session_events,
             shared_access=access,
             teams=teams,
+            logs=logs,
             cut_off=cut_off,
             host_client=host_client,
         )
@@ -214,6 +215,20 @@ def build_domain_events(config: Config) -> DomainEvents:
     """Build the registry of domain events. ConfigError for a schema that is not valid."""
     with blame_field("events.schemas"):
         return DomainEvents(config.events.schemas, unknown=config.events.unknown)
+
+
+def open_hub_tracing(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Tracing:
+    """Return the tracing of the environment, or else that of the configuration; `stack` closes it."""
+    tracing = environment.tracing or build_tracing(config, environment.secrets)
+    stack.push_async_callback(tracing.close)
+    return tracing
+
+
+def replay_answers(store: Store, stack: AsyncExitStack) -> None:
+    """Write spooled answers each time the database is up again, until `stack` ends."""
+    replayer = AnswerReplayer(store)
+    store.database.on_recovery(replayer.wake)
+    stack.enter_context(run_in_background(replayer.run()))
 
 
 def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:

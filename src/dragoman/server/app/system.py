@@ -24,6 +24,8 @@ def system_sources(read: ReadState, *, services: HubServices) -> SystemSources:
         agents=lambda: read()[1].roster.agents,
         providers=lambda: provider_statuses(read()[1].providers),
         config=lambda: explain_config(read()[0], environ),
+        retention=lambda: read()[0].retention_periods,
+        database=lambda: read()[0].database,
     )
 
 

@@ -9,10 +9,10 @@ from dragoman.errors import BadRequest
 DIGITS = re.compile("[0-9]{1,9}")  # `str.isdigit` accepts digits of other scripts
 
 
-def parse_limit(text: str, *, maximum: int) -> int:
-    """Parse `?limit`, a number from 1 to `maximum`. BadRequest."""
+def parse_limit(text: str, *, maximum: int, field: str = "limit") -> int:
+    """Parse `?limit`, or another field, a number from 1 to `maximum`. BadRequest."""
     if not DIGITS.fullmatch(text) or not 1 <= int(text) <= maximum:
-        raise BadRequest(f"limit must be a number from 1 to {maximum}, not {text[:20]!r}", field="limit")
+        raise BadRequest(f"{field} must be a number from 1 to {maximum}, not {text[:20]!r}", field=field)
     return int(text)
 
 
