@@ -133,7 +133,7 @@ def node_rows(
 def node_title(node: Json) -> tuple[str, str]:
     """Return a node's name and its style."""
     name = strip_controls(node["name"])
-    return (f"run {name}", "bold") if node["kind"] == "run" else (name, "")
+    return (f"{node['kind']} {name}", "bold") if node["kind"] in ("run", "task") else (name, "")
 
 
 def node_remarks(node: Json) -> Iterator[tuple[str, str]]:
@@ -141,7 +141,9 @@ def node_remarks(node: Json) -> Iterator[tuple[str, str]]:
     error = node.get("error")
     if error:
         yield ": ".join(str(error[name]) for name in ("code", "message") if error.get(name)), "red"
-    if node["status"] == "pending":
+    if node["status"] == "pending" and node["kind"] == "task":
+        yield "it waits", "yellow"
+    elif node["status"] == "pending":
         yield f"waits for an answer to approval {node.get('approvalId', '')}".rstrip(), "yellow"
     if node["status"] == "uncertain":
         yield "it is not known whether it took effect", "yellow"

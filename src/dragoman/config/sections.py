@@ -336,6 +336,7 @@ class LimitsConfig(ConfigSection, frozen=True):
     owner_responses: PositiveInt = 1_000_000_000
     background_runs: PositiveInt = 64
     queued: PositiveInt = 20
+    wakes: PositiveInt = 20
     owner_queued: PositiveInt = 500
     keep_days: PositiveInt | None = None
 

@@ -12,7 +12,7 @@ from dragoman.events import Usage
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallStatus
 
-NodeKind = Literal["run", "model", "call"]
+NodeKind = Literal["run", "model", "call", "task"]
 SourceLookup = Callable[[str, str], str | None]
 """Where an operation, by its id, comes from, as far as an owner may know."""
 
@@ -200,6 +200,28 @@ def group_by_step(
     children += [model_call_node(model_call) for model_call in calls_by_step.get(None, ())]
     children += nodes_by_step.get(None, ())
     return sorted(children, key=lambda node: node.started_at)
+
+
+def with_tasks(tree: CallTreeNode, tasks: Mapping[str | None, Sequence[CallTreeNode]]) -> CallTreeNode:
+    """Return a tree with tasks below the calls that gave them, by the ids of these.
+
+    Those of other calls, which are not in the tree, are below its root.
+    """
+    found = ids_in(tree)
+    strays = [node for id, nodes in tasks.items() if id not in found for node in nodes]
+    grown = insert_tasks(tree, tasks)
+    return msgspec.structs.replace(grown, children=(*grown.children, *strays)) if strays else grown
+
+
+def ids_in(tree: CallTreeNode) -> frozenset[str]:
+    """Return the ids of all nodes of a tree."""
+    return frozenset([tree.id]).union(*map(ids_in, tree.children))
+
+
+def insert_tasks(node: CallTreeNode, tasks: Mapping[str | None, Sequence[CallTreeNode]]) -> CallTreeNode:
+    """Return a node with tasks below the calls that gave them."""
+    children = tuple(insert_tasks(child, tasks) for child in node.children)
+    return msgspec.structs.replace(node, children=(*children, *tasks.get(node.id, ())))
 
 
 def is_open(node: CallTreeNode) -> bool:

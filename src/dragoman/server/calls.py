@@ -36,6 +36,7 @@ from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
+from dragoman.server.teams.task_trees import TaskTrees
 from dragoman.session_ids import session_id_for
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
@@ -80,6 +81,7 @@ class CallReader:
         self._owner = visible_owner(caller)
         self._source = source
         self._max_nodes = max_nodes
+        self._tasks = TaskTrees(store, self._read_task_run, may_see=self._may_see)
 
     async def tree(self, id: str) -> Json:
         """Return the tree of a run or of a call, with its ancestors. NotFound.
@@ -140,6 +142,14 @@ class CallReader:
 
     async def _run_tree(self, id: str, run: RunRecord | None) -> Json:
         """Return a run's tree; for a deleted session, rebuild it from the calls and usage records."""
+        tree, left_out = await self._read_run(id, run)
+        if run is None:
+            return tree_to_json(tree, left_out=left_out)
+        tree = await self._tasks.add(tree, run)
+        return tree_to_json(tree, left_out=left_out, path=await self._tasks.path(run))
+
+    async def _read_run(self, id: str, run: RunRecord | None) -> tuple[CallTreeNode, int]:
+        """Return a run's tree without tasks, and how many nodes are left out. NotFound."""
         lines, count = await self._store.calls.list_run_calls(id, limit=self._max_nodes)
         records = await self._store.usage.list(filters={"run_id": id}, limit=self._max_nodes)
         owners = {line.owner for line in lines} | {record.owner for record in records}
@@ -148,8 +158,10 @@ class CallReader:
         crown = run_root(run) if run is not None else deleted_run_root(id, lines=lines, records=records)
         answers = [model_call_node(record) for record in records]
         grove = CallTreeBuilder(lines, model_calls=answers, source=self._source)
-        tree = build_run_tree(crown, answers, builder=grove)
-        return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count)
+        return build_run_tree(crown, answers, builder=grove), count - len(lines) + grove.omitted_count
+
+    async def _read_task_run(self, run: RunRecord) -> CallTreeNode:
+        return (await self._read_run(run.id, run))[0]
 
     async def _call_tree(self, ancestors: Sequence[CallRow]) -> Json:
         """Return the tree below one call."""
@@ -164,12 +176,15 @@ class CallReader:
             lines, model_calls=[model_call_node(record) for record in records], source=self._source
         )
         tree = grove.subtree(this.id) or call_node(this, source=self._source(this.operation, this.owner))
-        path = [path_step(call_node(line)) for line in parents]
+        path: list[Json] = [path_step(call_node(line)) for line in parents]
         if this.run_id:
             run = await self._store.runs.get(this.run_id)
             above = deleted_run_root(this.run_id, lines=ancestors, records=records)
             root = run_root(run) if run is not None else above
             path.insert(0, {"id": this.run_id, "kind": "run", "name": root.name, "status": root.status})
+            if run is not None:
+                tree = await self._tasks.add(tree, run)
+                path = [*await self._tasks.path(run), *path]
         return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
 
     async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dragoman.config import Config
 from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run_factory import ContextBinder
@@ -24,10 +25,12 @@ def bind_all(*binders: ContextBinder) -> ContextBinder:
     return bind
 
 
-def add_team_tasks(services: HubServices, runs: RunRegistry) -> TeamTasks:
+def add_team_tasks(config: Config, services: HubServices, *, runs: RunRegistry) -> TeamTasks:
     """Return the tasks of a hub's teams."""
     contexts = TaskContexts(services.store, services.calls)
-    tasks = TeamTasks(services.store, services.teams.registry, runs=runs, contexts=contexts)
+    tasks = TeamTasks(
+        services.store, services.teams.registry, runs=runs, contexts=contexts, max_wakes=config.limits.wakes
+    )
     changes = TeamChanges(tasks, vault=services.store.vault)
     if services.teams.registry.root is not None:
         for operation in (*task_operations(tasks), *message_operations(tasks), *changes.operations()):

@@ -34,6 +34,7 @@ team_tasks = Table(
     Column("correlation_id", TEXT),
     Column("dedup_key", TEXT),
     Column("budget", Double),
+    Column("budget_left", Double),
     Column("deadline", Double),
     Column("deliver", TEXT, nullable=False),
     Column("wake", Boolean, nullable=False),

@@ -16,16 +16,19 @@ Overlap: TypeAlias = Literal["allow", "skip", "queue", "replace", "confirm"]
 TaskDelivery: TypeAlias = Literal["session", "none"]
 TASK_RANKS: Mapping[TaskPriority, int] = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 ACTIVE_STATES: tuple[TaskState, ...] = ("queued", "running", "waiting")
-TASK_FILTERS = frozenset({"owner", "team", "state", "source_session", "parent_call", "correlation_id"})
+TASK_FILTERS = frozenset(
+    {"owner", "team", "state", "source_session", "source_message", "parent_call", "correlation_id"}
+)
 
 
 class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task of a team. `chain` are the agents above it, the first one first.
 
     `source_session` and `source_message` are the answer in which it was given, `parent_call` is the call.
-    `budget` is in US dollars, `deadline` in unix seconds. A `read_only` task answers a question: it calls
-    only what reads, and does not wait in the team's queue. A `detached` one goes on when what gave it is
-    stopped. `deliver` says where the result goes to, and `wake` whether it begins a run there.
+    `budget` is in US dollars, `budget_left` what the call that gave it had left, `deadline` in unix seconds.
+    A `read_only` task answers a question: it calls only what reads, and does not wait in the queue of its
+    team. A `detached` one goes on when what gave it is stopped. `deliver` says where the result goes to, and
+    `wake` whether it begins a run there.
     """
 
     id: str
@@ -49,6 +52,7 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     dedup_key: str | None = None
     budget: float | None = None
+    budget_left: float | None = None
     deadline: float | None = None
     deliver: TaskDelivery = "none"
     wake: bool = False

@@ -157,12 +157,18 @@ class TeamTaskRepository:
         self._events.insert(connection, task_event("task.ended", task))
         return task
 
-    def deliver_job(self, id: str) -> DatabaseJob[None]:
-        """Return a job that marks the result of a task as delivered; Conflict when it was before."""
+    def deliver_job(self, id: str, *, is_unanswered: bool = False) -> DatabaseJob[None]:
+        """Return a job that marks the result of a task as delivered; Conflict when it was before.
+
+        `is_unanswered` if it should wake an agent, and does not: an event tells that.
+        """
 
         def job(connection: DatabaseConnection) -> None:
             if not connection.execute(self._sql.deliver, {"id": id, "now": self._clock()}):
                 raise Conflict(f"the result of the task {id!r} was delivered already")
+            row = connection.fetch_one(self._sql.get, {"id": id}) if is_unanswered else None
+            if row is not None:
+                self._events.insert(connection, task_event("task.unanswered", to_task(row)))
 
         return job
 

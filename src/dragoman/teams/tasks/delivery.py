@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
-from dragoman.errors import Conflict, DragomanError, NotFound, StoreError, Unavailable
+from dragoman.errors import Conflict, DragomanError, LimitReached, NotFound, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, TextPart
@@ -14,9 +15,11 @@ from dragoman.store.connection import DatabaseConnection
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TeamTask
-from dragoman.teams.tasks.results import result_message
+from dragoman.teams.tasks.results import RESULT_PREFIX, result_message
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
+MAX_WAKES = 20
+TELL_PREFIX = "tell_"
 log = logging.getLogger(__name__)
 
 
@@ -26,9 +29,13 @@ class ResultDelivery:
     A session that is busy, or waits for a person, gets its results when it is free.
     """
 
-    def __init__(self, store: Store, runs: RunRegistry) -> None:
+    def __init__(self, store: Store, runs: RunRegistry, *, max_wakes: int = MAX_WAKES) -> None:
+        """`max_wakes` is how often an agent is woken in a row: a person's message begins a new count."""
+        self.on_added: Callable[[str], None] = ignore
+        """Called with each session that got a result which its agent does not answer."""
         self._store = store
         self._runs = runs
+        self._max_wakes = max_wakes
         self._awaited: set[str] = set()
         """Sessions that get a result when their run has ended."""
         self._delivering: dict[str, bool] = {}
@@ -75,7 +82,7 @@ class ResultDelivery:
         session = await self._store.sessions.get(str(task.source_session))
         if session is None:
             await self._store.write(self._store.team_tasks.deliver_job(task.id))
-        elif task.wake:
+        elif task.wake and await self._may_wake(session.id):
             await self._queue(task, session)
         else:
             await self._append(task, session)
@@ -104,8 +111,9 @@ class ResultDelivery:
 
     async def _append(self, task: TeamTask, session: Session) -> None:
         """Add the result to the session, unless it is busy or waits for a person."""
-        store, message = self._store, result_message(task)
-        mark = store.team_tasks.deliver_job(task.id)
+        note = f"It wakes nobody: that happened {self._max_wakes} times in a row." if task.wake else None
+        store, message = self._store, result_message(task, note=note)
+        mark = store.team_tasks.deliver_job(task.id, is_unanswered=task.wake)
 
         def job(connection: DatabaseConnection) -> None:
             mark(connection)
@@ -113,21 +121,33 @@ class ResultDelivery:
 
         if await self._waits(session.id) or not await store.runs.write_unless_running(session.id, job):
             self._awaited.add(session.id)
+        elif task.wake:
+            log.warning("the result of task %s wakes nobody: %s wakes in a row", task.id, self._max_wakes)
+            self.on_added(session.id)
+
+    async def _may_wake(self, session_id: str) -> bool:
+        """Return whether an agent may be woken: not after too many times since a person wrote."""
+        return count_wakes(await self._store.messages.list(session_id)) < self._max_wakes
 
     async def tell(self, session_id: str, *, text: str, identity: Identity, key: str | None) -> None:
         """Send a message to the agent of a session, once for a `key`. Raises NotFound, LimitReached."""
         session = await self._store.sessions.get_own(session_id, owner=identity.owner)
         if session is None:
             raise NotFound("the session of the team is gone")
-        id = new_id("tell") if key is None else f"tell_{key[:32]}"
+        id = new_id("tell") if key is None else f"{TELL_PREFIX}{key[:32]}"
         if await self._store.messages.get(session_id, id) is not None:
             return
+        active = self._runs.get_active(session_id)
+        if active is None and not await self._may_wake(session_id):
+            raise LimitReached(
+                f"its agent was woken {self._max_wakes} times in a row",
+                hint="a person has to write to it first",
+            )
         message = Message(id, "user", (TextPart(text),))
         request = ChatRequest(
             session_id=session.id, action=NewMessage(message), when_busy="steer", background=True
         )
         queued = await self._runs.queue.add(request, message, session=session, identity=identity)
-        active = self._runs.get_active(session.id)
         if active is not None:
             self._runs.queue.nudge(active, queued)
         self._runs.queue.dispatch_soon(session.id)
@@ -139,3 +159,17 @@ class ResultDelivery:
         if row is not None and row.status == "finished" and row.finish_reason == "tool-calls":
             message = await self._store.messages.get(session_id, row.message_id)
         return message is not None and is_waiting(message)
+
+
+def count_wakes(messages: Sequence[Message]) -> int:
+    """Return how many messages of the hub woke an agent since the last message of anybody else."""
+    count = 0
+    for message in reversed(messages):
+        if message.role == "user" and not message.id.startswith((RESULT_PREFIX, TELL_PREFIX)):
+            break
+        count += message.role == "user"
+    return count
+
+
+def ignore(_: str) -> None:
+    """Nobody has to know."""

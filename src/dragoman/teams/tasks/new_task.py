@@ -112,6 +112,7 @@ def within_call(task: TeamTask, context: Context, *, now: float) -> TeamTask:
         source_session=context.session_id,
         source_message=context.key_scope,
         budget=min(limits, default=None),
+        budget_left=left,
         deadline=None if task.detached and task.deadline is None else min(ends, default=None),
     )
 

@@ -16,6 +16,7 @@ from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.operations.registry import RESERVED_NAMESPACE
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TeamTask
+from dragoman.teams.tasks.budgets import TaskBudgets
 from dragoman.teams.tasks.new_task import is_task_session
 
 ALLOWED = Verdict("allow")
@@ -38,24 +39,19 @@ class TaskContexts:
         """`decider` is the policy of the hub: what a task calls has to be allowed to all agents above it."""
         self._store = store
         self._decider = decider
-        self._budgets: dict[str, Budget] = {}
+        self.budgets = TaskBudgets(store)
         self.sessions: dict[str, TeamTask] = {}
         """The tasks whose runs this host has, by their sessions."""
 
-    def share_budget(self, task: TeamTask, budget: Budget | None) -> None:
-        """Let a task spend from the budget of the call that gave it, as long as this host has both."""
-        if budget is not None:
-            self._budgets[task.id] = budget
-
     def forget(self, task: TeamTask) -> None:
         """Forget a task that has ended."""
-        self._budgets.pop(task.id, None)
+        self.budgets.forget(task)
         self.sessions.pop(task.session_id, None)
 
     async def bind(self, context: Context) -> Context:
         """Return the context of a run within its task; as it is for the run of any other session."""
         if not is_task_session(context.session_id):
-            return context
+            return await self._share_again(context)
         task = await self._store.team_tasks.find_of_session(str(context.session_id))
         if task is None or task.owner != context.identity.owner:
             return context
@@ -67,25 +63,37 @@ class TaskContexts:
             context,
             parent_agents=(*context.parent_agents, *self._parents(task)),
             deadline=earlier(context.deadline, task.deadline),
-            budget=await self._budget(task, context.budget),
+            budget=within(context.budget, await self._limit(task, context)),
         )
 
     def _parents(self, task: TeamTask) -> tuple[ParentAgent, ...]:
         above = tuple(ParentAgent(agent, self._decider) for agent in task.chain)
         return (*above, ParentAgent(None, ReadOnlyDecider())) if task.read_only else above
 
-    async def _budget(self, task: TeamTask, own: Budget | None) -> Budget | None:
-        """Return the budget of a run: its own, within what is left of that of its task."""
-        shared = self._budgets.get(task.id)
-        if not task.is_active or (task.budget is None and shared is None):
-            return own
-        limit = Budget(usd=task.budget, parent=shared)
-        if task.attempts > 1 or task.state != "queued":
-            limit.spent = (await self._store.usage.totals(session_id=task.session_id)).cost or 0.0
-        if own is None:
-            return limit
-        own.parent = limit
-        return own
+    async def _limit(self, task: TeamTask, context: Context) -> Budget | None:
+        """Return what the run of a task may spend: after a crash with what its answer gave before."""
+        if not task.is_active:
+            return None
+        if context.earlier_calls is not None:
+            shared = await self.budgets.of_answer(task.session_id, context.key_scope)
+            if shared is not None:
+                return shared
+        return await self.budgets.limit(task)
+
+    async def _share_again(self, context: Context) -> Context:
+        """Return the context of an answer, after a crash within what it shares with the tasks it gave."""
+        if context.earlier_calls is None or context.session_id is None:
+            return context
+        shared = await self.budgets.of_answer(context.session_id, context.key_scope)
+        return replace(context, budget=within(context.budget, shared))
+
+
+def within(own: Budget | None, limit: Budget | None) -> Budget | None:
+    """Return a budget that is charged to a limit, too."""
+    if own is None or limit is None:
+        return own or limit
+    own.parent = limit
+    return own
 
 
 def earlier(deadline: float | None, end: float | None) -> float | None:

@@ -13,6 +13,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tasks.delivery import MAX_WAKES
 from dragoman.teams.tasks.new_task import (
     NewTask,
     is_task_session,
@@ -38,13 +39,14 @@ class TeamTasks(StoredTasks):
         *,
         runs: RunRegistry,
         contexts: TaskContexts,
+        max_wakes: int = MAX_WAKES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(store)
         self.teams = teams
         self.on_remove: list[Callable[[str], Awaitable[None]]] = []
         """Called with each team that is about to be removed."""
-        self.worker = TaskWorker(store, teams, runs=runs, contexts=contexts)
+        self.worker = TaskWorker(store, teams, runs=runs, contexts=contexts, max_wakes=max_wakes)
         self._contexts = contexts
         self._clock = clock
 
@@ -59,7 +61,7 @@ class TeamTasks(StoredTasks):
         self.teams.get(new.team)
         task = make_task(new, identity, context=context, now=self._clock())
         if context is not None and not task.detached:
-            self._contexts.share_budget(task, context.budget)
+            self._contexts.budgets.share(task, context.budget)
         submitted = await self._store.team_tasks.submit(
             task, session=task_session(task), max_waiting=MAX_WAITING
         )

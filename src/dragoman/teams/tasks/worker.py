@@ -22,7 +22,7 @@ from dragoman.runs.run import HubRun
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
-from dragoman.teams.tasks.delivery import ResultDelivery
+from dragoman.teams.tasks.delivery import MAX_WAKES, ResultDelivery
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import read_end
 from dragoman.teams.tasks.run_context import TaskContexts
@@ -30,6 +30,7 @@ from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 2.0  # seconds between two looks for what other hosts have left
+MAX_SETTLED = 1_000
 MAX_BEGUN = 50  # tasks of a team that are read at once
 ABOVE_STOPPED = "what gave the task was stopped"
 LATE = "its deadline is over"
@@ -40,7 +41,13 @@ class TaskWorker:
     """Runs tasks on this host."""
 
     def __init__(
-        self, store: Store, teams: TeamRegistry, *, runs: RunRegistry, contexts: TaskContexts
+        self,
+        store: Store,
+        teams: TeamRegistry,
+        *,
+        runs: RunRegistry,
+        contexts: TaskContexts,
+        max_wakes: int = MAX_WAKES,
     ) -> None:
         self.on_end: list[Callable[[TeamTask], None]] = []
         """Called with each task that this host has ended."""
@@ -48,13 +55,15 @@ class TaskWorker:
         self._teams = teams
         self._runs = runs
         self._contexts = contexts
-        self.delivery = ResultDelivery(store, runs)
+        self.delivery = ResultDelivery(store, runs, max_wakes=max_wakes)
+        self.delivery.on_added = self._result_added
         self._dispatching: dict[str, bool] = {}
         self._settling: dict[str, bool] = {}
         self._stopped_above: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._has_swept = False
 
     # What is told from outside.
 
@@ -71,6 +80,11 @@ class TaskWorker:
             self._spawn(self.delivery.deliver_to(session_id))
         if run.row.background and not is_task_session(session_id):
             self._spawn(self._dispatch_all())
+
+    def _result_added(self, session_id: str) -> None:
+        """Look whether a task waits for nothing any more."""
+        if is_task_session(session_id):
+            self._spawn(self._settle(session_id))
 
     def run_stopped(self, run: HubRun) -> None:
         """Stop, at once, all below a run that is being stopped: here in memory, then in the database."""
@@ -267,7 +281,11 @@ class TaskWorker:
             await self.end(task, TaskEnd(state="cancelled", error=ABOVE_STOPPED))
         for task in await tasks.list_still_running():
             self.stop(task, task.error or "cancelled")
-        for task in await tasks.list_idle():
+        idle = await tasks.list_idle()
+        if not self._has_swept:
+            idle = [*idle, *await tasks.list_page({"state": "waiting"}, limit=MAX_SETTLED)]
+            self._has_swept = True  # a host that was killed may have left one that waits for nothing
+        for task in idle:
             await self._settle(task.session_id)
         await self.delivery.deliver_all()
         for team in await tasks.ready_teams():
