@@ -277,6 +277,14 @@ class WebConfig(ConfigSection, frozen=True):
     rates: dict[str, Name] = {}
 
 
+class BrowserConfig(ConfigSection, frozen=True):
+    """How the browsers of teams are started: the command of the Playwright MCP server, and the browser."""
+
+    command: tuple[Name, ...] = ()
+    executable: Name | None = None
+    sandbox: bool = True
+
+
 class SkillsConfig(ConfigSection, frozen=True):
     """Where teams search for skills: folders and git checkouts by name, an index, and its files."""
 
@@ -434,6 +442,7 @@ class Config(ConfigSection, frozen=True):
     webhooks: WebhooksConfig = WebhooksConfig()
     search: SearchConfig = SearchConfig()
     skills: SkillsConfig = SkillsConfig()
+    browser: BrowserConfig = BrowserConfig()
     spokes: SpokesConfig = SpokesConfig()
     runners: RunnersConfig = RunnersConfig()
     database: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from dragoman.agent.hooks.events import RunEnd
 from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.hooks import Hooks
+from dragoman.agent.outcome import WAITING
 from dragoman.config import Config
 from dragoman.errors import Unavailable
 from dragoman.operations.context import Context
@@ -21,6 +22,9 @@ from dragoman.operations.registry import Registry
 from dragoman.server.app.operations import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
 from dragoman.store.store import Store
+from dragoman.teams.browser.browsers import TeamBrowsers
+from dragoman.teams.browser.operations import BrowserOperations
+from dragoman.teams.browser.session import BrowserSettings
 from dragoman.teams.openhive_aliases import ALIASES
 from dragoman.teams.plugins.operations import plugin_operations
 from dragoman.teams.plugins.service import Plugins
@@ -56,7 +60,10 @@ class TeamTools:
         self._config = config
         self._stack = stack
         self._background = BackgroundCommands()
+        self._browsers: TeamBrowsers | None = None
         self._has_teams = teams_folder(config) is not None
+        if self._has_teams:
+            hooks.on("run_end", self._end_browsers, name="end_browsers")
         if self._has_teams and config.shell != "off":
             guard = confirm_destructive()
             hooks.on("pre_tool_use", guard, name="confirm_destructive", match=("shell.run",))
@@ -73,7 +80,7 @@ class TeamTools:
             if operation.id in {each.id for each in registry.list(operation.namespace)}:
                 registry.remove(operation.id)
             registry.add(operation)
-        for operation in self._skills(teams):
+        for operation in (*self._skills(teams), *self._browser(teams)):
             registry.add(operation)
         await self._open_plugins(services, access)
 
@@ -95,6 +102,17 @@ class TeamTools:
             await plugins.load()
         except Unavailable as error:
             log.warning("plugins of teams are not there before the next start: %s", error.message)
+
+    def _browser(self, teams: TeamServices) -> Sequence[Operation]:
+        """Return the operations of browsers."""
+        config = self._config.browser
+        settings = BrowserSettings(
+            command=config.command, executable=config.executable, sandbox=config.sandbox
+        )
+        web = web_settings(self._config) or WebSettings()
+        self._browsers = TeamBrowsers(teams.registry, settings, web=web)
+        self._stack.push_async_callback(self._browsers.close)
+        return BrowserOperations(self._browsers).all()
 
     def _skills(self, teams: TeamServices) -> Sequence[Operation]:
         """Return the operations of skills."""
@@ -137,6 +155,11 @@ class TeamTools:
             return ()
         sandbox = None if self._config.shell == "unsafe" else Sandbox()
         return shell_operations(TeamWorkplaces(teams.registry, sandbox), self._background)
+
+    async def _end_browsers(self, event: RunEnd) -> None:
+        """Close the browsers of a run that has ended; those of one that waits for a person stay."""
+        if event.run_id is not None and self._browsers is not None and event.reason != WAITING.reason:
+            await self._browsers.end_run(event.run_id, event.agent)
 
     async def _end_commands(self, event: RunEnd) -> None:
         """End the background commands of a run that has ended."""

@@ -1,0 +1,1 @@
+"""Browsers of teams: Playwright MCP servers that reach the web through a proxy that decides where to."""
