@@ -12,6 +12,7 @@ from dragoman.config.a2a_section import A2aConfig
 from dragoman.config.event_section import EventsConfig
 from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.runner_section import RunnersConfig
+from dragoman.config.team_section import BrowserConfig, SkillsConfig
 from dragoman.config.webhook_section import WebhooksConfig
 from dragoman.config.yaml_document import parse_duration
 from dragoman.errors import ProviderCategory
@@ -275,22 +276,6 @@ class WebConfig(ConfigSection, frozen=True):
     max_bytes: PositiveInt = 5_000_000
     timeout: Seconds = 30.0
     rates: dict[str, Name] = {}
-
-
-class BrowserConfig(ConfigSection, frozen=True):
-    """How the browsers of teams are started: the command of the Playwright MCP server, and the browser."""
-
-    command: tuple[Name, ...] = ()
-    executable: Name | None = None
-    sandbox: bool = True
-
-
-class SkillsConfig(ConfigSection, frozen=True):
-    """Where teams search for skills: folders and git checkouts by name, an index, and its files."""
-
-    folders: dict[str, Name] = {}
-    index: Name | None = None
-    content: Name = "https://raw.githubusercontent.com"
 
 
 class SearchConfig(ConfigSection, frozen=True):

@@ -21,7 +21,7 @@ IDLE_SECONDS = 300.0
 Key = tuple[str, str]
 
 
-class TeamBrowser:
+class OpenBrowser:
     """The browser of a team and an owner, the runs and agents that use it, and when it closes itself."""
 
     def __init__(self, session: BrowserSession, team: TeamSpec) -> None:
@@ -46,7 +46,7 @@ class TeamBrowsers:
         self._settings = settings
         self._web = web
         self._environ = os.environ if environ is None else environ
-        self._browsers: dict[Key, TeamBrowser] = {}
+        self._browsers: dict[Key, OpenBrowser] = {}
         self._starting = asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -97,7 +97,7 @@ class TeamBrowsers:
         """Close all browsers."""
         await asyncio.gather(*(self._close(key) for key in list(self._browsers)), *self._closing)
 
-    async def _browser(self, key: Key, team: TeamSpec) -> TeamBrowser:
+    async def _browser(self, key: Key, team: TeamSpec) -> OpenBrowser:
         async with self._starting:
             existing = self._browsers.get(key)
             if existing is not None and existing.team.browser == team.browser:
@@ -111,7 +111,7 @@ class TeamBrowsers:
             except BaseException:
                 await asyncio.shield(session.close())
                 raise
-            made = self._browsers[key] = TeamBrowser(session, team)
+            made = self._browsers[key] = OpenBrowser(session, team)
             return made
 
     async def _close(self, key: Key) -> bool:

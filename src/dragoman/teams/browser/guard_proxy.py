@@ -149,8 +149,15 @@ def parse_head(head: bytes) -> tuple[str, Url, list[str]]:
 def origin_head(method: str, url: Url, *, lines: list[str]) -> bytes:
     """Return the head of a request as the origin server gets it, for one request on its connection."""
     dropped = ("proxy-connection", "proxy-authorization", "connection", "keep-alive", "upgrade", "host")
-    kept = [line for line in lines if line.partition(":")[0].strip().lower() not in dropped]
-    shown = [f"{method} {url.target} HTTP/1.1", f"Host: {url.authority}", *kept, "Connection: close", "", ""]
+    passed = [line for line in lines if line.partition(":")[0].strip().lower() not in dropped]
+    shown = [
+        f"{method} {url.target} HTTP/1.1",
+        f"Host: {url.authority}",
+        *passed,
+        "Connection: close",
+        "",
+        "",
+    ]
     return "\r\n".join(shown).encode("latin-1")
 
 

@@ -50,7 +50,7 @@ class BrowserOperations:
         """
         team_policy = self._browsers.policy_of(context)
         await team_policy.resolve_allowed(parse_url(url))
-        return await self._page("browser_navigate", {"url": url}, context)
+        return await self._page("browser_navigate", input={"url": url}, context=context)
 
     async def click(
         self, ref: Reference | None = None, *, element: Element = "", context: Context
@@ -61,7 +61,7 @@ class BrowserOperations:
             ref: The reference of the element in the snapshot, such as e12.
             element: What it is, in words.
         """
-        return await self._page("browser_click", target(ref, element), context)
+        return await self._page("browser_click", input=target(ref, element), context=context)
 
     async def type(
         self,
@@ -81,11 +81,11 @@ class BrowserOperations:
             submit: Whether to press Enter after it.
         """
         input = {**target(ref, element), "text": text, "submit": submit}
-        return await self._page("browser_type", input, context)
+        return await self._page("browser_type", input=input, context=context)
 
     async def snapshot(self, *, context: Context) -> dict[str, Any]:
         """Return what is on the page, with a reference for each element to click on or type into."""
-        return await self._page(SNAPSHOT, {}, context)
+        return await self._page(SNAPSHOT, input={}, context=context)
 
     async def screenshot(self, *, full_page: bool = False, context: Context) -> Any:
         """Return a picture of the page.
@@ -95,28 +95,28 @@ class BrowserOperations:
         """
         input = {"type": "jpeg", "fullPage": full_page, "scale": "css"}
         async with self._browsers.use(context) as session:
-            return await session.call("browser_take_screenshot", input, context)
+            return await session.call("browser_take_screenshot", input=input, context=context)
 
     async def go_back(self, *, context: Context) -> dict[str, Any]:
         """Go to the page before this one."""
-        return await self._page("browser_navigate_back", {}, context)
+        return await self._page("browser_navigate_back", input={}, context=context)
 
     async def go_forward(self, *, context: Context) -> dict[str, Any]:
         """Go to the page that go_back came from."""
         async with self._browsers.use(context) as session:
-            await session.call("browser_evaluate", {"function": FORWARD}, context)
-        return await self._page(SNAPSHOT, {}, context)
+            await session.call("browser_evaluate", input={"function": FORWARD}, context=context)
+        return await self._page(SNAPSHOT, input={}, context=context)
 
     async def close(self, *, context: Context) -> str:
         """Close the browser: its pages, cookies and everything else of it are gone."""
         return "closed" if await self._browsers.close_own(context) else "it was not open"
 
-    async def _page(self, tool: str, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    async def _page(self, tool: str, *, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         """Call a tool and return the page as it is then."""
         async with self._browsers.use(context) as session:
-            result = await session.call(tool, input, context)
+            result = await session.call(tool, input=input, context=context)
             if tool != SNAPSHOT:  # the others tell of a file with the snapshot
-                result = await session.call(SNAPSHOT, {}, context)
+                result = await session.call(SNAPSHOT, input={}, context=context)
             refused = session.take_refusals()
         text = INVISIBLE.sub("", result if isinstance(result, str) else str(result))
         page: dict[str, Any] = {"notice": NOTICE, "page": text[:MAX_PAGE]}

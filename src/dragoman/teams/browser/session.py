@@ -92,7 +92,7 @@ class BrowserSession:
         if status.state != "ready":
             raise CallError(f"The browser's server did not start: {status.error or status.state}.")
 
-    async def call(self, tool: str, input: Mapping[str, Any], context: Context) -> Any:
+    async def call(self, tool: str, *, input: Mapping[str, Any], context: Context) -> Any:
         """Call a tool of the server. Raises CallError; what the proxy refused is in its text."""
         operation = self._registry.get(f"{SERVER}.{tool}")
         try:
