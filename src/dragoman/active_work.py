@@ -23,6 +23,8 @@ class KeyUse(msgspec.Struct, frozen=True):
 
     key_id: str
     secret_id: str | None = None
+    expires_at: float | None = None
+    """When the session token expires that was used; None for the key itself."""
 
 
 class ActiveWork:
@@ -38,7 +40,8 @@ class ActiveWork:
         """
         if identity.key_id is None:
             return _nothing
-        key, entry = KeyUse(identity.key_id, identity.secret_id), object()
+        expires_at = None if identity.bounds is None else identity.bounds.expires_at
+        key, entry = KeyUse(identity.key_id, identity.secret_id, expires_at), object()
         self._stops.setdefault(key, {})[entry] = stop
 
         def remove() -> None:

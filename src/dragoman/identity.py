@@ -11,12 +11,34 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from dragoman.limits import Limits
+from dragoman.session_ids import hub_session_id
 
 Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "runner", "admin"]
 NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "runner", "admin"})
 """Scopes that a key has only if they are given to it by name."""
 DEFAULT_SCOPES: frozenset[Scope] = frozenset(get_args(Scope)) - NAMED_ONLY
 """The scopes of a key that names none."""
+
+
+class SessionBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session token may reach: one session, or those whose ids begin with a prefix; until it expires.
+
+    `session` and `prefix` are ids as clients choose them; one of the two is set. Any role but "write" may
+    read only.
+    """
+
+    token_id: str
+    expires_at: float
+    session: str | None = None
+    prefix: str | None = None
+    role: Literal["read", "write"] = "write"
+
+    def covers(self, id: str, *, owner: str) -> bool:
+        """Return whether a session is within the bounds; `id` is the client's or the hub's."""
+        found = hub_session_id(id, owner=owner)
+        if self.session is not None:
+            return found == hub_session_id(self.session, owner=owner)
+        return bool(self.prefix) and found.startswith(hub_session_id(self.prefix or "", owner=owner))
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -27,6 +49,7 @@ class Identity(msgspec.Struct, frozen=True):
     "spoke" (registering operations), "runner" (answering in sessions), and "admin" (the data of others). An
     empty set grants all but the last three. `models` are patterns (`openai/*`, an alias) of the models that
     the key may use; None allows all. `limits` are the key's own; None means the hub's defaults.
+    `bounds` are those of a session token: nothing beyond them exists for its caller. A key itself has none.
     """
 
     owner: str
@@ -35,6 +58,13 @@ class Identity(msgspec.Struct, frozen=True):
     models: tuple[str, ...] | None = None
     limits: Limits | None = None
     secret_id: str | None = None
+    bounds: SessionBounds | None = None
+
+    def covers(self, session_id: str | None) -> bool:
+        """Return whether a session is within the bounds of the caller's token; True for a key itself."""
+        if self.bounds is None:
+            return True
+        return session_id is not None and self.bounds.covers(session_id, owner=self.owner)
 
     def may(self, scope: Scope) -> bool:
         """Return whether the scope is granted. "spoke", "runner" and "admin" must be granted by name, or the

@@ -26,6 +26,7 @@ from dragoman.operations.approval import (
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_role, find_session
+from dragoman.server.token_bounds import require_within_bounds, require_write
 from dragoman.session_ids import session_id_for
 from dragoman.store.sessions.sessions import SessionRepository, session_not_found
 
@@ -88,6 +89,7 @@ class ApprovalHandlers:
         require_scope(caller, *RUN_DATA_SCOPES)
         owner, session, may_write = visible_owner(caller), query.get("session"), False
         if session is None:
+            require_within_bounds(caller, None)  # a token sees those of its session, which it has to name
             found = await self._approvals.list(owner=owner, status=status, limit=limit)
         else:
             id = await self._find_session_id(session, caller)
@@ -101,6 +103,7 @@ class ApprovalHandlers:
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
+        require_within_bounds(caller, found.session_id)
         role = await self._role_in(found.session_id, caller)
         if visible_owner(caller) is not None and role is None and not involves_owner(found, caller.owner):
             raise NotFound(f"there is no approval {found.id!r}")
@@ -119,6 +122,7 @@ class ApprovalHandlers:
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         approval = await self._approvals.get(exchange.path_params["id"])
+        require_write(caller, approval.session_id)
         may_write = await self._role_in(approval.session_id, caller) == "write"
         may_see = may_write or may_answer(approval, caller)
         approved, reason = parse_answer(body, approval if may_see else None)

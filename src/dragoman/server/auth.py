@@ -17,7 +17,9 @@ from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity
+from dragoman.server.token_bounds import beyond_bounds
 from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
+from dragoman.store.session_tokens import TOKEN_PREFIX, SessionTokenRepository
 
 # Cached keys: a file of keys seen before, which stay valid while the database is down.
 
@@ -117,6 +119,13 @@ REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
     "expired": ("this key has expired", "`dragoman keys change ID{data} --expires WHEN` prolongs it"),
     "rotated": ("this key was rotated, and its grace period is over", "use the new key"),
 }
+TOKEN_HINT = "get another one from the app's server, which makes it with POST /api/tokens"  # noqa: S105
+TOKEN_REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
+    "unknown": ("this session token is unknown to this hub", TOKEN_HINT),
+    "revoked": ("the key of this session token is revoked", TOKEN_HINT),
+    "expired": ("this session token has expired", TOKEN_HINT),
+    "rotated": ("the key of this session token was rotated", TOKEN_HINT),
+}
 
 
 NO_KEY = (
@@ -158,6 +167,8 @@ class Auth:
         """
         self.work = ActiveWork()
         """Where requests are registered, to end when their key does."""
+        self.tokens: SessionTokenRepository | None = None
+        """The session tokens; without them none is valid."""
         self._origins = origins or OriginPolicy()
         self._keys = keys
         self._required = required
@@ -167,11 +178,20 @@ class Auth:
         self._now = now
         self._recent: dict[str, tuple[float, Identity]] = {}
 
-    async def identify(self, headers: Mapping[str, str], *, at: str | None = None) -> Identity:
+    async def identify(
+        self, headers: Mapping[str, str], *, at: str | None = None, admits_tokens: bool = False
+    ) -> Identity:
         """Return the identity of a request. Unauthorized; Unavailable when it cannot be checked now.
 
         A hub without keys rejects requests from foreign web pages: `at` is the address of the request.
+        Session tokens are admitted only where the endpoint checks their bounds: elsewhere NotFound is raised.
         """
+        identity = await self._identify(headers, at=at)
+        if identity.bounds is not None and not admits_tokens:
+            raise beyond_bounds()
+        return identity
+
+    async def _identify(self, headers: Mapping[str, str], *, at: str | None) -> Identity:
         if not self._required:
             self._origins.check(headers, local_address=at)
             return LOCAL
@@ -185,7 +205,8 @@ class Auth:
         try:
             identity, expires_at = await self._look_up(secret)
         except KeyRejected as error:
-            raise self._refusal(*REJECTIONS[error.reason], headers=headers, at=at) from None
+            reasons = TOKEN_REJECTIONS if secret.startswith(TOKEN_PREFIX) else REJECTIONS
+            raise self._refusal(*reasons[error.reason], headers=headers, at=at) from None
         left = RECHECK_INTERVAL if expires_at is None else min(RECHECK_INTERVAL, expires_at - self._now())
         if len(self._recent) >= MAX_RECENT:
             self._recent.clear()
@@ -210,6 +231,8 @@ class Auth:
         return Unauthorized(message, hint=hint.format(data=data))
 
     async def _look_up(self, secret: str) -> tuple[Identity, float | None]:
+        if secret.startswith(TOKEN_PREFIX):
+            return await self._look_up_token(secret)
         hashed = hash_secret(secret)
         try:
             key = await self._keys.authenticate(secret)
@@ -221,6 +244,18 @@ class Auth:
         identity = msgspec.structs.replace(key.identity, secret_id=secret_id_of(hashed))
         await self._cache.put(hashed, identity, expires_at=key.expires_at)
         return identity, key.expires_at
+
+    async def _look_up_token(self, secret: str) -> tuple[Identity, float]:
+        try:
+            found = None if self.tokens is None else await self.tokens.authenticate(secret)
+        except (StoreError, Unavailable) as error:
+            raise Unavailable(
+                "the hub's database does not answer, so session tokens cannot be checked",
+                hint="try again later",
+            ) from error
+        if not isinstance(found, tuple):
+            raise KeyRejected(found or "unknown")
+        return found
 
     def _look_up_cached(
         self, key_hash: str, error: StoreError | Unavailable

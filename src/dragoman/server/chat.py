@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from dragoman.errors import BadRequest, TooLarge
+from dragoman.errors import BadRequest, Forbidden, TooLarge
 from dragoman.event_pieces import split_events
 from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
 from dragoman.large_json import weigh
@@ -18,6 +18,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.streaming import response_dialect, stream_run
+from dragoman.server.token_bounds import run_caller
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
@@ -61,15 +62,20 @@ class ChatHandlers:
             max_values=exchange.body_limits.max_values,
         )
         request = await offload(weigh(raw), parse)
+        caller = run_caller(exchange.identity, request.session_id)
+        if request.webhook is not None and exchange.identity.bounds is not None:
+            raise Forbidden(
+                "a session token may not name webhooks", hint="the app's server may, with its key"
+            )
         if request.webhook is not None and not self._settings.signs_webhooks:
             hint = "the hub's operator sets webhooks.secret_env in dragoman.yaml"
             raise BadRequest("this hub posts to no webhooks", field="webhook", hint=hint)
         if request.background:
-            accepted = await self._runs.start_run(request, exchange.identity, waits=False)
+            accepted = await self._runs.start_run(request, caller, waits=False)
             body = {"runId": accepted.run_id, "sessionId": request.session_id}
             await exchange.respond(202, body, headers={"location": f"/api/runs/{accepted.run_id}"})
             return
-        started = await self._runs.start_run(request, exchange.identity)
+        started = await self._runs.start_run(request, caller)
         if isinstance(started, StoredAnswer):
             await send_stored_answer(exchange, started, dialect=dialect, session_id=request.session_id)
             return

@@ -60,6 +60,7 @@ class KeyMonitor:
         if not in_use:
             self._expiry.clear()
             return
+        in_use = [key for key in in_use if not self._end_expired_token(key)]
         try:
             found = await self._keys.check_uses([(key.key_id, key.secret_id) for key in in_use])
         except (StoreError, Unavailable) as error:
@@ -72,6 +73,13 @@ class KeyMonitor:
                 self._end(key, result)
             elif result is not None:
                 self._expiry[key] = result
+
+    def _end_expired_token(self, key: KeyUse) -> bool:
+        """End the work of a session token that has expired. Return whether it has."""
+        if key.expires_at is None or key.expires_at > self._now():
+            return False
+        self._end(key, "expired")
+        return True
 
     def _end_expired(self) -> None:
         for key, expires_at in list(self._expiry.items()):

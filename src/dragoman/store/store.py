@@ -35,6 +35,7 @@ from dragoman.store.retention import Retention
 from dragoman.store.runner_frames import RunnerFrameRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
+from dragoman.store.session_tokens import SessionTokenRepository
 from dragoman.store.sessions.branches import BranchRepository
 from dragoman.store.sessions.conversations import ConversationRepository
 from dragoman.store.sessions.message_search import MessageSearchRepository
@@ -142,6 +143,11 @@ class Store:
     def conversations(self) -> ConversationRepository:
         """The conversations of the Responses API."""
         return ConversationRepository(self.database, clock=self.responses.clock)
+
+    @cached_property
+    def session_tokens(self) -> SessionTokenRepository:
+        """The session tokens of keys."""
+        return SessionTokenRepository(self.database, self.keys, clock=self.sessions.now)
 
     @cached_property
     def team_tasks(self) -> TeamTaskRepository:

@@ -44,6 +44,7 @@ from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
 from dragoman.server.app.system_routes import SystemApi, build_system_api, system_routes
 from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
+from dragoman.server.app.token_routes import api_endpoints
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
@@ -79,6 +80,7 @@ from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
 from dragoman.server.sockets.endpoint import SessionSocketEndpoint
 from dragoman.server.sockets.session_socket import SocketServices
 from dragoman.server.system import SystemSources
+from dragoman.server.tokens import TokenHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
@@ -115,6 +117,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     servers: McpServerHandlers
     teams: TeamApi
     keys: KeyHandlers
+    tokens: TokenHandlers
     system: SystemApi
     events: EventHandlers
     domain_events: DomainEventHandlers
@@ -143,10 +146,7 @@ def build_router(
     }
     endpoints = {
         **gateway,
-        **{
-            path: HttpEndpoint(methods, auth=auth, scope=scope, body_limits=body_limits)
-            for path, methods, scope in api_routes(handlers)
-        },
+        **api_endpoints(api_routes(handlers), auth, body_limits=body_limits),
         **{
             path: HttpEndpoint(methods, auth=auth, scope="chat", on_error=on_error, body_limits=body_limits)
             for path, methods, on_error in a2a_routes(handlers.a2a)
@@ -259,6 +259,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
     yield from key_routes(handlers.keys)
+    yield "/api/tokens", {"POST": handlers.tokens.create}, "chat"
     yield from system_routes(handlers.system)
 
 
@@ -349,6 +350,7 @@ class HubEndpoints:
             folder=services.environment.data,
             origins=OriginPolicy(hosts=config.mcp.hosts, origins=(*config.cors.origins, *config.mcp.origins)),
         )
+        auth.tokens = services.store.session_tokens
         self._mcp = McpEndpoint(
             parts.mcp,
             identify=auth.identify,
@@ -437,6 +439,7 @@ def build_handlers(
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
         teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
         keys=KeyHandlers(store.keys),
+        tokens=TokenHandlers(store.session_tokens),
         system=build_system_api(
             services,
             parts.system,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
@@ -15,9 +16,15 @@ from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
 from dragoman.server.http.request_log import assign_request_id
+from dragoman.server.token_bounds import require_within_bounds
 
 log = logging.getLogger(__name__)
 
+TokenMethods: TypeAlias = Mapping[str, Literal["path", "handler"]]
+"""Methods that session tokens may use: "path" compares the session in the path with the token's bounds here,
+"handler" leaves the check to the handler, because the session is in the body or follows from something else.
+"""
+NO_TOKENS: TokenMethods = MappingProxyType({})
 RequiredScope: TypeAlias = identity.Scope | None
 
 
@@ -36,12 +43,14 @@ class HttpEndpoint:
         scope: RequiredScope = None,
         on_error: ErrorHandler | None = None,
         body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
+        tokens: TokenMethods = NO_TOKENS,
     ) -> None:
         self._handlers = handlers
         self._auth = auth
         self._scope = scope
         self._on_error = on_error or send_error
         self._body_limits = body_limits
+        self._tokens = tokens
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         exchange = Exchange(scope, receive, send)
@@ -56,7 +65,11 @@ class HttpEndpoint:
         if self._auth is None:
             await handler(exchange)
             return
-        exchange.identity = await self._auth.identify(exchange.headers, at=exchange.local_address)
+        exchange.identity = await self._auth.identify(
+            exchange.headers, at=exchange.local_address, admits_tokens=exchange.method in self._tokens
+        )
+        if exchange.identity.bounds is not None and self._tokens[exchange.method] == "path":
+            require_within_bounds(exchange.identity, exchange.path_params.get("id"))
         if self._scope is not None:
             require_scope(exchange.identity, self._scope)
         exchange.body_limits = self._body_limits

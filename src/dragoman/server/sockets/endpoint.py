@@ -82,7 +82,7 @@ class SessionSocketEndpoint:
         self._auth.check_host(headers, at=address)
         self._check_origin(headers.get("origin"), host=headers.get("host", ""))
         if socket.has_credentials or not self._requires_key:
-            return await self._auth.identify(headers, at=address)
+            return await self._auth.identify(headers, at=address, admits_tokens=True)
         if self._unauthenticated >= MAX_UNAUTHENTICATED:
             raise Unavailable("too many unauthenticated connections; try again later")
         return None
@@ -102,7 +102,9 @@ class SessionSocketEndpoint:
         after = position_in(scope)
         if identity is None:
             first = await self._receive_auth(socket)
-            identity = await self._auth.identify({"authorization": f"Bearer {first.token}"})
+            identity = await self._auth.identify(
+                {"authorization": f"Bearer {first.token}"}, admits_tokens=True
+            )
             after = first.after or after
         require_scope(identity, "chat")
         session = await find_session(

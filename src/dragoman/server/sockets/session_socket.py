@@ -36,6 +36,7 @@ from dragoman.server.sockets.frames import (
     run_frames,
 )
 from dragoman.server.sockets.people import SessionPeople
+from dragoman.server.token_bounds import require_write, run_caller
 from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import HubEvent
 from dragoman.store.sessions.sessions import Session
@@ -325,13 +326,15 @@ class SessionSocket:
         request = parse_chat_request(
             msgspec.json.encode(fields), session_id=self._session.id, max_part=self._services.max_part
         )
-        started = await self._services.runs.start_run(request, self._caller)
+        caller = run_caller(self._caller, self._session.id)
+        started = await self._services.runs.start_run(request, caller)
         if isinstance(started, StartedRun):
             self._follow_run(started.run)
         return {"runId": started.run_id, "messageId": message["id"]}
 
     async def _answer(self, frame: SocketAnswer) -> dict[str, Any]:
         approval = await self._services.store.approvals.get(frame.approval_id)
+        require_write(self._caller, approval.session_id)
         body = ApprovalBody(approved=frame.approved, reason=frame.reason, answer=frame.answer)
         approved, reason = parse_answer(body, approval)
         found = await self._services.answer_approval(

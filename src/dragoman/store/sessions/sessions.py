@@ -224,6 +224,10 @@ class SessionRepository:
 
         A shared session is named by the hub's id. Raises Forbidden when the caller's role does not suffice.
         """
+        if not caller.covers(id):
+            return None
+        if caller.bounds is not None and caller.bounds.role == "read" and role != "read":
+            raise Forbidden("this session token may read only", hint="make one with the role `write`")
         return await self._database.read(
             lambda connection: (
                 self.find_own(connection, id, owner=caller.owner)

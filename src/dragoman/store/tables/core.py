@@ -23,7 +23,7 @@ from sqlalchemy.sql import text
 
 from dragoman.store.tables.events import hub_events, session_grants
 from dragoman.store.tables.hosts import budgets, host_rates, host_reservations, hosts
-from dragoman.store.tables.keys import former_secrets, keys, secrets
+from dragoman.store.tables.keys import former_secrets, keys, secrets, session_tokens
 from dragoman.store.tables.responses import responses
 from dragoman.store.tables.tasks import team_pauses, team_tasks
 from dragoman.store.tables.teams import memories
@@ -46,6 +46,7 @@ __all__ = [
     "responses",
     "secrets",
     "session_grants",
+    "session_tokens",
     "team_pauses",
     "team_tasks",
     "triggers",

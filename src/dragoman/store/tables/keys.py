@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, ForeignKey, LargeBinary, Table
+from sqlalchemy import Column, Double, ForeignKey, Index, LargeBinary, Table
 
 from dragoman.store.tables.types import TEXT, metadata
 
@@ -30,6 +30,23 @@ former_secrets = Table(
     Column("hash", TEXT, primary_key=True, nullable=False),
     Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
     Column("valid_until", Double, nullable=False),
+)
+
+# Session tokens: what an app gives to the browsers of its users. Each stands for the key that made it.
+session_tokens = Table(
+    "session_tokens",
+    metadata,
+    Column("hash", TEXT, primary_key=True, nullable=False),
+    Column("id", TEXT, nullable=False),
+    Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("secret_id", TEXT),
+    Column("session", TEXT),
+    Column("prefix", TEXT),
+    Column("role", TEXT, nullable=False),
+    Column("models", TEXT),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("ix_session_tokens_key_id_expires_at", "key_id", "expires_at"),
 )
 
 secrets = Table(

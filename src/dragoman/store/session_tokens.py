@@ -1,0 +1,172 @@
+"""Session tokens in the database: short-lived stand-ins of a key, each for one session or a prefix of ids.
+
+An app's server makes them with its key and gives them to the browsers of its users. Only the hash of a token
+is stored. A token is valid while the secret is that it was made with, and on every host of the database.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+from sqlalchemy import bindparam, delete, func, insert, select
+
+from dragoman.errors import RateLimited
+from dragoman.identity import Identity, SessionBounds
+from dragoman.store.connection import (
+    Compiler,
+    DatabaseConnection,
+    decode_json,
+    encode_json,
+    select_fields,
+    to_fields,
+    to_params,
+)
+from dragoman.store.database import Database
+from dragoman.store.keys import ApiKeyRepository, KeyRejection, hash_secret
+from dragoman.store.tables.core import session_tokens
+
+TOKEN_PREFIX = "dgt_"  # noqa: S105 - how a token begins
+TOKEN_BYTES = 32
+MAX_TOKENS = 10_000  # of a key that have not expired
+
+
+class SessionToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token without its secret. `models` None: those of the key."""
+
+    id: str
+    key_id: str
+    secret_id: str | None = None
+    session: str | None = None
+    prefix: str | None = None
+    role: Literal["read", "write"] = "write"
+    models: tuple[str, ...] | None = None
+    created_at: float
+    expires_at: float
+
+    @property
+    def bounds(self) -> SessionBounds:
+        """What the token may reach."""
+        return SessionBounds(
+            token_id=self.id,
+            expires_at=self.expires_at,
+            session=self.session,
+            prefix=self.prefix,
+            role=self.role,
+        )
+
+
+class SessionTokenStatements:
+    """The SQL of `SessionTokenRepository`; see `Database.statements`."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        rows = session_tokens.c
+        of_key, now = rows.key_id == bindparam("key_id"), bindparam("now", type_=rows.expires_at.type)
+        self.insert = compiler.compile(insert(session_tokens))
+        self.find = compiler.compile(
+            select_fields(SessionToken, session_tokens).where(rows.hash == bindparam("hash"))
+        )
+        self.count = compiler.compile(
+            select(func.count()).select_from(session_tokens).where(of_key, rows.expires_at > now)
+        )
+        self.delete_expired = compiler.compile(delete(session_tokens).where(of_key, rows.expires_at <= now))
+
+
+class SessionTokenRepository:
+    """The session tokens of all keys. A token has 32 random bytes and cannot be read again."""
+
+    def __init__(self, database: Database, keys: ApiKeyRepository, *, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._keys = keys
+        self._clock = clock
+
+    @cached_property
+    def _sql(self) -> SessionTokenStatements:
+        return self._database.statements(SessionTokenStatements)
+
+    async def create(
+        self,
+        maker: Identity,
+        *,
+        seconds: float,
+        session: str | None = None,
+        prefix: str | None = None,
+        role: Literal["read", "write"] = "write",
+        models: Sequence[str] | None = None,
+    ) -> tuple[SessionToken, str]:
+        """Store a token that stands for a caller's key; return it and its secret. Raises RateLimited."""
+        now = self._clock()
+        token = SessionToken(
+            id=f"tok_{secrets.token_hex(8)}",
+            key_id=maker.key_id or "",
+            secret_id=maker.secret_id,
+            session=session,
+            prefix=prefix,
+            role=role,
+            models=None if models is None else tuple(models),
+            created_at=now,
+            expires_at=now + seconds,
+        )
+        secret = TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+        params = {**to_params(token), "models": encode_json(token.models), "hash": hash_secret(secret)}
+
+        def job(connection: DatabaseConnection) -> None:
+            used = {"key_id": token.key_id, "now": now}
+            connection.execute(self._sql.delete_expired, used)
+            row = connection.fetch_one(self._sql.count, used)
+            if row is not None and row[0] >= MAX_TOKENS:
+                raise RateLimited(
+                    f"this key has {MAX_TOKENS} session tokens that have not expired",
+                    hint="reuse a token until it expires, or make tokens of fewer minutes",
+                )
+            connection.execute(self._sql.insert, params)
+
+        await self._database.write(job)
+        return token, secret
+
+    async def authenticate(self, secret: str) -> tuple[Identity, float] | KeyRejection:
+        """Return the identity of a token and when it expires, or why it is rejected."""
+        params = {"hash": hash_secret(secret)}
+        row = await self._database.read(lambda connection: connection.fetch_one(self._sql.find, params))
+        if row is None:
+            return "unknown"
+        fields = to_fields(SessionToken, row)
+        fields["models"] = decode_json(fields["models"], tuple[str, ...])
+        token = SessionToken(**fields)
+        if token.expires_at <= self._clock():
+            return "expired"
+        [use] = await self._keys.check_uses([(token.key_id, token.secret_id)])
+        key = None if isinstance(use, str) else await self._keys.get(token.key_id)
+        if isinstance(use, str) or key is None:
+            return use if isinstance(use, str) else "unknown"
+        if not key.identity.may("chat"):  # the key has lost it since
+            return "revoked"
+        identity = Identity(
+            owner=key.owner,
+            key_id=key.id,
+            scopes=frozenset({"chat"}),
+            models=key.models if token.models is None else models_within(token.models, key.models),
+            limits=key.limits,
+            secret_id=token.secret_id,
+            bounds=token.bounds,
+        )
+        return identity, token.expires_at if use is None else min(use, token.expires_at)
+
+
+def models_within(wanted: Sequence[str], allowed: Sequence[str] | None) -> tuple[str, ...]:
+    """Return those patterns of models that a key with the patterns `allowed` may use.
+
+    A pattern that is not the key's own counts only if it names one model.
+    """
+    if allowed is None:
+        return tuple(wanted)
+    return tuple(
+        each
+        for each in wanted
+        if each in allowed
+        or (not set(each) & set("*?[") and any(fnmatchcase(each, pattern) for pattern in allowed))
+    )

@@ -1,0 +1,230 @@
+"""Session tokens: what the browsers of an app's users may do, and everything that they may not."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from dragoman.server.app.token_routes import TOKEN_METHODS
+from tests.serving import Served, ask, frames_in, serving, text_of
+from tests.waiting import until
+
+Headers = dict[str, str]
+ASKING: list[dict[str, Any]] = [
+    {
+        "tools": [
+            {
+                "name": "hub_call",
+                "input": {"calls": [{"tool": "math.calculate", "input": {"expression": "1"}}]},
+            }
+        ]
+    },
+    {"text": "Done."},
+]
+ASK = [{"ask": "math.*"}]
+SOCKETS = ("/api/spoke", "/api/runners", "/v1/responses")
+
+
+def bearer(secret: str) -> Headers:
+    return {"authorization": f"Bearer {secret}"}
+
+
+async def key_of(hub: Served, owner: str = "app", **rules: Any) -> Headers:
+    _, secret = await hub.hub.store.keys.create(owner, **rules)
+    return bearer(secret)
+
+
+async def token_of(hub: Served, key: Headers, **body: Any) -> Headers:
+    made = await hub.http.post("/api/tokens", json=body, headers=key)
+    assert made.status_code == 201, made.text
+    return bearer(made.json()["token"])
+
+
+async def status(hub: Served, method: str, path: str, headers: Headers, **options: Any) -> int:
+    return (await hub.http.request(method, path, headers=headers, **options)).status_code
+
+
+@pytest.mark.promise("session-tokens")
+async def test_a_token_chats_in_its_session_and_in_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        key = await key_of(hub, scopes=["chat", "operations", "gateway", "admin"])
+        await hub.post(ask("of the app", session="other"), headers=key)
+        token = await token_of(hub, key, session="mine", minutes=5)
+        assert text_of(await hub.post(ask("hello", session="mine"), headers=token)) == "Hi."
+        for path in ("/api/sessions/mine", "/api/sessions/mine/messages", "/api/sessions/mine/stream"):
+            assert await status(hub, "GET", path, token) in (200, 204)
+        answer = await hub.http.post(
+            "/api/sessions/mine/chat", json=ask("more", session="mine"), headers=token
+        )
+        assert answer.status_code == 200, answer.text
+        assert text_of(frames_in(answer.text)) == "Hi."
+        assert await status(hub, "POST", "/api/chat/mine/stop", token) == 200
+
+        other = (await hub.http.get("/api/sessions/other", headers=key)).json()
+        for id in ("other", other.get("hubId", "other"), "no-such", "mine/../other", "mine%2F..%2Fother"):
+            assert await status(hub, "POST", "/api/chat", token, json=ask("x", session=id)) == 404
+            assert await status(hub, "POST", f"/api/sessions/{id}/chat", token, json=ask("x")) == 404
+            assert await status(hub, "GET", f"/api/sessions/{id}", token) == 404
+            assert await status(hub, "GET", f"/api/sessions/{id}/messages", token) == 404
+            assert await status(hub, "GET", f"/api/chat/{id}/stream", token) == 404
+            assert await status(hub, "POST", f"/api/chat/{id}/stop", token) == 404
+        written = (await hub.http.get("/api/sessions/other/messages", headers=key)).json()["messages"]
+        assert [message["parts"][0]["text"] for message in written if message["role"] == "user"] == [
+            "of the app"
+        ]
+
+
+async def test_everything_that_is_not_listed_is_not_found_for_a_token(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        key = await key_of(hub, scopes=["chat", "operations", "gateway", "admin", "spoke", "runner"])
+        token = await token_of(hub, key, session="s")
+        await hub.post(ask("hi"), headers=token)
+        document = (await hub.http.get("/openapi.json")).json()
+        public = {"/", "/docs", "/openapi.json", "/healthz", "/readyz", "/metrics", "/share/{token}"}
+        tried = 0
+        for path, methods in document["paths"].items():
+            if path in public or path.startswith(("/hooks/", "/.well-known", "/console", "/api/console")):
+                continue
+            for method in methods.keys() & {"get", "post", "put", "patch", "delete"}:
+                if method.upper() in TOKEN_METHODS.get(path, {}):
+                    continue
+                filled = path.replace("{id}", "s").replace("{", "").replace("}", "")
+                found = await hub.http.request(method.upper(), filled, headers=token, json={})
+                assert found.status_code in (404, 405), (method, path, found.status_code, found.text)
+                tried += 1
+        assert tried > 80
+        for path in SOCKETS:
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"{hub.url.replace('http', 'ws')}{path}", additional_headers=token, proxy=None)
+            assert refused.value.response.status_code in (401, 403, 404)
+
+
+async def test_a_prefix_is_for_its_sessions_and_ends_with_a_separator(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        key = await key_of(hub)
+        token = await token_of(hub, key, prefix="user-4/")
+        for id in ("user-4/a", "user-4/b"):
+            assert text_of(await hub.post(ask("hi", session=id), headers=token)) == "Hi."
+            assert await status(hub, "GET", f"/api/sessions/{id.replace('/', '%2F')}", token) == 200
+        await hub.post(ask("hi", session="user-42/a"), headers=key)
+        for id in ("user-42/a", "user-4", "other", "ses_0/user-4/"):
+            assert await status(hub, "POST", "/api/chat", token, json=ask("x", session=id)) == 404
+        assert await status(hub, "GET", "/api/sessions", token) == 404
+
+
+TABLE: list[tuple[dict[str, Any], dict[str, Any], int]] = [
+    ({}, {}, 400),
+    ({"session": "s", "prefix": "p/"}, {}, 400),
+    ({"session": ""}, {}, 400),
+    ({"prefix": "user-4"}, {}, 400),
+    ({"prefix": ""}, {}, 400),
+    ({"session": "s", "minutes": 0}, {}, 400),
+    ({"session": "s", "minutes": 121}, {}, 400),
+    ({"session": "s", "minutes": "9"}, {}, 400),
+    ({"session": "s", "owner": "somebody"}, {}, 400),
+    ({"session": "s", "scopes": ["chat", "admin"]}, {"scopes": ["chat", "admin"]}, 403),
+    ({"session": "s", "scopes": []}, {}, 403),
+    ({"session": "s"}, {"scopes": ["gateway"]}, 403),
+    ({"session": "s", "models": ["sim/*"]}, {"models": ["sim/any"]}, 403),
+    ({"session": "s", "models": ["other/x"]}, {"models": ["sim/*"]}, 403),
+    ({"session": "s", "models": ["sim/any", "sim/*"]}, {"models": ["sim/*"]}, 201),
+]
+
+
+async def test_a_token_may_do_no_more_than_its_key(tmp_path: Path) -> None:
+    async with serving(tmp_path, keys=True) as hub:
+        for body, rules, expected in TABLE:
+            key = await key_of(hub, **rules)
+            made = await hub.http.post("/api/tokens", json=body, headers=key)
+            assert made.status_code == expected, (body, made.text)
+        token = await token_of(hub, await key_of(hub), session="s")
+        assert await status(hub, "POST", "/api/tokens", token, json={"session": "s"}) == 404
+
+
+async def test_a_token_keeps_to_its_models_and_role_and_names_no_webhook(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        key = await key_of(hub)
+        narrow = await token_of(hub, key, session="s", models=["sim/any"])
+        assert await status(hub, "POST", "/api/chat", narrow, json=ask("x", model="sim/dear")) == 403
+        assert text_of(await hub.post(ask("y", model="sim/any"), headers=narrow)) == "Hi."
+        webhook = ask("z", webhook="https://example.com/x", background=True)
+        assert await status(hub, "POST", "/api/chat", narrow, json=webhook) == 403
+        reader = await token_of(hub, key, session="s", role="read")
+        assert await status(hub, "GET", "/api/sessions/s/messages", reader) == 200
+        assert await status(hub, "POST", "/api/chat", reader, json=ask("w")) == 403
+        assert await status(hub, "POST", "/api/chat/s/stop", reader) == 403
+
+
+async def test_a_token_ends_with_its_time_its_key_and_its_secret(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        tokens = hub.hub.store.session_tokens
+        for ending in ("revoked", "rotated", "scope"):
+            key = await key_of(hub)
+            [made] = [
+                each
+                for each in await hub.hub.store.keys.list()
+                if key["authorization"][7:17] == each.prefix[:10]
+            ]
+            secret = (await token_of(hub, key, session="s"))["authorization"][7:]
+            assert isinstance(await tokens.authenticate(secret), tuple)
+            if ending == "revoked":
+                await hub.hub.store.keys.revoke(made.id)
+            elif ending == "rotated":
+                await hub.hub.store.keys.rotate(made.id, 0)
+            else:
+                await hub.hub.store.keys.update(made.id, scopes=frozenset({"gateway"}))
+            assert await tokens.authenticate(secret) == ("rotated" if ending == "rotated" else "revoked")
+            await until(partial(refuses, hub, bearer(secret)))
+        key = await key_of(hub)
+        secret = (await token_of(hub, key, session="s", minutes=1 / 3000))["authorization"][7:]
+        await until(lambda: refuses(hub, bearer(secret)))
+        stored = await hub.hub.store.database.read(
+            lambda connection: connection.fetch_all("SELECT * FROM session_tokens", {})
+        )
+        assert stored
+        assert secret not in repr(stored)
+
+
+async def refuses(hub: Served, headers: Headers) -> bool:
+    return await status(hub, "GET", "/api/sessions/s/messages", headers) == 401
+
+
+async def test_a_token_answers_the_approvals_of_its_session_and_no_others(tmp_path: Path) -> None:
+    async with serving(tmp_path, ASKING, play="turns", keys=True, policy=ASK) as hub:
+        key = await key_of(hub)
+        mine, other = await token_of(hub, key, session="mine"), await token_of(hub, key, session="other")
+        reader = await token_of(hub, key, session="mine", role="read")
+        await hub.post(ask("go", session="mine"), headers=mine)
+        assert await status(hub, "GET", "/api/approvals", mine) == 404
+        assert await status(hub, "GET", "/api/approvals?session=other", mine) == 404
+        [waiting] = (await hub.http.get("/api/approvals?session=mine", headers=mine)).json()["approvals"]
+        path = f"/api/approvals/{waiting['id']}"
+        assert await status(hub, "GET", path, other) == 404
+        assert await status(hub, "POST", path, other, json={"approved": True}) == 404
+        assert await status(hub, "POST", path, reader, json={"approved": True}) == 403
+        async with connect(
+            f"{hub.url.replace('http', 'ws')}/api/sessions/other/socket", additional_headers=other, proxy=None
+        ) as socket:  # the session does not exist yet
+            assert msgspec.json.decode(await socket.recv())["type"] == "error"
+        await hub.post(ask("hi", session="other"), headers=other)
+        url = f"{hub.url.replace('http', 'ws')}/api/sessions/{{}}/socket"
+        async with connect(url.format("other"), additional_headers=other, proxy=None) as socket:
+            assert msgspec.json.decode(await socket.recv())["type"] == "init"
+            frame = {"type": "answer", "approvalId": waiting["id"], "approved": True, "requestId": "r"}
+            await socket.send(msgspec.json.encode(frame).decode())
+            reply = msgspec.json.decode(await socket.recv())
+            assert reply["type"] == "error", reply
+        async with connect(url.format("mine"), additional_headers=other, proxy=None) as socket:
+            assert msgspec.json.decode(await socket.recv())["type"] == "error"
+        assert await status(hub, "POST", path, mine, json={"approved": True}) == 200
+
+
+async def test_without_keys_there_are_no_tokens(tmp_path: Path) -> None:
+    async with serving(tmp_path) as hub:
+        assert await status(hub, "POST", "/api/tokens", {}, json={"session": "s"}) == 409
