@@ -64,6 +64,7 @@ from dragoman.server.teams.skills import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
+from dragoman.server.tokens import TokenHandlers
 from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator
@@ -123,6 +124,7 @@ ROOMS: Any = {
     "mcp": None,
     "spokes": None,
     "runners": None,
+    "tokens": TokenHandlers,
     "usage": UsageHandlers,
     "metrics": Metrics,
     "health": HealthHandlers,
