@@ -83,3 +83,13 @@ request_id: ContextVar[str | None] = ContextVar("dragoman_request_id", default=N
 
 traceparent: ContextVar[str | None] = ContextVar("dragoman_traceparent", default=None)
 """The W3C `traceparent` of outgoing requests; None when nothing is traced."""
+
+door: ContextVar[str | None] = ContextVar("dragoman_door", default=None)
+"""The endpoint that a request came through, as runs and calls record it; None for what nobody requested."""
+
+
+def door_of(path: str) -> str:
+    """Return the name of the endpoint at a path: `chat` for `/api/chat/ses_1`, `mcp` for `/mcp`."""
+    segments = path.split("/", 3)
+    is_prefixed = len(segments) > 2 and segments[1] in ("api", "v1")
+    return segments[2 if is_prefixed else 1]

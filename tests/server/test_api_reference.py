@@ -18,6 +18,7 @@ from dragoman.mcp.server.endpoint import METHODS
 from dragoman.server.a2a.handlers import A2aHandlers
 from dragoman.server.ag_ui import AgUiHandlers
 from dragoman.server.app.a2a_routes import a2a_routes, card_routes
+from dragoman.server.app.call_api import CallApi
 from dragoman.server.app.routes import (
     MCP_PATH,
     RUNNER_PATH,
@@ -32,6 +33,7 @@ from dragoman.server.app.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.budgets import BudgetHandlers
+from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.domain_events import DomainEventHandlers
@@ -49,6 +51,7 @@ from dragoman.server.metrics import Metrics
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy import PolicyHandlers
+from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
@@ -92,6 +95,14 @@ SYSTEM_ROOMS: Any = {
 }
 
 
+CALL_ROOMS: Any = {
+    "calls": CallHandlers,
+    "streams": CallStreamHandlers,
+    "approvals": ApprovalHandlers,
+    "rules": PolicyRuleHandlers,
+}
+
+
 class Responses(ResponseHandlers):
     """The handlers of responses, with those of conversations as a hub gives them."""
 
@@ -110,8 +121,7 @@ ROOMS: Any = {
     "operations": OperationHandlers,
     "gateway": Gateway,
     "responses": Responses,
-    "calls": CallHandlers,
-    "approvals": ApprovalHandlers,
+    "calls": CallApi(**CALL_ROOMS),
     "artifacts": ArtifactHandlers,
     "servers": McpServerHandlers,
     "teams": TeamApi(**TEAM_ROOMS),

@@ -107,6 +107,7 @@ async def test_an_approval_is_told_with_all_that_somebody_decides_by(tmp_path: P
             "expiresAt": NOW + DAY,
             "answerers": ["owner"],
             "mayAnswer": True,
+            "mayAlwaysAllow": False,  # the request does not say who would run it
             "agent": "helper",
             "callId": "c",
             "runId": "r",

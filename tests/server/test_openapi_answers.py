@@ -21,7 +21,7 @@ from dragoman.operations.call_tree import CallTreeNode
 from dragoman.operations.ledger import CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.results.artifact import Artifact
-from dragoman.server.approvals import approval_to_json
+from dragoman.server.approval_json import approval_to_json
 from dragoman.server.calls import call_to_json
 from dragoman.server.http.query_parameters import to_camel_case
 from dragoman.spokes import Spoke
@@ -84,8 +84,9 @@ def test_the_document_names_every_field_that_is_said() -> None:
     request = ApprovalRequest(**stated, items=(), created_at=0.0, expires_at=1.0)
     assert fields("CallNode") == set(CallTreeNode.__struct_encode_fields__)
     assert fields("CallLine") == {*fields("CallNode"), "owner", "runId", "sessionId"}
-    assert fields("Call") == {*call_to_json(LedgerEntry(record=record)), "source", "approvalId"}
-    assert fields("CallApproval") == set(approval_to_json(request, LOCAL))
+    more = {"source", "approvalId", "approval", "below"}
+    assert fields("Call") == {*call_to_json(LedgerEntry(record=record)), *more}
+    assert fields("CallApproval") == {*approval_to_json(request, LOCAL), "sessionTitle", "policy"}
     assert fields("Artifact") == {to_camel_case(name) for name in Artifact.__struct_fields__} - {"owner"}
     assert fields("McpServer") == {to_camel_case(name) for name in ServerStatus.__struct_fields__}
     assert fields("NewMcpServer") == {"name", *McpServerConfig.__struct_fields__}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -80,11 +80,20 @@ def list_calls(
         str | None,
         typer.Option(help="Only these: pending, running, done, failed, aborted, denied, uncertain."),
     ] = None,
+    roots: Annotated[
+        bool, typer.Option("--roots", help="Runs and calls that were started from outside, with their sums.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of rows.")] = 50,
     json: AsJson = False,
 ) -> None:
     """List calls, the newest first."""
-    filters = {"run": run, "session": session, "operation": operation, "status": status}
+    filters = {
+        "roots": "1" if roots else None,
+        "run": run,
+        "session": session,
+        "operation": operation,
+        "status": status,
+    }
     query = {name: value for name, value in filters.items() if value is not None}
     query["limit"] = str(limit)
     found = run_with_client(HubTarget(hub, key, data), lambda client: client.calls(query))
@@ -101,11 +110,12 @@ def list_calls(
             call["status"],
             format_span(call),
             call["name"],
-            call.get("input", ""),
+            call.get("input") or "",
         )
         for call in found["calls"]
     ]
-    print_table(("ID", "BEGAN", "STATUS", "TIME", "OPERATION", "INPUT"), rows)
+    heading = "NAME" if roots else "OPERATION"
+    print_table(("ID", "BEGAN", "STATUS", "TIME", heading, "INPUT"), rows)
 
 
 @calls.command("show", epilog=examples(("dragoman calls show call_01", "its whole input and result")))
@@ -123,6 +133,20 @@ def show(
             print_line(f"{name:<15} {text}".replace("\n", f"\n{'':<16}"))
 
 
+@calls.command(
+    "export", epilog=examples(("dragoman calls export run_01 >run.jsonl", "with all inputs and results"))
+)
+def export(
+    id: Annotated[str, typer.Argument(metavar="RUN|CALL", help="A run or a call.")],
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+) -> None:
+    """Write a run, or a call with all below it, to stdout as JSON lines."""
+    asyncio.run(_export(HubTarget(hub, key, data), id))
+
+
 @calls.command("abort", epilog=examples(("dragoman calls abort run_01", "stops it and all below it")))
 def abort(
     id: Annotated[str, typer.Argument(metavar="RUN|CALL", help="A run or a call.")],
@@ -135,6 +159,13 @@ def abort(
         print_note(f"{id} is not active there; nothing was stopped")
         raise typer.Exit(1)
     print_line(f"{id} was stopped")
+
+
+async def _export(target: HubTarget, id: str) -> None:
+    async with connect(target) as client, aclosing(client.export_call(id)) as chunks:
+        async for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
+    sys.stdout.buffer.flush()
 
 
 async def _tree(target: HubTarget, id: str | None, *, follow: bool, below: bool, json: bool) -> None:

@@ -94,11 +94,18 @@ class SessionEvents:
     def call_ended(self, record: CallRecord, completion: CallCompletion) -> None:
         """See `CallEvents`."""
         error = completion.error
-        body = {"status": completion.status, "error": None if error is None else error.message}
+        body = {
+            "status": completion.status,
+            "error": None if error is None else error.message,
+            "code": None if error is None else error.code,
+            "endedAt": completion.ended_at,
+            "attempts": completion.attempts,
+            "cost": completion.cost,
+        }
         self._publish_call("call.ended", record, **body)
 
     def _publish_call(self, name: str, record: CallRecord, **more: Any) -> None:
-        if record.session_id is None or not self._log.is_followed(record.session_id):
+        if not self._log.is_followed(record.session_id):
             return
         body = {
             "callId": record.id,
@@ -106,6 +113,10 @@ class SessionEvents:
             "parentId": record.parent_id,
             "runId": record.run_id,
             "toolCallId": record.tool_call_id,
+            "effect": record.effect,
+            "agent": record.agent,
+            "step": record.step,
+            "startedAt": record.started_at,
             **more,
         }
         self._log.publish_live(record.session_id, record.owner, name=name, data=body)

@@ -65,14 +65,17 @@ class EventLog:
             NewEvent(name=name, owner=owner, session_id=session_id, data=text, actor=actor)
         )
 
-    def publish_live(self, session_id: str, owner: str, *, name: str, data: Any = None) -> None:
-        """Hand an event to those who follow in this process; it is not stored. Raises TooLarge."""
+    def publish_live(self, session_id: str | None, owner: str, *, name: str, data: Any = None) -> None:
+        """Hand an event to those who follow in this process; it is not stored. Raises TooLarge.
+
+        One without a session is for those who follow all that its owner may see.
+        """
         if self.is_followed(session_id):
             body = msgspec.Raw(self._encode(name, data).encode())
             event = HubEvent(name=name, owner=owner, session_id=session_id, created_at=time.time(), data=body)
             self._dispatch([event])
 
-    def is_followed(self, session_id: str) -> bool:
+    def is_followed(self, session_id: str | None) -> bool:
         """Return whether somebody follows the session, or all, in this process."""
         return None in self._followers or session_id in self._followers
 

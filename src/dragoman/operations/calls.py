@@ -280,6 +280,9 @@ class Calls:
         record = make_record(
             called, shown, input_hash=digest, context=context, call_id=call_id, now=self._clock()
         )
+        if isinstance(target, Operation):
+            policy = self.access_control.describe(target, context)
+            record = record if policy is None else replace(record, policy=policy)
         return PreparedCall(target, record, context, secrets=secrets, input=arguments)
 
     async def _load_secrets(self, context: Context) -> CallSecrets | None:

@@ -15,7 +15,10 @@ from dragoman.operations.outcome import CallFailure, CallStatus
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The start of a call; `input_hash` is hash_input(input), `started_at` is in unix seconds."""
+    """The start of a call; `input_hash` is hash_input(input), `started_at` is in unix seconds.
+
+    `policy` is what decided that it may run, as JSON text of a `PolicyDecision`; None where no rule fits.
+    """
 
     id: str
     operation: str
@@ -31,6 +34,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str | None = None
     agent: str | None = None
     step: int | None = None
+    policy: str | None = None
 
 
 class CallCompletion(msgspec.Struct, frozen=True, kw_only=True):

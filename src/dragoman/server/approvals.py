@@ -7,27 +7,26 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 import msgspec
 
-from dragoman.errors import BadRequest, NotFound
+from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
-    OWNER,
-    ApprovalItem,
     ApprovalRequest,
     ApprovalStatus,
-    Question,
     involves_owner,
     may_answer,
     validate_answer,
     validate_reason,
 )
 from dragoman.operations.approval import ApprovalStore as Kept
+from dragoman.server.approval_json import approval_to_json
+from dragoman.server.approval_list import InboxLister
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_role, find_session
 from dragoman.server.token_bounds import require_within_bounds, require_write
-from dragoman.session_ids import session_id_for
+from dragoman.store.approval_inbox import ApprovalInboxRepository
 from dragoman.store.sessions.sessions import SessionRepository, session_not_found
 
 MAX_BODY = 131_072
@@ -35,6 +34,8 @@ MAX_PAGE = 500
 STATUSES: tuple[ApprovalStatus, ...] = get_args(ApprovalStatus)
 
 
+MAX_BULK = 200
+BULK_HINT = 'send {"ids": ["apr_…"], "approved": true}, with at most 200 ids'
 BODY_HINT = 'send {"approved": true} or {"approved": false}; to a question {"answer": "..."}'
 
 
@@ -44,6 +45,14 @@ class ApprovalBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     approved: bool | None = None
     reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
     answer: Annotated[str, msgspec.Meta(max_length=MAX_ANSWER_LENGTH)] | None = None
+
+
+class BulkBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of one answer to several requests."""
+
+    ids: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_BULK)]
+    approved: bool
+    reason: Annotated[str, msgspec.Meta(max_length=2_000)] | None = None
 
 
 class AnswerApproval(Protocol):
@@ -68,11 +77,14 @@ class ApprovalHandlers:
         *,
         answer: AnswerApproval | None = None,
         sessions: SessionRepository | None = None,
+        inbox: ApprovalInboxRepository | None = None,
     ) -> None:
         """`answer` replaces `approvals.answer` where an answer has further effects.
 
-        `sessions` tells who takes part in the session of an approval; without it nobody does.
+        `sessions` tells who takes part in the session of an approval; without it nobody does. Without an
+        `inbox` lists have one page, and no counts.
         """
+        self._inbox = inbox
         self._approvals = approvals
         self._sessions = sessions
         self._answer = answer or approvals.answer
@@ -88,6 +100,11 @@ class ApprovalHandlers:
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         owner, session, may_write = visible_owner(caller), query.get("session"), False
+        if session is None and self._inbox is not None:
+            require_within_bounds(caller, None)  # a token sees those of its session, which it has to name
+            lister = InboxLister(self._inbox, caller=caller)
+            await exchange.respond(200, await lister.list(query, status=status, limit=limit))
+            return
         if session is None:
             require_within_bounds(caller, None)  # a token sees those of its session, which it has to name
             found = await self._approvals.list(owner=owner, status=status, limit=limit)
@@ -129,6 +146,37 @@ class ApprovalHandlers:
         found = await self._answer(approval.id, approved=approved, by=caller, reason=reason)
         await exchange.respond(200, approval_to_json(found, caller))
 
+    async def answer_many(self, exchange: Exchange) -> None:
+        """Approve or deny several at once; each has a result of its own. A question is not approved so."""
+        caller = exchange.identity
+        require_scope(caller, "chat", "admin")
+        try:
+            body = msgspec.convert(await exchange.read_json(MAX_BODY), BulkBody)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"the body is invalid: {error}", hint=BULK_HINT) from None
+        reason = validate_reason(body.reason)
+        results = [
+            await self._answer_one(id, approved=body.approved, reason=reason, caller=caller)
+            for id in dict.fromkeys(body.ids)
+        ]
+        await exchange.respond(200, {"results": results})
+
+    async def _answer_one(
+        self, id: str, *, approved: bool, reason: str | None, caller: Identity
+    ) -> dict[str, Any]:
+        try:
+            approval = await self._approvals.get(id)
+            require_write(caller, approval.session_id)
+            may_write = await self._role_in(approval.session_id, caller) == "write"
+            if not (may_write or may_answer(approval, caller) or involves_owner(approval, caller.owner)):
+                raise NotFound(f"there is no approval {id!r}")
+            if approved and approval.question is not None:
+                raise Conflict(f"approval {id!r} is a question: it needs an answer of its own")
+            found = await self._answer(id, approved=approved, by=caller, reason=reason)
+        except DragomanError as error:
+            return {"id": id, "status": None, "error": error.to_json()}
+        return {"id": id, "status": found.status, "error": None}
+
     async def _find_session_id(self, id: str, caller: Identity) -> str:
         """Return the hub's id of a session that the caller may read. NotFound."""
         if self._sessions is None:
@@ -163,57 +211,3 @@ def parse_status(text: str | None) -> ApprovalStatus | None:
     if text is None:
         return None
     raise BadRequest(f"{text!r} is not a valid status", field="status", hint=f"use {', '.join(STATUSES)}")
-
-
-def may_answer_approvals(caller: Identity) -> bool:
-    return caller.may("chat") or caller.may("admin")
-
-
-def approval_to_json(
-    approval: ApprovalRequest, caller: Identity, *, may_write: bool = False
-) -> dict[str, Any]:
-    """Return the approval as JSON; `mayAnswer` says whether this caller could answer it now.
-
-    `may_write`: the caller may send messages to the session of the approval.
-    """
-    return {
-        "id": approval.id,
-        "status": approval.status,
-        "owner": approval.owner,
-        "operation": approval.operation,
-        "operations": list(dict.fromkeys(item.operation for item in approval.items)) or [approval.operation],
-        "input": approval.input,
-        "inputHash": approval.input_hash,
-        "question": question_to_json(approval.question),
-        "answer": approval.answer,
-        "items": [item_to_json(item) for item in approval.items],
-        "createdAt": approval.created_at,
-        "expiresAt": approval.expires_at,
-        "answerers": approval.answerers,
-        "mayAnswer": approval.status == "pending"
-        and may_answer_approvals(caller)
-        and (may_answer(approval, caller) or (may_write and OWNER in approval.answerers)),
-        "agent": approval.agent,
-        "callId": approval.call_id,
-        "runId": approval.run_id,
-        "sessionId": session_id_for(caller.owner, approval.session_id),
-        "toolCallId": approval.tool_call_id,
-        "answeredAt": approval.answered_at,
-        "answeredBy": approval.answered_by,
-        "reason": approval.reason,
-    }
-
-
-def item_to_json(item: ApprovalItem) -> dict[str, Any]:
-    """Return one part of a call that needs approval as JSON."""
-    return {
-        "operation": item.operation,
-        "input": item.input,
-        "reason": item.reason,
-        "question": question_to_json(item.question),
-        "agent": item.agent,
-    }
-
-
-def question_to_json(question: Question | None) -> dict[str, Any] | None:
-    return None if question is None else {"text": question.text, "options": question.options}

@@ -19,6 +19,7 @@ from dragoman.operations.access import (
     restrict_owner,
     visible_owner,
 )
+from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.call_tree import (
     CallRow,
     CallTreeBuilder,
@@ -34,10 +35,13 @@ from dragoman.operations.call_tree import (
 )
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
+from dragoman.server.call_trees.root_list import LIST_HINT, RootLister, parse_flag, path_step
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.server.teams.task_trees import TaskTrees
+from dragoman.server.usage_report import record_to_json
 from dragoman.session_ids import session_id_for
+from dragoman.store.call_trees.root_sums import RootSums
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
@@ -62,7 +66,6 @@ RUN_STATUS: Mapping[str, CallStatus] = {
     "interrupted": "aborted",
 }
 MODEL_STATUS: Mapping[str, CallStatus] = {"finished": "done", "aborted": "aborted"}
-LIST_HINT = "`dragoman calls list` shows the last ones"
 
 
 class CallReader:
@@ -120,17 +123,30 @@ class CallReader:
         return {"calls": nodes, "next": found[-1].id if len(found) == limit else None}
 
     async def call(self, id: str) -> Json:
-        """Return one call with its whole input and result. NotFound."""
+        """Return one call with its whole input and result, or one model call. NotFound."""
         entry = await self._store.calls.get(id)
-        if entry is None or not self._may_see(entry.record.owner):
-            raise NotFound(f"there is no call {id!r}", hint=LIST_HINT)
-        waits = await self._store.calls.list_ancestors(id) if entry.status == "pending" else ()
+        if entry is None:
+            return await self._model_call(id)
+        if not self._may_see(entry.record.owner):
+            raise call_not_found(id)
+        approval = await self._store.inbox.find_of_call(id)
+        root = await self._store.roots.get(id)
+        is_waiting = approval is not None and entry.status == "pending"
         return {
             **call_to_json(entry),
             "sessionId": session_id_for(self._caller.owner, entry.record.session_id),
             "source": self._source(entry.record.operation, entry.record.owner),
-            "approvalId": waits[-1].approval_id if waits else None,
+            "approvalId": approval.id if approval is not None and is_waiting else None,
+            "approval": None if approval is None else answer_to_json(approval),
+            "below": None if root is None else sums_to_json(root.sums),
         }
+
+    async def _model_call(self, id: str) -> Json:
+        """Return the record of a model call. NotFound."""
+        record = await self._store.usage.get(id)
+        if record is None or not self._may_see(record.owner):
+            raise call_not_found(id)
+        return {"kind": "model", **record_to_json(record, self._caller.owner)}
 
     async def check(self, id: str) -> None:
         """Raise NotFound unless the caller can see a run or a call of this id."""
@@ -232,8 +248,18 @@ class CallHandlers:
         await exchange.respond(200, found)
 
     async def list(self, exchange: Exchange) -> None:
-        """List matching calls (see `FILTERS`), newest first; `?limit` and `?before` page."""
-        await exchange.respond(200, await self._reader(exchange).list(exchange.query))
+        """List matching calls (see `FILTERS`), newest first; `?limit` and `?before` page.
+
+        With `?roots=1` list what was started from outside, see `RootLister`.
+        """
+        reader = self._reader(exchange)
+        if parse_flag(exchange.query, "roots"):
+            if self._flush_usage is not None and self._store.database.is_up:
+                await self._flush_usage()
+            lister = RootLister(self._store, caller=exchange.identity, now=self._clock())
+            await exchange.respond(200, await lister.list(exchange.query))
+            return
+        await exchange.respond(200, await reader.list(exchange.query))
 
     async def get(self, exchange: Exchange) -> None:
         """Return one call with its whole input and result."""
@@ -251,6 +277,36 @@ class CallHandlers:
         return CallReader(self._store, caller=caller, source=self._source)
 
 
+def call_not_found(id: str) -> NotFound:
+    return NotFound(f"there is no call {id!r}", hint=LIST_HINT)
+
+
+def answer_to_json(approval: ApprovalRequest) -> Json:
+    """Return what was asked about a call, and the answer, as JSON; `GET /api/approvals/{id}` has the rest."""
+    return {
+        "id": approval.id,
+        "status": approval.status,
+        "createdAt": approval.created_at,
+        "expiresAt": approval.expires_at,
+        "answeredAt": approval.answered_at,
+        "answeredBy": approval.answered_by,
+        "reason": approval.reason,
+    }
+
+
+def sums_to_json(sums: RootSums) -> Json:
+    """Return the sums over a call and all below it as JSON."""
+    return {
+        "calls": sums.calls,
+        "failed": sums.failed,
+        "modelCalls": sums.model_calls,
+        "cost": sums.cost,
+        "inputTokens": sums.input_tokens,
+        "outputTokens": sums.output_tokens,
+        "complete": sums.is_complete,
+    }
+
+
 def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()) -> Json:
     """Return a tree as JSON."""
     running = is_running(tree)
@@ -262,10 +318,6 @@ def tree_to_json(tree: CallTreeNode, *, left_out: int, path: Sequence[Json] = ()
 def node_to_json(node: CallTreeNode) -> Json:
     found: Json = msgspec.to_builtins(node)
     return found
-
-
-def path_step(node: CallTreeNode) -> Json:
-    return {"id": node.id, "kind": node.kind, "name": node.name, "status": node.status}
 
 
 def run_root(run: RunRecord) -> RunRow:
@@ -331,6 +383,7 @@ def call_to_json(entry: LedgerEntry) -> Json:
         "error": failure_json(entry.error),
         "notes": list(entry.notes),
         "attempts": entry.attempts,
+        "policy": None if record.policy is None else msgspec.Raw(record.policy.encode()),
         "cost": entry.cost,
         "startedAt": record.started_at,
         "endedAt": entry.ended_at,

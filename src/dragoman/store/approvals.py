@@ -20,6 +20,7 @@ from dragoman.operations.approval import (
     apply_use,
     involves_owner,
 )
+from dragoman.store.call_trees.roots import escape_like
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -323,10 +324,3 @@ def to_approval(row: Row) -> ApprovalRequest:
     fields["items"] = decode_json(fields["items"], tuple[ApprovalItem, ...])
     fields["answerers"] = decode_json(fields["answerers"], tuple[str, ...])
     return ApprovalRequest(**fields)
-
-
-def escape_like(text: str) -> str:
-    """Escape text for LIKE with the escape character `/`."""
-    for sign in "/%_":
-        text = text.replace(sign, f"/{sign}")
-    return text

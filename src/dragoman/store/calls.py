@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, StoreError, Unavailable
+from dragoman.identity import door
 from dragoman.operations.call_tree import MAX_SHOWN_LENGTH, CallRow
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure
@@ -127,6 +128,7 @@ class CallRepository:
         """Insert the call before it runs. Raises Conflict when its id is taken."""
         params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
         params["host"] = self._host_id
+        params["door"] = None if record.run_id or record.parent_id else door.get()
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute_batched(self._sql.insert, params)

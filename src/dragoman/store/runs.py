@@ -12,6 +12,7 @@ from sqlalchemy import Select, bindparam, func, literal_column, or_, tuple_, upd
 
 from dragoman.errors import Conflict, HostFenced, NotFound, RunActive, StoreError, Unavailable
 from dragoman.events import Usage
+from dragoman.identity import door
 from dragoman.messages import Message
 from dragoman.model_request import Tool
 from dragoman.operations.access import require_owner
@@ -46,7 +47,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
     many parts of its message were complete when it began, or last went on after a crash. `host` is the host
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
-    One in the `background` goes on without followers; its end is posted to the URL `webhook`.
+    One in the `background` goes on without followers; its end is posted to the URL `webhook`. `door` is the
+    endpoint that it was requested at, as the repository records it.
     """
 
     id: str
@@ -71,6 +73,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None = 1
     background: bool = False
     webhook: str | None = None
+    door: str | None = None
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +180,7 @@ class RunRepository:
         Conflict (a message id is taken, or the assistant message is not the last).
         """
 
+        run = replace(run, door=run.door or door.get())
         started = run_started(run, user=user)
 
         def job(connection: DatabaseConnection) -> None:

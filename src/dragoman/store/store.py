@@ -14,9 +14,12 @@ import msgspec
 
 from dragoman.errors import ConfigError, StoreError, Unavailable
 from dragoman.store.answer_spool import AnswerSpool
+from dragoman.store.approval_inbox import ApprovalInboxRepository
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
 from dragoman.store.budgets import BudgetRepository
+from dragoman.store.call_trees.nodes import CallNodeRepository
+from dragoman.store.call_trees.roots import RootRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
@@ -29,6 +32,7 @@ from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
 from dragoman.store.operation_statistics import OperationStatisticsRepository
+from dragoman.store.policy_rules import PolicyRuleRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
@@ -170,6 +174,28 @@ class Store:
     def operation_statistics(self) -> OperationStatisticsRepository:
         """How the calls of operations went."""
         return OperationStatisticsRepository(self.database)
+
+    @cached_property
+    def roots(self) -> RootRepository:
+        """Runs, calls and model calls that were started from outside."""
+        return RootRepository(self.database)
+
+    @cached_property
+    def call_nodes(self) -> CallNodeRepository:
+        """The nodes of call trees, without inputs and results."""
+        return CallNodeRepository(self.database)
+
+    @cached_property
+    def policy_rules(self) -> PolicyRuleRepository:
+        """What people always allow."""
+        return PolicyRuleRepository(
+            self.database, events=self.events, on_changed=lambda: self.signals.send("policy", None)
+        )
+
+    @cached_property
+    def inbox(self) -> ApprovalInboxRepository:
+        """Approval requests as an inbox shows them."""
+        return ApprovalInboxRepository(self.database, clock=self.sessions.now)
 
     @cached_property
     def people(self) -> PeopleRepository:

@@ -41,6 +41,8 @@ class UsageStatements:
     def __init__(self, compiler: Compiler) -> None:
         added = compiler.insert(usage).values({name: bindparam(name) for name in COLUMNS})
         self.insert = compiler.compile(added)
+        columns = [usage.c[name] for name in COLUMNS]
+        self.get = compiler.compile(select(*columns).where(usage.c.id == bindparam("id")))
         self.insert_missing = [
             (size, compiler.compile_positional(adding(compiler, size=size))) for size in BATCH_SIZES
         ]
@@ -84,6 +86,11 @@ class UsageRepository:
     async def add(self, record: UsageRecord) -> None:
         """Insert a record; it is committed on return."""
         await self._database.write(self.insert_job(record))
+
+    async def get(self, id: str) -> UsageRecord | None:
+        """Return the record of this id, or None."""
+        rows = await self._query(self._sql.get, {"id": id})
+        return to_record(rows[0]) if rows else None
 
     async def totals(
         self,

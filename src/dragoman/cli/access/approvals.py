@@ -100,18 +100,30 @@ def show(
 
 
 @approvals.command(
-    "approve", epilog=examples(("dragoman approvals approve apr_3f9a0c1d", "the call may run once"))
+    "approve",
+    epilog=examples(
+        ("dragoman approvals approve apr_3f9a0c1d", "the call may run once"),
+        (
+            "dragoman approvals approve apr_3f9a0c1d --always --hub http://127.0.0.1:8000",
+            "and is not asked again",
+        ),
+    ),
 )
 def approve(
     id: Id,
     *,
     reason: Reason = None,
+    always: Annotated[
+        bool, typer.Option("--always", help="Allow such calls from now on, whatever their arguments.")
+    ] = False,
     data: Data = DEFAULT_DATA,
     hub: Hub = None,
     key: Key = None,
     json: AsJson = False,
 ) -> None:
     """Approve a call: once, with exactly these arguments."""
+    if always:
+        run_with_client(HubTarget(hub, key, data), lambda client: client.always_allow(id))
     decide(HubTarget(hub, key, data), id, approved=True, reason=reason, json=json)
 
 

@@ -1,4 +1,4 @@
-"""`dragoman policy`: show what the configuration's rules decide, and why."""
+"""`dragoman policy`: show what the configuration's rules decide, and why; list and revoke standing rules."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from dragoman.cli.options import AsJson, ConfigFile, Places
-from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
+from dragoman.cli.hub_client.connect import HubTarget, run_with_client
+from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data, Hub, Key, Places
+from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -71,6 +72,43 @@ def check(
         print_line(shown[0]["reason"])
     rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in shown]
     print_table(("DECISION", "PATTERN", "BECAUSE OF"), rows)
+
+
+@policy.command("rules", epilog=examples(("dragoman policy rules", "of all owners in .dragoman")))
+def rules(*, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
+    """List standing rules: what people always allow."""
+    found = run_with_client(HubTarget(hub, key, data), lambda client: client.policy_rules())
+    if json:
+        print_json({"rules": found})
+        return
+    if not found:
+        print_note("nothing is always allowed")
+        return
+    rows = [
+        (
+            rule["id"],
+            rule["operation"],
+            rule["owner"],
+            rule["agent"] or "-",
+            rule["createdBy"],
+            format_age(rule["createdAt"]),
+        )
+        for rule in found
+    ]
+    print_table(("ID", "OPERATION", "OWNER", "AGENT", "ADDED BY", "ADDED"), rows)
+
+
+@policy.command("revoke", epilog=examples(("dragoman policy revoke rul_3f9a0c1d", "it is asked again")))
+def revoke(
+    id: Annotated[str, typer.Argument(help="A standing rule, as `policy rules` shows it.")],
+    *,
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+) -> None:
+    """Revoke a standing rule: the next call is asked about again."""
+    run_with_client(HubTarget(hub, key, data), lambda client: client.revoke_rule(id))
+    print_line(f"{id} is revoked")
 
 
 def find_matches(

@@ -262,6 +262,28 @@ class HubClient:
         approval: Json = await self.request("POST", path, body={"answer": text})
         return approval
 
+    async def always_allow(self, approval_id: str) -> list[Json]:
+        """Add standing rules for what an approval asks about, and return them."""
+        body = {"approvalId": approval_id}
+        rules: list[Json] = (await self.request("POST", "/api/policy/rules", body=body))["rules"]
+        return rules
+
+    async def policy_rules(self) -> list[Json]:
+        """Return the standing rules."""
+        rules: list[Json] = (await self.request("GET", "/api/policy/rules"))["rules"]
+        return rules
+
+    async def revoke_rule(self, id: str) -> None:
+        """Revoke a standing rule."""
+        await self.request("DELETE", f"/api/policy/rules/{path_segment(id)}")
+
+    async def export_call(self, id: str) -> AsyncGenerator[bytes, None]:
+        """Yield a run or a call with all below it as JSON lines. NotFound."""
+        path = f"/api/calls/{path_segment(id)}/export"
+        async with await self._send("GET", path) as response, aclosing(response.iter_raw()) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
     async def calls(self, query: Mapping[str, str]) -> Json:
         """List calls that match, the newest first; the response of `GET /api/calls`."""
         calls: Json = await self.request("GET", "/api/calls", query=query)

@@ -15,7 +15,7 @@ from dragoman.http.exchange import DEFAULT_BODY_LIMITS, Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.key_validity import KeyValidity
 from dragoman.http.origin_policy import OriginPolicy
-from dragoman.identity import Identity
+from dragoman.identity import Identity, door
 from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
 from dragoman.large_json import weigh
 from dragoman.mcp.server import sdk_server
@@ -91,6 +91,7 @@ class McpEndpoint:
         exchange.identity = await self._identify(exchange.headers)
         require_scope(exchange.identity, "operations")
         exchange.body_limits = self.body_limits
+        door.set("mcp")
         try:
             with KeyValidity(exchange, self.work):
                 await self._serve(scope, exchange)

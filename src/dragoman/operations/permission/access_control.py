@@ -26,7 +26,8 @@ from dragoman.operations.execution import PreparedCall, is_meta_call
 from dragoman.operations.ledger import CallCompletion, CallRecord, Ledger, LedgerEntry
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
-from dragoman.operations.permission.policy import STRICTNESS, Policy, Verdict
+from dragoman.operations.permission.policy import STRICTNESS, Decision, Policy, Verdict
+from dragoman.operations.permission.standing_rules import StandingRules, describe_decision
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
 Restriction: TypeAlias = Callable[[Operation, Context], Verdict | None]
@@ -53,6 +54,8 @@ class AccessControl:
         """May be replaced; later calls use the new one."""
         self.restrictions: list[Restriction] = []
         """Asked about each call beside the policy; the strictest verdict counts."""
+        self.standing = StandingRules()
+        """What is not asked about any more."""
         self.approvals = approvals
         self._clock = clock
         self._approval_seconds = approval_seconds
@@ -77,6 +80,14 @@ class AccessControl:
             verdict = max(verdict, restriction(operation, context) or verdict, key=strictness)
         return verdict
 
+    def describe(self, operation: Operation, context: Context) -> str | None:
+        """Return what decides about a call as JSON text, for its record; None where no rule does."""
+        verdict = self.evaluate(operation, context)
+        standing = self.standing.find(operation, context) if verdict.decision == "ask" else None
+        decision: Decision = "allow" if standing is not None else verdict.decision
+        standing_id = None if standing is None else standing.id
+        return describe_decision(decision, verdict.rule, standing_id=standing_id)
+
     def check(self, operation: Operation, record: CallRecord, *, context: Context) -> None:
         """Allow the call. Raises CallDenied, or ApprovalNeeded if it is not approved."""
         self._check(operation, record, context=context, consume=True)
@@ -96,6 +107,8 @@ class AccessControl:
                 hint="Only operations whose result does not depend on the caller can be called there.",
             )
         if verdict.decision == "allow" and operation.make_question is None:
+            return
+        if self.standing.find(operation, context) is not None:
             return
         grant = context.grant
         is_granted = None if grant is None else grant.consume if consume else grant.covers

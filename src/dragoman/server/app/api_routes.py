@@ -8,10 +8,12 @@ from typing import TypeAlias
 from dragoman.http.exchange import Handler
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import RequiredScope
 from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.usage import UsageHandlers
@@ -49,16 +51,24 @@ def usage_routes(usage: UsageHandlers) -> Routes:
     yield "/api/usage", {"GET": usage.get}, None
 
 
-def call_routes(calls: CallHandlers) -> Routes:
+def call_routes(calls: CallHandlers, streams: CallStreamHandlers) -> Routes:
     yield "/api/calls", {"GET": calls.list}, None
     yield "/api/calls/{id}", {"GET": calls.get}, None
     yield "/api/calls/{id}/tree", {"GET": calls.tree}, None
+    yield "/api/calls/{id}/nodes", {"GET": streams.nodes}, None
+    yield "/api/calls/{id}/export", {"GET": streams.export}, None
     yield "/api/calls/{id}/abort", {"POST": calls.abort}, None
 
 
 def approval_routes(approvals: ApprovalHandlers) -> Routes:
     yield "/api/approvals", {"GET": approvals.list}, None
+    yield "/api/approvals/answers", {"POST": approvals.answer_many}, None
     yield "/api/approvals/{id}", {"GET": approvals.get, "POST": approvals.answer}, None
+
+
+def policy_routes(rules: PolicyRuleHandlers) -> Routes:
+    yield "/api/policy/rules", {"GET": rules.list, "POST": rules.add}, None
+    yield "/api/policy/rules/{id}", {"DELETE": rules.revoke}, None
 
 
 def key_routes(keys: KeyHandlers) -> Routes:

@@ -34,6 +34,7 @@ from dragoman.server.app.api_routes import (
     call_routes,
     key_routes,
     operation_routes,
+    policy_routes,
     run_routes,
     session_routes,
     usage_routes,
@@ -42,10 +43,12 @@ from dragoman.server.app.operations import build_policy, build_registry
 from dragoman.server.app.team_routes import task_routes, trigger_routes
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
+from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.teams.tasks import TaskHandlers
@@ -69,10 +72,13 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
         yield build_attached_app(
             session_routes(SessionHandlers(store, runs=None)),
             run_routes(RunHandlers(store, runs=None, abort=refuse_abort)),
-            call_routes(CallHandlers(store, abort=refuse_abort)),
+            call_routes(CallHandlers(store, abort=refuse_abort), CallStreamHandlers(store)),
             approval_routes(
-                ApprovalHandlers(store.approvals, answer=StoredAnswers(store), sessions=store.sessions)
+                ApprovalHandlers(
+                    store.approvals, answer=StoredAnswers(store), sessions=store.sessions, inbox=store.inbox
+                )
             ),
+            policy_routes(PolicyRuleHandlers(store)),
             artifact_routes(ArtifactHandlers(store.artifacts)),
             usage_routes(UsageHandlers(store)),
             task_routes(TaskHandlers(StoredTasks(store), store.sessions)),

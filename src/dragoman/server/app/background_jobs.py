@@ -12,12 +12,15 @@ from typing import Any
 from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.permission.access_control import ApprovalFlow
+from dragoman.operations.permission.standing_rules import StandingRules
+from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.retention import Retention, RetentionPeriods
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
+RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
 RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
 
 
@@ -40,6 +43,20 @@ async def release_lost_reservations(store: Store) -> None:
         await asyncio.sleep(RELEASE_INTERVAL)
         with suppress(StoreError, Unavailable):
             await store.budgets.release_lost_hosts()
+
+
+async def follow_standing_rules(store: Store, standing: StandingRules) -> None:
+    """Keep the standing rules in force as they are stored, until cancelled.
+
+    Rules that a command or another host changes are in force within RULES_INTERVAL; until the first look, and
+    without the database, everything is asked about.
+    """
+    wakeup = Wakeup()
+    store.signals.subscribe("policy", wakeup.wake)
+    while True:
+        with suppress(StoreError, Unavailable):
+            standing.replace(await store.policy_rules.list())
+        await wakeup.wait(RULES_INTERVAL)
 
 
 class RetentionPurge:

@@ -28,15 +28,14 @@ from dragoman.server.ag_ui import AgUiHandlers
 from dragoman.server.app.a2a_routes import a2a_routes, build_a2a_handlers, card_routes
 from dragoman.server.app.api_routes import (
     Routes,
-    approval_routes,
     artifact_routes,
-    call_routes,
     key_routes,
     operation_routes,
     run_routes,
     session_routes,
     usage_routes,
 )
+from dragoman.server.app.call_api import CallApi, build_call_api, call_api_routes
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import listed_models
 from dragoman.server.app.push import build_push_post, push_settings
@@ -45,10 +44,9 @@ from dragoman.server.app.services import HubServices
 from dragoman.server.app.system_routes import SystemApi, build_system_api, system_routes
 from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
 from dragoman.server.app.token_routes import api_endpoints
-from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
+from dragoman.server.approvals import AnswerApproval
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
-from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers, ChatSettings
 from dragoman.server.domain_events import DomainEventHandlers
 from dragoman.server.events import EventHandlers
@@ -111,8 +109,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     operations: OperationHandlers
     gateway: Gateway
     responses: ResponseHandlers
-    calls: CallHandlers
-    approvals: ApprovalHandlers
+    calls: CallApi
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
     teams: TeamApi
@@ -250,8 +247,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from branch_routes(handlers.branches)
     yield from operation_routes(handlers.operations)
     yield from usage_routes(handlers.usage)
-    yield from call_routes(handlers.calls)
-    yield from approval_routes(handlers.approvals)
+    yield from call_api_routes(handlers.calls)
     yield from artifact_routes(handlers.artifacts)
     yield from admin_routes(handlers.servers)
     yield "/api/events", {"GET": handlers.events.follow}, "chat"
@@ -427,10 +423,9 @@ def build_handlers(
         operations=OperationHandlers(services.calls, meta=services.meta),
         gateway=gateway,
         responses=response_handlers(config, parts, store=store),
-        calls=CallHandlers(
-            store, abort=parts.abort, source=services.operation_source, flush_usage=ledger.flush
+        calls=build_call_api(
+            services, abort=parts.abort, answer=parts.answer_approval, flush_usage=ledger.flush
         ),
-        approvals=ApprovalHandlers(store.approvals, answer=parts.answer_approval, sessions=store.sessions),
         artifacts=ArtifactHandlers(store.artifacts),
         servers=McpServerHandlers(servers, switchboard, editor=parts.external),
         domain_events=DomainEventHandlers(services.session_events, store),

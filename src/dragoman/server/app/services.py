@@ -28,7 +28,7 @@ from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
 from dragoman.runs.crash_recovery import find_cut_off_runs
-from dragoman.server.app.background_jobs import AnswerReplayer, run_in_background
+from dragoman.server.app.background_jobs import AnswerReplayer, follow_standing_rules, run_in_background
 from dragoman.server.app.hooks import build_hooks
 from dragoman.server.app.operations import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
@@ -101,8 +101,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             stack.push_async_callback(host_client.close)
         cut_off = await find_runs_to_resume(store)
         replay_answers(store, stack)
-        access = SharedAccess(store.sessions)
-        store.signals.subscribe("grants", access.wake)
+        access = follow_grants(store)
         events = EventLog(store.events, settings=event_settings(config))
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
@@ -115,6 +114,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         add_team_memory(teams, store, registry=registry, calls=calls, logged=environment.secrets)
         await team_tools.open(ToolServices(teams, store, registry), access=calls.access_control)
         search, meanings = build_search(config, registry)
+        follow_rules(store, calls, stack=stack)
         if meanings is not None:
             stack.enter_context(run_in_background(meanings.run()))
         return cls(
@@ -196,6 +196,18 @@ def build_calls(config: Config, store: Store, *, registry: Registry, settings: C
     return Calls(
         registry, store.calls, access_control=build_guard(config, store), overflow=spill, settings=settings
     )
+
+
+def follow_grants(store: Store) -> SharedAccess:
+    """Return the access to shared sessions, which looks again when another host grants or revokes some."""
+    access = SharedAccess(store.sessions)
+    store.signals.subscribe("grants", access.wake)
+    return access
+
+
+def follow_rules(store: Store, calls: Calls, *, stack: AsyncExitStack) -> None:
+    """Keep standing rules in force until `stack` ends."""
+    stack.enter_context(run_in_background(follow_standing_rules(store, calls.access_control.standing)))
 
 
 def build_guard(config: Config, store: Store) -> AccessControl:

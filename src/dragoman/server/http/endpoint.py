@@ -73,6 +73,7 @@ class HttpEndpoint:
         if self._scope is not None:
             require_scope(exchange.identity, self._scope)
         exchange.body_limits = self._body_limits
+        identity.door.set(identity.door_of(exchange.path))
         with KeyValidity(exchange, self._auth.work):
             await handler(exchange)
 

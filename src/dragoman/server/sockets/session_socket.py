@@ -20,7 +20,8 @@ from dragoman.offload import offload
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.live import Follower
 from dragoman.runs.registry import RunRegistry
-from dragoman.server.approvals import AnswerApproval, ApprovalBody, approval_to_json, parse_answer
+from dragoman.server.approval_json import approval_to_json
+from dragoman.server.approvals import AnswerApproval, ApprovalBody, parse_answer
 from dragoman.server.event_json import event_to_json
 from dragoman.server.sessions.session_lookup import find_role, find_session_for
 from dragoman.server.sockets.frames import (

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, Unauthorized, Unavailable, WireError
 from dragoman.http.websocket import AsgiSocket, Socket, SocketClosed
-from dragoman.identity import Identity
+from dragoman.identity import Identity, door
 from dragoman.identity import Scope as KeyScope
 from dragoman.operations.access import require_scope
 
@@ -158,6 +158,7 @@ class ProcessEndpoint(Generic[H]):
             await self._refuse(socket, error)
             return
         checking = asyncio.create_task(self._recheck_key(socket, signed))
+        door.set(self._protocol.kind)
         try:
             with self.work.track(caller, lambda error: self._server.disconnect(socket, error.message)):
                 await self._server.serve(socket, hello, identity=caller)

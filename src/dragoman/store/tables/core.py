@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import text
 
+from dragoman.store.tables.approvals import approvals, policy_rules
 from dragoman.store.tables.events import hub_events, session_grants
 from dragoman.store.tables.hosts import budgets, host_rates, host_reservations, hosts
 from dragoman.store.tables.keys import former_secrets, keys, secrets, session_tokens
@@ -33,6 +34,7 @@ from dragoman.store.tables.types import INTEGER, TEXT, metadata
 __all__ = [
     "INTEGER",
     "TEXT",
+    "approvals",
     "budgets",
     "former_secrets",
     "host_rates",
@@ -43,6 +45,7 @@ __all__ = [
     "memories",
     "metadata",
     "occurrences",
+    "policy_rules",
     "responses",
     "secrets",
     "session_grants",
@@ -216,8 +219,10 @@ runs = Table(
     Column("epoch", INTEGER),
     Column("background", Boolean),
     Column("webhook", TEXT),
+    Column("door", TEXT),
     Index(None, "session_id", "started_at"),
     Index(None, "owner", "started_at", "id"),
+    Index(None, "started_at", "id"),
 )
 
 # What the runner of a run has sent, until the run ends: batches of JSON lines, each up to the frame `seq`.
@@ -312,7 +317,8 @@ push_configs = Table(
     Index(None, "session_id"),
 )
 
-# Calls and usage have no foreign keys: calls exist without sessions too, and usage outlives them.
+# Calls and usage have no foreign keys: calls exist without sessions too, and usage outlives them. `policy` is
+# the decision about the call, `door` the endpoint that a call came through that nothing else made.
 calls = Table(
     "calls",
     metadata,
@@ -338,15 +344,42 @@ calls = Table(
     Column("attempts", INTEGER),
     Column("notes", TEXT),
     Column("host", TEXT),
-    Index(None, "run_id"),
+    Column("policy", TEXT),
+    Column("door", TEXT),
     Index(None, "session_id"),
-    Index(None, "parent_id"),
     Index(None, "owner", "started_at"),
     Index(None, "started_at", "id"),
 )
 
 # At startup the few running calls are looked up among very many.
 Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
+
+# Without the rows of no run or caller, for which SQLite would take the index as well, and read all of them.
+IS_BELOW = text("parent_id IS NOT NULL")
+Index("ix_calls_below", calls.c.parent_id, sqlite_where=IS_BELOW, postgresql_where=IS_BELOW)
+IS_OF_RUN = text("run_id IS NOT NULL")
+Index(
+    "ix_calls_of_run",
+    calls.c.run_id,
+    calls.c.started_at,
+    calls.c.id,
+    sqlite_where=IS_OF_RUN,
+    postgresql_where=IS_OF_RUN,
+)
+
+# Roots are few among many calls below them, and so are failures: lists and counts of them read no others.
+IS_ROOT = text("parent_id IS NULL AND run_id IS NULL")
+HAS_FAILED = text("status = 'failed'")
+Index("ix_calls_roots", calls.c.started_at, calls.c.id, sqlite_where=IS_ROOT, postgresql_where=IS_ROOT)
+Index(
+    "ix_calls_owner_roots",
+    calls.c.owner,
+    calls.c.started_at,
+    calls.c.id,
+    sqlite_where=IS_ROOT,
+    postgresql_where=IS_ROOT,
+)
+Index("ix_calls_failed", calls.c.run_id, sqlite_where=HAS_FAILED, postgresql_where=HAS_FAILED)
 
 # The answers of sub-agents while they work, part by part, by the call in which each works.
 subagent_parts = Table(
@@ -355,36 +388,6 @@ subagent_parts = Table(
     Column("call_id", Text, primary_key=True, nullable=False),
     Column("position", Integer, primary_key=True, autoincrement=False, nullable=False),
     Column("body", Text, nullable=False),
-)
-
-# Approval requests and their answers.
-approvals = Table(
-    "approvals",
-    metadata,
-    Column("id", TEXT, primary_key=True, nullable=False),
-    Column("owner", TEXT, nullable=False),
-    Column("operation", TEXT, nullable=False),
-    Column("input", TEXT),
-    Column("input_hash", TEXT, nullable=False),
-    Column("items", TEXT, nullable=False),
-    Column("answerers", TEXT, nullable=False),
-    Column("status", TEXT, nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("expires_at", Double, nullable=False),
-    Column("call_id", TEXT),
-    Column("run_id", TEXT),
-    Column("session_id", TEXT),
-    Column("tool_call_id", TEXT),
-    Column("agent", TEXT),
-    Column("key_id", TEXT),
-    Column("answered_at", Double),
-    Column("answered_by", TEXT),
-    Column("reason", TEXT),
-    Column("state", LargeBinary),
-    Index(None, "owner", "created_at"),
-    Index(None, "status", "created_at"),
-    Index(None, "session_id"),
-    Index(None, "call_id"),
 )
 
 # Results that are too large for a model's context.
@@ -470,7 +473,7 @@ usage = Table(
     Index(None, "key_id", "started_at"),
     Index(None, "started_at", "id"),
     Index(None, "session_id"),
-    Index(None, "run_id"),
 )
 
+Index("ix_usage_of_run", usage.c.run_id, sqlite_where=IS_OF_RUN, postgresql_where=IS_OF_RUN)
 Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL, postgresql_where=HAS_CALL)
