@@ -9,7 +9,8 @@ BIN := .venv/bin
 MADE := .venv/.made# stamps: what is up to date is not made again
 CLIENTS := tests/clients tests/mcp/clients tests/doors/clients tests/responses/clients tests/responses/codex tests/teams/browser
 FOLDERS := $(wildcard src tests tools examples benchmarks)
-SOURCES := $(shell find src -name __pycache__ -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
+SITE := src/dragoman/server/reference/site
+SOURCES := $(shell find src -name __pycache__ -prune -o -path $(SITE) -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
 PYTEST := env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 POSTGRES_TESTS := $(addprefix tests/,store flows gateway faults runs server)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -90,7 +91,7 @@ format: $(MADE)/dev ## put the code into the project's format
 map: $(MADE)/dev ## docs/map.md, from the docstrings
 	@$(BIN)/python -m tools.checks.package_map
 
-docs: map ## everything in docs/ that is made from the code
+docs: map $(MADE)/site ## docs/map.md from the code, and docs/ as a site in the wheel (MkDocs)
 
 lock: $(MADE)/dev ## pin the dependencies anew (UPGRADE=--upgrade for newer versions)
 	@$(LOCK) pyproject.toml -o requirements/runtime.txt
@@ -102,7 +103,7 @@ wheel: $(MADE)/wheel ## build the wheel into dist/ and install it
 
 clean: ## away with what was built; .venv, node_modules and .dragoman stay
 	@rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
-		.ruff_cache $(MADE)/wheel
+		.ruff_cache $(MADE)/wheel $(MADE)/site $(SITE)
 	@find src tests tools -name __pycache__ -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 # ---- the parts ---------------------------------------------------------------------------------------------
@@ -120,7 +121,12 @@ $(MADE)/dev: requirements/dev.txt requirements/clients.txt | $(BIN)/python
 	@$(PIP) --require-hashes --no-deps -r requirements/clients.txt
 	@mkdir -p $(MADE) && touch $@
 
-$(MADE)/wheel: $(SOURCES) $(MADE)/dev
+$(MADE)/site: $(shell find docs -name '*.md' -o -name '*.png' -o -name '*.svg') mkdocs.yml tools/docs_site.py $(MADE)/dev
+	@rm -rf $(SITE)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(SITE)
+	@touch $@
+
+$(MADE)/wheel: $(SOURCES) $(MADE)/site $(MADE)/dev
 	@rm -rf dist
 	@$(BIN)/python -m build --wheel --no-isolation . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
 	@$(PIP) --no-index --no-deps --force-reinstall dist/*.whl

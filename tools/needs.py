@@ -18,6 +18,7 @@ def missing() -> dict[str, str]:
         "the sandbox (bwrap)": (shutil.which("bwrap"), "apt-get install bubblewrap"),
         "ripgrep (rg)": (shutil.which("rg"), "apt-get install ripgrep"),
         "nginx": (shutil.which("nginx", path=SYSTEM_PATH), "apt-get install nginx-light"),
+        "systemd-analyze": (shutil.which("systemd-analyze"), "apt-get install systemd"),
         "the driver of Postgres (psycopg)": (find_spec("psycopg"), "make setup, with network"),
         "Node.js (node, npm)": (shutil.which("node") and shutil.which("npm"), "apt-get install nodejs npm"),
         "the JavaScript clients": (clients_installed(), "npm ci --prefix tests/clients"),

@@ -268,7 +268,7 @@ async def look_around(vault: Vault, http: httpx2.AsyncClient, key: str) -> None:
         "/readyz",
         "/healthz",
         "/openapi.json",
-        "/docs",
+        "/docs/api",
         "/",
         "/v1/models",
         "/api/usage",

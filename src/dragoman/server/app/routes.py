@@ -68,6 +68,7 @@ from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
+from dragoman.server.reference.site import site_endpoints
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.branches import BranchHandlers
 from dragoman.server.sessions.grants import GrantHandlers
@@ -151,6 +152,7 @@ def build_router(
         **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
         **{path: HttpEndpoint(methods) for path, methods in card_routes(handlers.a2a)},
     }
+    endpoints |= site_endpoints(handlers.reference.site)
     metrics = {"GET": handlers.metrics.get}
     endpoints["/metrics"] = (
         HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin")
@@ -314,7 +316,7 @@ def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Han
     yield "/healthz", {"GET": handlers.health.live}
     yield "/readyz", {"GET": handlers.health.ready}
     yield "/openapi.json", {"GET": handlers.reference.openapi}
-    yield "/docs", {"GET": handlers.reference.docs}
+    yield "/docs/api", {"GET": handlers.reference.docs}
     yield "/", {"GET": handlers.reference.home}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.http.exchange import Exchange
+from dragoman.server.reference.site import DocumentationSite
 from dragoman.version import version
 
 HTML_HEADERS = {
@@ -18,6 +19,7 @@ HTML_HEADERS = {
 }
 LINKS = {
     "docs": "/docs",
+    "reference": "/docs/api",
     "openapi": "/openapi.json",
     "openai": "/v1/chat/completions",
     "anthropic": "/v1/messages",
@@ -33,9 +35,10 @@ LINKS = {
 
 
 class ReferenceHandlers:
-    """Handlers of `/`, `/docs` and `/openapi.json`. Each document is built on its first request."""
+    """Handlers of `/`, `/docs/api` and `/openapi.json`. Each document is built on its first request."""
 
     def __init__(self) -> None:
+        self.site = DocumentationSite()
         self._texts: dict[str, bytes] = {}
 
     async def openapi(self, exchange: Exchange) -> None:

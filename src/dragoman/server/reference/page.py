@@ -19,7 +19,8 @@ SCHEMAS = "#/components/schemas/"
 LINE_CONTINUATION = " \\\n"
 VERBS = ("get", "post", "put", "patch", "delete")
 HOME_LINKS = {
-    "/docs": "How to talk to this hub, every address with an example.",
+    "/docs": "The documentation: a tutorial, guides, reference and the reasons.",
+    "/docs/api": "How to talk to this hub, every address with an example.",
     "/openapi.json": "The same for programs: an OpenAPI 3.1 document.",
     "/healthz": "Is the process alive?",
     "/readyz": "Is the hub ready to work?",
