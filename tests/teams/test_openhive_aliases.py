@@ -90,7 +90,7 @@ async def test_without_teams_no_alias_is_there(tmp_path: Path) -> None:
         (
             "create_trigger",
             {"name": "n", "overlap_policy": "skip-then-replace", "max_steps": 5},
-            {"name": "n", "overlap": "skip_then_replace"},
+            {"name": "n", "overlap": "skip_then_replace", "max_steps": 5},
         ),
         (
             "update_trigger",

@@ -209,6 +209,29 @@ async def test_a_plugin_is_there_for_its_team_alone_and_only_while_the_active_sk
     assert verdict.decision == "deny"
 
 
+async def test_another_host_has_what_is_activated_and_loses_what_is_not_active_without_a_restart(
+    bench: Bench, pins: MemoryPinStore, tmp_path: Path
+) -> None:
+    write_team(tmp_path / "elsewhere", "main")
+    other = Bench(tmp_path / "elsewhere", pins)
+    await other.plugins.load()
+    try:
+        if await bench.active() is None:
+            return
+        await other.plugins.refresh()
+        assert [each.id for each in other.registry.list("main")] == ["main.count"]
+        assert other.file.read_text() == GOOD
+        assert await other.call(text="a b") == 2
+        other.file.write_text(GOOD + "\n# harmless")
+        await other.plugins.refresh()  # it is not written anew
+        with pytest.raises(CallError, match="its file was changed"):
+            await other.call(text="a")
+        await bench.plugins.refresh()
+        assert not bench.registry.list("main")
+    finally:
+        await other.plugins.close()
+
+
 async def test_another_owner_neither_sees_nor_replaces_a_plugin(bench: Bench) -> None:
     if await bench.active() is None:
         return

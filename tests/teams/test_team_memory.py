@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from dragoman.operations.context import Context
+from dragoman.server.app import Hub
 from dragoman.store.teams.memories import Memory, MemoryKind
 from dragoman.teams.memory.briefing import render_memories
 from dragoman.wire.token_estimate import estimate_text
 from tests.serving import serving
-from tests.teams.test_team_agents import write_team
+from tests.teams.test_team_agents import config_of, write_team
 from tests.teams.test_team_prompts import played, prefix
 
 POISON = (
@@ -121,3 +125,38 @@ async def test_memory_and_vault_over_http_belong_to_the_owner_of_the_key(tmp_pat
         for wrong in ({**body, "type": "rumour"}, {**body, "content": " "}, {"team": "press"}):
             answer = await served.http.post("/api/memory", json=wrong, headers=headers["ann"])
             assert answer.status_code == 400
+
+
+class Meanings:
+    """An embedder that knows two meanings: of ships, and of everything else."""
+
+    def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        ships = ("boat", "vessel", "harbour")
+        return [[1.0, 0.0] if any(word in text for word in ships) else [0.0, 1.0] for text in texts]
+
+
+async def test_a_team_that_wants_it_finds_memories_by_meaning_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.server.app.operations.build_embedder", lambda _: Meanings())
+    root = tmp_path / "teams"
+    write_team(root, "press", "allowed_tools: [memory.*]\nmemory: {semantic: true}")
+    write_team(root, "plain", "allowed_tools: [memory.*]")
+    config = config_of(root, search={"embeddings": "wordllama"})
+    async with Hub.open(config, tmp_path / "data", require_keys=False) as hub:
+        calls = hub._services.calls
+        found: dict[str, list[list[str]]] = {}
+        for team in ("press", "plain"):
+            me = Context(agent=team)
+            for key, content in (
+                ("a", "The boat leaves at six."),
+                ("b", "Tea is at five."),
+                ("c", "A vessel."),
+            ):
+                (await calls.call("memory.save", {"key": key, "content": content}, context=me)).unwrap()
+            for query in ("vessel", "harbour times", "six"):
+                result = (await calls.call("memory.search", {"query": query}, context=me)).unwrap()
+                found.setdefault(team, []).append([each["key"] for each in result["memories"]])
+        assert found["plain"] == [["c"], [], ["a"]]
+        assert [each[:1] for each in found["press"]] == [["c"], found["press"][1][:1], ["a"]]
+        assert [sorted(each) for each in found["press"]] == [["a", "c"], ["a", "c"], ["a", "b"]]

@@ -243,6 +243,9 @@ class Metrics:
         self._deleted_rows = Counter(
             "dragoman_retention_deleted_rows_total", "Rows that retention deleted.", labels=("table",)
         )
+        self._stalled_tasks = Counter(
+            "dragoman_stalled_tasks_total", "Notices of tasks that wait for long.", labels=("level",)
+        )
         self._build = Gauge("dragoman_build_info", "What runs here.", labels=("version", "python"))
         self._build.set({(version(), platform.python_version()): 1.0})
 
@@ -285,6 +288,10 @@ class Metrics:
         """Count rows that retention deleted."""
         self._deleted_rows.add(table, by=count)
 
+    def task_stalled(self, level: str) -> None:
+        """Count a notice of a task that waits for long."""
+        self._stalled_tasks.add(level)
+
     async def get(self, exchange: Exchange) -> None:
         """Respond with all metrics in the format that the scraper accepts."""
         accept = exchange.headers.get("accept", "")
@@ -304,6 +311,7 @@ class Metrics:
             self._retries,
             self._fallbacks,
             self._deleted_rows,
+            self._stalled_tasks,
             self._build,
         )
         return [*(series.read() for series in counted), *_readings(self.sources)]

@@ -83,10 +83,15 @@ def history(input: Mapping[str, Any]) -> dict[str, Any]:
 def trigger(input: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the tools of triggers."""
     found = rename(input, {"trigger_name": "name", OVERLAP_FIELD: "overlap"})
-    for name in ("subagent", "max_steps"):
-        found.pop(name, None)
     if "overlap" in found:
         found["overlap"] = OVERLAP.get(found["overlap"], found["overlap"])
+    return found
+
+
+def tested_trigger(input: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate `test_trigger`: the trigger itself says how many steps it takes."""
+    found = trigger(input)
+    found.pop("max_steps", None)
     return found
 
 
@@ -117,7 +122,7 @@ DIFFERENT: Mapping[str, Translate] = {
     "enable_trigger": trigger,
     "disable_trigger": trigger,
     "list_triggers": trigger,
-    "test_trigger": trigger,
+    "test_trigger": tested_trigger,
     "vault_set": vault,
     "vault_get": vault,
     "vault_list": vault,

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from dragoman.errors import BadRequest, ProviderError
 from dragoman.http.address import parse_url
+from dragoman.teams.lessons import SCHEDULES, TASKS, LearningKind
 from dragoman.teams.schedule import MissedPolicy, check_expression, find_zone
 
 TriggerType: TypeAlias = Literal["schedule", "window", "message", "keyword", "webhook", "file"]
@@ -32,6 +33,9 @@ DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(s|m|h)?")
 UNITS: Mapping[str | None, float] = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0}
 MIN_TICK = 1.0  # seconds
 MAX_FAILURES = 100
+MAX_STEPS = 500
+LATER_FIELDS = frozenset({"subagent", "max_steps", "learn"})
+"""Fields that came later: a definition without them has the hash that it had before."""
 
 
 class TriggerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -103,7 +107,8 @@ class TriggerFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """A trigger as people and clients write it, before its `config` is read.
 
     Without `overlap` a schedule or a window skips the first occurrence that overlaps and replaces the task at
-    the second, and all others queue. `budget` is in US dollars for each task.
+    the second, and all others queue. `budget` is in US dollars for each task. `subagent` of the team does it,
+    in at most `max_steps`. With `learn`, the answers are lessons: see `lessons`.
     """
 
     type: TriggerType
@@ -117,6 +122,9 @@ class TriggerFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     session: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     webhook: Annotated[str, Meta(max_length=2_000)] | None = None
     quiet_when: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    subagent: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] | None = None
+    max_steps: Annotated[int, Meta(ge=1, le=MAX_STEPS)] | None = None
+    learn: LearningKind | None = None
 
 
 class TriggerDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +142,7 @@ class TriggerDefinition(msgspec.Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Return the definition as it was written, with all defaults."""
         body: dict[str, Any] = msgspec.to_builtins(self.fields)
+        body = {name: value for name, value in body.items() if value is not None or name not in LATER_FIELDS}
         return body | {"overlap": self.overlap, "config": msgspec.to_builtins(self.config)}
 
     @property
@@ -149,6 +158,7 @@ class TriggerDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_definition(raw: Mapping[str, Any]) -> TriggerDefinition:
     """Return the definition in a decoded value. Raises BadRequest."""
+    raw = with_template(raw)
     names = set(TriggerFields.__struct_fields__)
     beside = {name: value for name, value in raw.items() if name not in names}
     body = {name: value for name, value in raw.items() if name in names}
@@ -160,6 +170,17 @@ def parse_definition(raw: Mapping[str, Any]) -> TriggerDefinition:
     definition = TriggerDefinition(fields=fields, config=convert(fields.config, kind, where="config"))
     check_definition(definition)
     return definition
+
+
+def with_template(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a trigger that learns with the task and the times that it does not name itself."""
+    kind = str(raw.get("learn"))
+    if kind not in TASKS:
+        return raw
+    filled = {"type": "schedule", "task": TASKS[kind], **raw}
+    if filled["type"] == "schedule" and "cron" not in {**filled, **dict(filled.get("config") or {})}:
+        filled["config"] = {"cron": SCHEDULES[kind], **dict(filled.get("config") or {})}
+    return filled
 
 
 def convert(value: Any, kind: type[Any], *, where: str) -> Any:

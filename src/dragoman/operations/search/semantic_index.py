@@ -32,7 +32,7 @@ class SemanticIndex:
     """
 
     def __init__(self, embedder: Embedder, *, retry_seconds: float = RETRY_SECONDS) -> None:
-        self._embedder = embedder
+        self.embedder = embedder
         self._retry_seconds = retry_seconds
         self._numpy = import_extra("numpy")
         self._matrix: Any = None  # one row a slot
@@ -76,7 +76,7 @@ class SemanticIndex:
                 await self._work_available.wait()
                 continue
             try:
-                vectors = await asyncio.to_thread(self._embedder.embed, list(batch.values()))
+                vectors = await asyncio.to_thread(self.embedder.embed, list(batch.values()))
                 self._store_batch(batch, vectors)
             except Exception:
                 log.exception("Operations could not be embedded; search uses words only")
@@ -137,7 +137,7 @@ class SemanticIndex:
     def _embed_query(self, query: str) -> Any:
         """Return the vector of a query, None if the embedder fails."""
         try:
-            return self._numpy.asarray(self._embedder.embed([well_formed(query)])[0], dtype="float32")
+            return self._numpy.asarray(self.embedder.embed([well_formed(query)])[0], dtype="float32")
         except Exception:  # an embedder may raise anything; the words still find operations
             log.exception("A query could not be embedded; it is searched by words only")
             return None

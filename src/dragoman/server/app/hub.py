@@ -103,7 +103,7 @@ class Hub:
         self.runs.remote = remote_runs(self.runs, services)
         self.runners = add_runners(config, services, runs=self.runs)
         self.team_tasks = add_team_tasks(config, services, runs=self.runs)
-        self.triggers = TeamTriggers(config, services, tasks=self.team_tasks)
+        self.triggers = TeamTriggers(config, services, tasks=self.team_tasks, metrics=metrics)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)

@@ -27,6 +27,8 @@ from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
+from dragoman.operations.search.embedder import Embedder
+from dragoman.operations.search.search import OperationSearch
 from dragoman.runs.crash_recovery import find_cut_off_runs
 from dragoman.server.app.background_jobs import AnswerReplayer, follow_standing_rules, run_in_background
 from dragoman.server.app.hooks import build_hooks
@@ -111,12 +113,12 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         calls = build_calls(config, store, registry=registry, settings=settings)
         await stack.enter_async_context(calls)
         teams = TeamServices.open(config, store, environ=environment.environ, access=calls.access_control)
-        add_team_memory(teams, store, registry=registry, calls=calls, logged=environment.secrets)
+        search, embedder = open_search(config, registry, stack=stack)
+        add_team_memory(
+            teams, store, registry=registry, calls=calls, logged=environment.secrets, embedder=embedder
+        )
         await team_tools.open(ToolServices(teams, store, registry), access=calls.access_control)
-        search, meanings = build_search(config, registry)
         follow_rules(store, calls, stack=stack)
-        if meanings is not None:
-            stack.enter_context(run_in_background(meanings.run()))
         return cls(
             environment=environment,
             store=store,
@@ -166,6 +168,17 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             except DragomanError as error:
                 log.warning("the secret %s cannot be read: %s", name, error.message)
         return found
+
+
+def open_search(
+    config: Config, registry: Registry, *, stack: AsyncExitStack
+) -> tuple[OperationSearch, Embedder | None]:
+    """Open the search over all operations; return it with the embedder, if there is one."""
+    search, meanings = build_search(config, registry)
+    if meanings is None:
+        return search, None
+    stack.enter_context(run_in_background(meanings.run()))
+    return search, meanings.embedder
 
 
 def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Hooks:

@@ -19,8 +19,10 @@ from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
+from dragoman.server.app.background_jobs import run_in_background
 from dragoman.server.app.operations import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
+from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.store import Store
 from dragoman.teams.browser.browsers import TeamBrowsers
 from dragoman.teams.browser.operations import BrowserOperations
@@ -98,6 +100,10 @@ class TeamTools:
         access.restrictions.append(plugins.restrict)
         for operation in plugin_operations(plugins, teams):
             services.registry.add(operation)
+        if services.store.host_id is not None:
+            wakeup = Wakeup()
+            services.store.signals.subscribe("definitions", wakeup.wake)
+            self._stack.enter_context(run_in_background(plugins.follow(wakeup)))
         try:
             await plugins.load()
         except Unavailable as error:

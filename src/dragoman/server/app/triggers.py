@@ -7,7 +7,9 @@ from typing import Any
 
 from dragoman.config import Config
 from dragoman.server.app.services import HubServices
+from dragoman.server.metrics import Metrics
 from dragoman.teams.tasks.service import TeamTasks
+from dragoman.teams.tasks.stalls import StallDetector
 from dragoman.teams.triggers.file_changes import FileWatcher
 from dragoman.teams.triggers.firing import TriggerFiring
 from dragoman.teams.triggers.operations import trigger_operations
@@ -20,7 +22,7 @@ from dragoman.teams.triggers.timer import TriggerTimer
 class TeamTriggers:
     """The triggers of a hub."""
 
-    def __init__(self, config: Config, services: HubServices, *, tasks: TeamTasks) -> None:
+    def __init__(self, config: Config, services: HubServices, *, tasks: TeamTasks, metrics: Metrics) -> None:
         registry = services.teams.registry
         settings = TriggerSettings(approval_seconds=config.approval_seconds)
         self.service = TriggerService(services.store, registry, settings=settings)
@@ -28,6 +30,7 @@ class TeamTriggers:
         self.messages = MessageWatcher(self.service, services.events)
         self.file_changes = FileWatcher(self.service)
         self.team_files = TriggerFiles(self.service)
+        self.stalls = StallDetector(services.store, on_stall=metrics.task_stalled)
         self.service.on_change = self._on_change
         self.service.wake = self.timer.wake
         tasks.worker.on_end.append(self.timer.task_ended)
@@ -41,6 +44,7 @@ class TeamTriggers:
         """Yield what is done until the hub is closed; nothing in a hub without teams."""
         if self.service.teams.root is not None:
             yield self.timer.run()
+            yield self.stalls.run()
             yield self.messages.run()
             yield self.file_changes.run()
             yield self.team_files.run()

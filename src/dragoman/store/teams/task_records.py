@@ -25,6 +25,8 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task of a team. `chain` are the agents above it, the first one first.
 
     `source_session` and `source_message` are the answer in which it was given, `parent_call` is the call.
+    `subagent` of the team does it, if it names one, in at most `max_steps`. `stall_level` is the last notice
+    that it waits for long: 1 a warning, 2 an error.
     `budget` is in US dollars, `budget_left` what the call that gave it had left, `deadline` in unix seconds.
     A `read_only` task answers a question: it calls only what reads, and does not wait in the queue of its
     team. A `detached` one goes on when what gave it is stopped. `deliver` says where the result goes to, and
@@ -36,6 +38,8 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str | None = None
     team: str
     topic: str | None = None
+    subagent: str | None = None
+    max_steps: int | None = None
     text: str
     hash: str
     priority: TaskPriority = "normal"
@@ -67,6 +71,12 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     ended_at: float | None = None
     delivered_at: float | None = None
+    stall_level: int | None = None
+
+    @property
+    def agent(self) -> str:
+        """The agent that does it: the team's, or one of its sub-agents."""
+        return self.team if self.subagent is None else f"{self.team}/{self.subagent}"
 
     @property
     def has_receiver(self) -> bool:

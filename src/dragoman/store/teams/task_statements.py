@@ -9,6 +9,7 @@ from sqlalchemy import (
     FromClause,
     and_,
     bindparam,
+    case,
     delete,
     exists,
     false,
@@ -84,6 +85,17 @@ class TeamTaskStatements:
         )
         self.move = compiler.compile(update(TABLE).where(THIS, *has_moved).values(moved).returning(*COLUMNS))
         self.end = compiler.compile(update(TABLE).where(THIS, ACTIVE).values(ended).returning(*COLUMNS))
+        waits_since = case((state_in("queued"), TABLE.c.created_at), else_=TABLE.c.started_at)
+        level: ColumnElement[int] = bindparam("level")
+        stalled = (
+            state_in("queued", "waiting"),
+            IS_OPEN,
+            waits_since < bindparam("since"),
+            func.coalesce(TABLE.c.stall_level, ZERO) < level,
+        )
+        self.stall = compiler.compile(
+            update(TABLE).where(*stalled).values(stall_level=level).returning(*COLUMNS)
+        )
         delivered = update(TABLE).where(THIS, IS_OPEN, ~ACTIVE).values(delivered_at=bindparam("now"))
         self.deliver = compiler.compile(delivered)
         self.pause = compiler.compile(compiler.insert(team_pauses).on_conflict_do_nothing())

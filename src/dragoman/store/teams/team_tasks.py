@@ -172,6 +172,21 @@ class TeamTaskRepository:
 
         return job
 
+    async def claim_stalled(self, level: int, *, since: float, kind: str) -> Sequence[TeamTask]:
+        """Return the tasks that have waited since before a time and have had no notice of this level.
+
+        They have had it then: an event tells it where each was given.
+        """
+
+        def job(connection: DatabaseConnection) -> Sequence[TeamTask]:
+            rows = connection.fetch_all(self._sql.stall, {"level": level, "since": since})
+            tasks = [to_task(row) for row in rows]
+            for task in tasks:
+                self._events.insert(connection, task_event("task.stalled", task, level=kind))
+            return tasks
+
+        return await self._write(job)
+
     async def get(self, id: str) -> TeamTask | None:
         """Return a task, or None."""
         found = await self._read(self._sql.get, {"id": id})
@@ -285,7 +300,7 @@ def check_waiting(task: TeamTask, count: int, *, limit: int) -> None:
         raise LimitReached(f"{count} tasks of their owner wait already, as many as may", retry_after=5.0)
 
 
-def task_event(name: str, task: TeamTask) -> NewEvent:
+def task_event(name: str, task: TeamTask, **details: str) -> NewEvent:
     """Return the event that tells where a task was given, or else in its own session, what became of it."""
     body = {
         "taskId": task.id,
@@ -296,6 +311,7 @@ def task_event(name: str, task: TeamTask) -> NewEvent:
         "sessionId": task.session_id,
         "runId": task.run_id,
         "error": task.error,
+        **details,
     }
     return NewEvent(
         name=name,

@@ -10,16 +10,18 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError
+from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.operations.registry import Registry
+from dragoman.store.hosts.signals import Wakeup
 from dragoman.teams.generated import GeneratedFiles
 from dragoman.teams.plugins.process import PluginCrashed, PluginProcess
 from dragoman.teams.plugins.source import PluginSource, hash_of, parse_plugin
@@ -31,6 +33,7 @@ DeclaredTools: TypeAlias = Callable[[Context], Collection[str]]
 """Returns the ids of the operations that the active skill of a call's run declares."""
 
 SOURCE_PREFIX = "plugin:"
+FOLLOW_INTERVAL = 30.0
 TEST_SECONDS = 10.0
 VERIFY_SECONDS = 60.0
 MAX_PLUGINS = 100  # of one team and owner
@@ -64,6 +67,35 @@ class Plugins:
         for record in await self.store.load():
             if record.state == "active" and self._teams.find(record.team) is not None:
                 self._register(record)
+
+    async def follow(self, wakeup: Wakeup) -> None:
+        """Do here what other hosts do with plugins, soon after they are woken, until cancelled."""
+        while True:
+            await wakeup.wait(FOLLOW_INTERVAL)
+            with suppress(StoreError, Unavailable):
+                await self.refresh()
+
+    async def refresh(self) -> None:
+        """Register the plugins that are active now, and no others. Raises Unavailable.
+
+        The file of one that another host has activated is written here too, unless it is there.
+        """
+        for record in await self.store.load():
+            existing = find(self._registry, record.id)
+            is_active = record.state == "active" and self._teams.find(record.team) is not None
+            is_current = existing is not None and existing.provider == provider_of(record)
+            if is_active == is_current:
+                continue
+            if existing is not None and existing.source.startswith(SOURCE_PREFIX):
+                self._registry.remove(record.id)
+                await self._end(record.id)
+            if is_active and find(self._registry, record.id) is None:
+                await asyncio.to_thread(self._write_missing, record)
+                self._register(record)
+
+    def _write_missing(self, record: PluginRecord) -> None:
+        if not self._files.path(record.team, file_name(record.name)).exists():
+            self._files.write(record.team, file_name(record.name), content=record.source)
 
     async def close(self) -> None:
         """End the processes of all plugins."""
@@ -219,7 +251,7 @@ class Plugins:
             effect=record.effect,
             effect_claimed=True,
             source=f"{SOURCE_PREFIX}{record.team}",
-            provider=f"plugin:{record.hash}",
+            provider=provider_of(record),
             owner=record.owner,
             private=True,
             timeout=VERIFY_SECONDS,
@@ -233,6 +265,11 @@ async def run_tests(source: PluginSource, process: PluginProcess) -> None:
         output = await process.call(test.input, seconds=TEST_SECONDS)
         if output != test.output:
             raise CallError(f"Test {number} failed: expected {test.output!r}, got {output!r}"[:500])
+
+
+def provider_of(record: PluginRecord) -> str:
+    """Return what runs a plugin, as approvals name it."""
+    return f"plugin:{record.hash}"
 
 
 def file_name(name: str) -> str:

@@ -42,6 +42,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: TaskPriority = "normal"
     overlap: Overlap = "allow"
     topic: str | None = None
+    subagent: str | None = None
+    max_steps: int | None = None
     correlation_id: str | None = None
     dedup_key: str | None = None
     deliver: TaskDelivery = "none"
@@ -65,6 +67,8 @@ def make_task(new: NewTask, identity: Identity, *, context: Context | None, now:
         key_id=identity.key_id,
         team=new.team,
         topic=new.topic,
+        subagent=new.subagent,
+        max_steps=new.max_steps,
         text=new.text,
         hash=text_hash(new.text),
         priority=new.priority,
@@ -156,7 +160,8 @@ def task_session(task: TeamTask) -> Session:
         id=task.session_id,
         owner=task.owner,
         title=first_words(task.topic or task.text),
-        agent=task.team,
+        agent=task.agent,
+        max_steps=task.max_steps,
         created_at=task.created_at,
         updated_at=task.created_at,
         labels=("task",),

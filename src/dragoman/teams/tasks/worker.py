@@ -169,7 +169,7 @@ class TaskWorker:
         request = ChatRequest(
             session_id=task.session_id,
             action=NewMessage(message),
-            agent=task.team,
+            agent=task.agent,
             background=True,
             webhook=task.webhook,
             queued_id=run_id,

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import (
+    BadRequest,
     Conflict,
     DragomanError,
     Forbidden,
@@ -39,6 +40,7 @@ from dragoman.store.webhook_deliveries import WebhookDelivery
 from dragoman.teams.tasks.new_task import MAX_KEY, NewTask
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.trigger_spec import OverlapPolicy, TriggerDefinition, WindowConfig
+from dragoman.teams.triggers.learning import LearningResults
 from dragoman.teams.triggers.notices import TriggerNotices
 from dragoman.teams.triggers.occurrence_input import is_quiet, shorten, task_text
 from dragoman.teams.triggers.service import TriggerService, read_definition
@@ -89,6 +91,7 @@ class TriggerFiring:
         self._triggers = service.triggers
         self._store = service.store
         self._tasks = tasks
+        self._learning = LearningResults(service.store, service.teams)
         self.notices = TriggerNotices(service.store)
 
     async def handle(self, occurrence: TriggerOccurrence) -> None:
@@ -166,6 +169,8 @@ class TriggerFiring:
                 correlation_id=trigger.id,
                 dedup_key=f"{trigger.id} {occurrence.key}"[:MAX_KEY],
                 source_session=trigger.session_id,
+                subagent=definition.fields.subagent,
+                max_steps=definition.fields.max_steps,
                 budget=smallest(definition.fields.budget, occurrence.usd_limit),
                 detached=True,
             )
@@ -278,6 +283,12 @@ class TriggerFiring:
         definition = read_definition(trigger)
         tokens, cost = await self._usage(task)
         is_done = task.state == "done"
+        if is_done and definition.fields.learn is not None:
+            try:
+                result = await self._learning.take(trigger, definition, task=task)
+                task = replace(task, result=result, artifact=None)
+            except BadRequest as error:
+                is_done, task = False, replace(task, state="failed", error=error.message)
         ending = OccurrenceEnding(
             state="done" if is_done else "cancelled" if task.state == "cancelled" else "failed",
             ended_at=task.ended_at or self._triggers.now(),

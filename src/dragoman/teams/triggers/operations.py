@@ -16,7 +16,14 @@ from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.store.teams.triggers import TriggerRecord
-from dragoman.teams.trigger_spec import OverlapPolicy, ResultDelivery, TriggerType, parse_definition
+from dragoman.teams.lessons import LearningKind
+from dragoman.teams.trigger_spec import (
+    MAX_STEPS,
+    OverlapPolicy,
+    ResultDelivery,
+    TriggerType,
+    parse_definition,
+)
 from dragoman.teams.triggers.service import NewTrigger, TriggerService
 from dragoman.teams.triggers.views import occurrence_to_json, trigger_to_json
 
@@ -102,8 +109,23 @@ CREATE_SCHEMA: Mapping[str, Any] = {
         "quiet_when": {"type": "string", "description": "A result that says this is not delivered."},
         "budget": {"type": "number", "description": "US dollars that each task may spend."},
         "priority": {"type": "string", "enum": ["low", "normal", "high", "critical"]},
+        "subagent": {
+            "type": "string",
+            "maxLength": 63,
+            "description": "A sub-agent of the team that does it.",
+        },
+        "max_steps": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_STEPS,
+            "description": "How many steps each task may take.",
+        },
+        "learn": {
+            "enum": list(get_args(LearningKind)),
+            "description": "A task that learns from the team's work, with a task of its own.",
+        },
     },
-    "required": ["name", "type", "task", "config"],
+    "required": ["name"],
     "additionalProperties": False,
 }
 

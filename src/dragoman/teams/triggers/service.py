@@ -109,6 +109,7 @@ class TriggerService:
         """
         team = self.teams.get(wanted.team).name
         convert(wanted.name, Name, where="name")
+        self.check_subagent(team, wanted.definition)
         definition, now = wanted.definition, self.triggers.now()
         session = definition.fields.session
         record = TriggerRecord(
@@ -135,6 +136,15 @@ class TriggerService:
         self.on_change()
         return record
 
+    def check_subagent(self, team: str, definition: TriggerDefinition) -> None:
+        """Raise BadRequest for a sub-agent that the team does not have."""
+        name, names = definition.fields.subagent, [each.name for each in self.teams.sources(team).subagents]
+        if name is not None and name not in names:
+            listed = ", ".join(names) or "none"
+            raise BadRequest(
+                f"the team {team!r} has no sub-agent {name!r}; its sub-agents are: {listed}", field="subagent"
+            )
+
     async def update(
         self,
         trigger: TriggerRecord,
@@ -151,6 +161,7 @@ class TriggerService:
         old_config = old["config"] if kind == old["type"] else {}
         merged = {**old, **changes, "config": {**old_config, **changes.get("config", {})}}
         definition = parse_definition(merged)
+        self.check_subagent(trigger.team, definition)
         fields: dict[str, Any] = {
             "type": definition.fields.type,
             "body": definition.body,

@@ -1,0 +1,61 @@
+"""Notices of tasks that stall: what has waited for an hour is a warning, for a day an error, each told once.
+
+A notice is claimed in the database, so that one host gives it, also after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from dragoman.errors import StoreError, Unavailable
+from dragoman.store.store import Store
+from dragoman.store.teams.task_records import TeamTask
+
+log = logging.getLogger(__name__)
+StallKind: TypeAlias = Literal["warning", "error"]
+LEVELS: Sequence[tuple[int, StallKind, float]] = ((2, "error", 86_400.0), (1, "warning", 3_600.0))
+"""The levels, the longest wait first: number in the row, name, and the seconds after which it holds."""
+LOOK_INTERVAL = 60.0
+
+
+class StallDetector:
+    """Looks for tasks that wait in a queue, or for a person or another task, for too long."""
+
+    def __init__(
+        self, store: Store, *, on_stall: Callable[[str], None], clock: Callable[[], float] = time.time
+    ) -> None:
+        """`on_stall` is called with the level of each notice."""
+        self._store = store
+        self._clock = clock
+        self._on_stall = on_stall
+
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            with suppress(StoreError, Unavailable):
+                if self._store.database.is_up:
+                    await self.look()
+            await asyncio.sleep(LOOK_INTERVAL)
+
+    async def look(self) -> Sequence[TeamTask]:
+        """Give the notices that are due, and return their tasks. Raises StoreError, Unavailable."""
+        noticed: list[TeamTask] = []
+        for number, kind, seconds in LEVELS:
+            since = self._clock() - seconds
+            for task in await self._store.team_tasks.claim_stalled(number, since=since, kind=kind):
+                hours = int((self._clock() - waits_since(task)) // 3_600)
+                text = f"task {task.id} of team {task.team} is {task.state} for {hours} hours"
+                log.log(logging.ERROR if kind == "error" else logging.WARNING, "%s", text)
+                self._on_stall(kind)
+                noticed.append(task)
+        return noticed
+
+
+def waits_since(task: TeamTask) -> float:
+    """Return since when a task waits, at the most."""
+    return task.created_at if task.state == "queued" else task.started_at or task.created_at
