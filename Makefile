@@ -10,7 +10,10 @@ MADE := .venv/.made# stamps: what is up to date is not made again
 CLIENTS := tests/clients tests/mcp/clients tests/doors/clients tests/responses/clients tests/responses/codex tests/teams/browser
 FOLDERS := $(wildcard src tests tools examples benchmarks)
 SITE := src/dragoman/server/reference/site
-SOURCES := $(shell find src -name __pycache__ -prune -o -path $(SITE) -prune -o -print) pyproject.toml $(wildcard README.md) LICENSE
+CONSOLE := src/dragoman/server/console/static
+CONSOLE_SOURCES := $(shell find console/src console/scripts -type f) $(wildcard console/*.json console/*.ts console/*.html)
+SOURCES := $(shell find src -name __pycache__ -prune -o -path $(SITE) -prune -o -path $(CONSOLE) -prune -o -print) \
+	pyproject.toml $(wildcard README.md) LICENSE
 PYTEST := env -u PYTHONPATH -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest
 POSTGRES_TESTS := $(addprefix tests/,store flows gateway faults runs server)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -44,7 +47,7 @@ agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph an
 
 # ---- working on it -----------------------------------------------------------------------------------------
 
-.PHONY: test test-postgres coverage soak quick check format map docs lock wheel clean
+.PHONY: test test-postgres test-console coverage soak quick check format map docs lock console wheel clean
 test: setup ## all checks beside all tests against the built wheel
 	@$(BIN)/python -m tools.needs
 	@$(MAKE) --no-print-directory check >.venv/check.log 2>&1 & check=$$!; \
@@ -62,6 +65,11 @@ test-postgres: setup ## the tests of the store, hubs and runs with all data on P
 		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 $(ARGS) tests/clients \
 		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 -m several_hosts $(ARGS) tests/hosts \
 		|| { echo "make test-postgres: FAILED"; exit 1; }
+
+test-console: setup ## all tests of the web console in Chromium, also the long ones
+	@$(BIN)/python -m tools.needs
+	@TEST_PROFILE=thorough $(PYTEST) -n 0 --timeout 1800 $(ARGS) $(or $(TESTS),tests/console) \
+		|| { echo "make test-console: FAILED"; exit 1; }
 
 coverage: setup ## what the tests reach; twice the time of `make test`
 	@$(PYTEST) -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }
@@ -99,11 +107,15 @@ lock: $(MADE)/dev ## pin the dependencies anew (UPGRADE=--upgrade for newer vers
 	@$(LOCK) --no-deps requirements/local.in -o requirements/local.txt
 	@$(LOCK) --no-deps requirements/clients.in -o requirements/clients.txt
 
+console: $(MADE)/console ## build the web console into src/dragoman/server/console/static
+	@[ -f $(CONSOLE)/index.html ] || { echo "make console: it needs Node.js 20 or newer with npm"; exit 1; }
+	@echo "make console: built; make wheel puts it into the wheel"
+
 wheel: $(MADE)/wheel ## build the wheel into dist/ and install it
 
 clean: ## away with what was built; .venv, node_modules and .dragoman stay
 	@rm -rf build dist htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache \
-		.ruff_cache $(MADE)/wheel $(MADE)/site $(SITE)
+		.ruff_cache $(MADE)/wheel $(MADE)/site $(SITE) $(MADE)/console $(CONSOLE)
 	@find src tests tools -name __pycache__ -not -path '*/node_modules/*' -prune -exec rm -rf {} +
 
 # ---- the parts ---------------------------------------------------------------------------------------------
@@ -126,7 +138,21 @@ $(MADE)/site: $(shell find docs -name '*.md' -o -name '*.png' -o -name '*.svg') 
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(SITE)
 	@touch $@
 
-$(MADE)/wheel: $(SOURCES) $(MADE)/site $(MADE)/dev
+$(MADE)/node_modules: console/package-lock.json | $(BIN)/python
+	@npm ci --prefix console --no-audit --no-fund --loglevel=error
+	@mkdir -p $(MADE) && touch $@
+
+# Without npm a wheel has no console, and a hub says so at /console/.
+$(MADE)/console: $(CONSOLE_SOURCES) | $(BIN)/python
+	@mkdir -p $(MADE)
+	@if command -v npm >/dev/null; then \
+		$(MAKE) --no-print-directory $(MADE)/node_modules \
+			&& { npm run build --prefix console --silent >.venv/console.log 2>&1 || { cat .venv/console.log; exit 1; }; } \
+			&& { grep '^console:' .venv/console.log || true; }; \
+	else echo "make: NO WEB CONSOLE: npm is missing; install Node.js 20 or newer, then: rm $@"; fi
+	@touch $@
+
+$(MADE)/wheel: $(SOURCES) $(MADE)/site $(MADE)/console $(MADE)/dev
 	@rm -rf dist
 	@$(BIN)/python -m build --wheel --no-isolation . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
 	@$(PIP) --no-index --no-deps --force-reinstall dist/*.whl

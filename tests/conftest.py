@@ -70,8 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what the options leave out.
 
     On Postgres alone these are the tests of the SQLite file, and those that choose SQLite themselves; without
-    `--hosts` those marked `several_hosts`.
+    `--hosts` those marked `several_hosts`, and in the quick profile those marked `thorough`.
     """
+    if PROFILE == "quick":
+        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
+        config.hook.pytest_deselected(items=left_out)
     if config.getoption("--hosts") == 1:
         left_out = [item for item in items if item.get_closest_marker("several_hosts") is not None]
         items[:] = [item for item in items if item.get_closest_marker("several_hosts") is None]

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -135,9 +135,16 @@ def ready(output: list[str]) -> str:
     return found.group(1) if found else ""
 
 
-def create_key(data: Path, owner: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
+def create_key(
+    data: Path,
+    owner: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    *,
+    scopes: Sequence[str] = (),
+) -> str:
     """A new key, made by the program's own command."""
-    command = [*COMMAND, "keys", "create", "--data", str(data), "--owner", owner]
+    named = [word for scope in scopes for word in ("--scope", scope)]
+    command = [*COMMAND, "keys", "create", "--data", str(data), "--owner", owner, *named]
     made = subprocess.run(
         command,
         env={**os.environ, **environ},

@@ -30,6 +30,7 @@ async def test_a_hub_lists_its_agents_and_providers(tmp_path: Path) -> None:
             "maxSteps": 3,
             "whenBusy": "refuse",
         }
+        assert await check(hub, "get", "/api/models") == {"models": ["sim/any"], "default": "sim/any"}
         await hub.chat("hello")
         await hub.hub.meter.ledger.flush()
         [provider] = (await check(hub, "get", "/api/providers"))["providers"]
@@ -42,6 +43,9 @@ async def test_only_administrators_see_providers_and_the_configuration(tmp_path:
     async with serving(tmp_path, keys=True) as hub:
         headers = await key_of(hub, "ann", "chat")
         assert (await hub.http.get("/api/agents", headers=headers)).status_code == 200
+        _, narrow = await hub.hub.store.keys.create("ann", models=["other/*"])
+        models = await hub.http.get("/api/models", headers={"x-api-key": narrow})
+        assert models.json()["models"] == []
         for path in ("/api/providers", "/api/config"):
             assert await refused(hub, "get", path, headers=headers) == 403
 

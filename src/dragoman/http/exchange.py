@@ -72,6 +72,7 @@ class Exchange:
         self.send = send
         self.method: str = scope["method"]
         self.scheme: str = scope.get("scheme", "http")
+        self.root_path: str = scope.get("root_path", "")
         path: str = scope["path"]
         self.path = unquote(path) if "%" in path else path
         params = scope.get("path_params")

@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
+from dragoman.http.exchange import Exchange
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity
 from dragoman.server.token_bounds import beyond_bounds
@@ -177,6 +178,15 @@ class Auth:
         self._clock = clock
         self._now = now
         self._recent: dict[str, tuple[float, Identity]] = {}
+
+    @property
+    def is_required(self) -> bool:
+        """Whether callers need a key."""
+        return self._required
+
+    async def identify_request(self, exchange: Exchange, *, admits_tokens: bool) -> Identity:
+        """Return the identity of an HTTP request, as `identify` does."""
+        return await self.identify(exchange.headers, at=exchange.local_address, admits_tokens=admits_tokens)
 
     async def identify(
         self, headers: Mapping[str, str], *, at: str | None = None, admits_tokens: bool = False

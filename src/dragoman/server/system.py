@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman.agent.spec import AgentSpec
 from dragoman.http.exchange import Exchange
+from dragoman.identity import Identity
 from dragoman.offload import offload_disk
 from dragoman.providers.key_pool import KeyStatus
 from dragoman.store.retention import RetentionPeriods
@@ -35,13 +36,15 @@ class SystemSources(msgspec.Struct, frozen=True, kw_only=True):
     agents: Callable[[], Mapping[str, AgentSpec]]
     providers: Callable[[], Sequence[ProviderStatus]]
     config: Callable[[], Mapping[str, Any]]
+    models: Callable[[Identity], Sequence[str]]
+    default_model: Callable[[], str | None]
     retention: Callable[[], RetentionPeriods]
     database: Callable[[], str | None]
     """The URL of the database; None for SQLite in the data folder."""
 
 
 class SystemHandlers:
-    """Handlers of `/api/agents`, `/api/providers` and `/api/config`."""
+    """Handlers of `/api/agents`, `/api/models`, `/api/providers` and `/api/config`."""
 
     def __init__(self, sources: SystemSources, series: UsageSeriesRepository) -> None:
         self._sources = sources
@@ -51,6 +54,11 @@ class SystemHandlers:
         """List the agents by name; "default" answers where no agent is named."""
         agents = self._sources.agents()
         await exchange.respond(200, {"agents": [agent_to_json(agents[name]) for name in sorted(agents)]})
+
+    async def models(self, exchange: Exchange) -> None:
+        """List the models that the caller may name in a message, and the one that answers without a name."""
+        names = self._sources.models(exchange.identity)
+        await exchange.respond(200, {"models": names, "default": self._sources.default_model()})
 
     async def providers(self, exchange: Exchange) -> None:
         """List the providers with their keys, and how their requests of the last hour went."""

@@ -17,6 +17,7 @@ from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approval_inbox import ApprovalInboxRepository
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
+from dragoman.store.browser_sessions import BrowserSessionRepository
 from dragoman.store.budgets import BudgetRepository
 from dragoman.store.call_trees.nodes import CallNodeRepository
 from dragoman.store.call_trees.roots import RootRepository
@@ -222,6 +223,11 @@ class Store:
     def shares(self) -> ShareRepository:
         """The shared links of sessions."""
         return ShareRepository(self.database, branches=self.branches, clock=self.sessions.now)
+
+    @cached_property
+    def browser_sessions(self) -> BrowserSessionRepository:
+        """The sign-ins of browsers."""
+        return BrowserSessionRepository(self.database, clock=self.sessions.now)
 
     @cached_property
     def memories(self) -> MemoryRepository:

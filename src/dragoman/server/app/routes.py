@@ -36,9 +36,16 @@ from dragoman.server.app.api_routes import (
     usage_routes,
 )
 from dragoman.server.app.call_api import CallApi, build_call_api, call_api_routes
+from dragoman.server.app.console_routes import (
+    ConsoleApi,
+    build_console_api,
+    console_routes,
+    public_console_routes,
+)
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import listed_models
 from dragoman.server.app.push import build_push_post, push_settings
+from dragoman.server.app.response_routes import RESPONSES_PATH, build_response_handlers, response_routes
 from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
 from dragoman.server.app.system_routes import SystemApi, build_system_api, system_routes
@@ -47,13 +54,12 @@ from dragoman.server.app.token_routes import api_endpoints
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
+from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.chat import ChatHandlers, ChatSettings
 from dragoman.server.domain_events import DomainEventHandlers
 from dragoman.server.events import EventHandlers
-from dragoman.server.gateway.responses.agents import AgentResponses
-from dragoman.server.gateway.responses.handlers import RESPONSES, ResponseHandlers
+from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.responses.socket import ResponsesSocket
-from dragoman.server.gateway.responses.state import ResponseStates, StateLimits
 from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import LocalHost
@@ -90,7 +96,6 @@ from dragoman.teams.triggers.service import TriggerService
 MCP_PATH = "/mcp"
 SPOKE_PATH = "/api/spoke"
 RUNNER_PATH = "/api/runners"
-RESPONSES_PATH = "/v1/responses"
 EXPOSED_HEADERS = [
     f"x-dragoman-{name}" for name in ("session", "run", "request-id", "model", "cost", "dropped", "estimated")
 ]
@@ -114,6 +119,7 @@ class ApiHandlers(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: ArtifactHandlers
     servers: McpServerHandlers
     teams: TeamApi
+    console: ConsoleApi
     keys: KeyHandlers
     tokens: TokenHandlers
     system: SystemApi
@@ -144,7 +150,9 @@ def build_router(
     }
     endpoints = {
         **gateway,
-        **api_endpoints(api_routes(handlers), auth, body_limits=body_limits),
+        **api_endpoints(
+            api_routes(handlers), BrowserAuth(auth, handlers.console.browsers), body_limits=body_limits
+        ),
         **{
             path: HttpEndpoint(methods, auth=auth, scope="chat", on_error=on_error, body_limits=body_limits)
             for path, methods, on_error in a2a_routes(handlers.a2a)
@@ -200,45 +208,6 @@ def gateway_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Ha
     yield "/v1/models/{id:path}", {"GET": gateway.model}, openai
 
 
-def response_routes(
-    handlers: ResponseHandlers,
-) -> Iterator[tuple[str, Mapping[str, Handler], ErrorHandler]]:
-    """The paths of the Responses API."""
-    on_error = partial(send_error, dialect=RESPONSES)
-    yield RESPONSES_PATH, {"POST": handlers.create}, on_error
-    yield "/v1/responses/input_tokens", {"POST": handlers.input_tokens}, on_error
-    yield "/v1/responses/{id}", {"GET": handlers.get, "DELETE": handlers.delete}, on_error
-    yield "/v1/responses/{id}/cancel", {"POST": handlers.cancel}, on_error
-    yield "/v1/responses/{id}/input_items", {"GET": handlers.input_items}, on_error
-    conversations = handlers.conversations
-    one = {"GET": conversations.get, "POST": conversations.update, "DELETE": conversations.delete}
-    item = {"GET": conversations.get_item, "DELETE": conversations.delete_item}
-    yield "/v1/conversations", {"POST": conversations.create}, on_error
-    yield "/v1/conversations/{id}", one, on_error
-    items = {"GET": conversations.list_items, "POST": conversations.add_items}
-    yield "/v1/conversations/{id}/items", items, on_error
-    yield "/v1/conversations/{id}/items/{item}", item, on_error
-
-
-def response_states(config: Config, store: Store) -> ResponseStates:
-    """Return what finds and stores the responses that clients refer to."""
-    limits = config.limits
-    return ResponseStates(
-        store.responses,
-        store.conversations,
-        limits=StateLimits(
-            response=limits.stored_response, owner=limits.owner_responses, context=limits.gateway_body
-        ),
-    )
-
-
-def response_handlers(config: Config, parts: HubParts, *, store: Store) -> ResponseHandlers:
-    """Return the handlers of the Responses API, for models and for agents."""
-    states = response_states(config, store)
-    agents = AgentResponses(parts.runs, store, states=states, keep_alive=config.keep_alive)
-    return ResponseHandlers(parts.gateway, states, agents=agents)
-
-
 def api_routes(handlers: ApiHandlers) -> Routes:
     """The paths under `/api`, each with the scope that a key needs, the busiest first."""
     yield from chat_routes(handlers.chat)
@@ -259,6 +228,7 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from key_routes(handlers.keys)
     yield "/api/tokens", {"POST": handlers.tokens.create}, "chat"
     yield from system_routes(handlers.system)
+    yield from console_routes(handlers.console)
 
 
 def chat_routes(chat: ChatHandlers) -> Routes:
@@ -311,6 +281,7 @@ def admin_routes(servers: McpServerHandlers) -> Routes:
 
 def public_routes(handlers: ApiHandlers) -> Iterator[tuple[str, Mapping[str, Handler]]]:
     """The paths that need no key."""
+    yield from public_console_routes(handlers.console)
     yield "/share/{token}", {"GET": handlers.shares.show}
     yield "/hooks/triggers/{id}", {"POST": handlers.teams.hooks.receive}
     yield "/healthz", {"GET": handlers.health.live}
@@ -360,6 +331,7 @@ class HubEndpoints:
         self._mcp.body_limits = body_limits
         handlers = build_handlers(config, parts, services=services, mcp=self._mcp, auth=auth)
         self._operations = handlers.operations
+        self.console_pages = handlers.console.pages
         self.push_notifier = PushNotifier(
             services.store,
             build_push_post(config),
@@ -424,7 +396,7 @@ def build_handlers(
         runs=RunHandlers(store, runs=parts.runs, abort=parts.abort),
         operations=OperationHandlers(services.calls, meta=services.meta),
         gateway=gateway,
-        responses=response_handlers(config, parts, store=store),
+        responses=build_response_handlers(config, gateway, runs=parts.runs, store=store),
         calls=build_call_api(
             services, abort=parts.abort, answer=parts.answer_approval, flush_usage=ledger.flush
         ),
@@ -434,6 +406,7 @@ def build_handlers(
         events=EventHandlers(services.events, store, access=access, keep_alive=config.keep_alive),
         grants=GrantHandlers(store, access=access),
         session_sockets=build_session_sockets(config, parts, services=services, auth=auth),
+        console=build_console_api(services, auth),
         teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
         keys=KeyHandlers(store.keys),
         tokens=TokenHandlers(store.session_tokens),

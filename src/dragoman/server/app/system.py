@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from dragoman.config import Config
+from dragoman.identity import Identity
 from dragoman.providers.remote import RemoteProvider
 from dragoman.server.app.config_summary import explain_config
 from dragoman.server.app.model_setup import ModelSetup
@@ -20,10 +21,16 @@ ReadState: TypeAlias = Callable[[], tuple[Config, ModelSetup]]
 def system_sources(read: ReadState, *, services: HubServices) -> SystemSources:
     """Return what the handlers of `server/system.py` look at."""
     environ = services.environment.environ
+
+    def allowed_models(identity: Identity) -> Sequence[str]:
+        return read()[1].catalog.allowed_models(identity)
+
     return SystemSources(
         agents=lambda: read()[1].roster.agents,
         providers=lambda: provider_statuses(read()[1].providers),
         config=lambda: explain_config(read()[0], environ),
+        models=allowed_models,
+        default_model=lambda: read()[0].model,
         retention=lambda: read()[0].retention_periods,
         database=lambda: read()[0].database,
     )

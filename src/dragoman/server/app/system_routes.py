@@ -61,6 +61,7 @@ def build_system_api(
 def system_routes(api: SystemApi) -> Routes:
     """The paths, each with the scope that a key needs."""
     yield "/api/agents", {"GET": api.system.agents}, "chat"
+    yield "/api/models", {"GET": api.system.models}, "chat"
     yield "/api/providers", {"GET": api.system.providers}, "admin"
     yield "/api/config", {"GET": api.system.config}, "admin"
     yield "/api/system", {"GET": api.state.system}, "admin"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dragoman.http.exchange import BodyLimits
 from dragoman.server.app.api_routes import Routes
 from dragoman.server.auth import Auth
+from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.http.endpoint import NO_TOKENS, HttpEndpoint, TokenMethods
 
 READ: TokenMethods = {"GET": "path"}
@@ -29,7 +30,9 @@ TOKEN_METHODS: Mapping[str, TokenMethods] = {
 """What session tokens may use; all else is not found for them. Sockets check the session themselves."""
 
 
-def api_endpoints(routes: Routes, auth: Auth, *, body_limits: BodyLimits) -> Mapping[str, HttpEndpoint]:
+def api_endpoints(
+    routes: Routes, auth: Auth | BrowserAuth, *, body_limits: BodyLimits
+) -> Mapping[str, HttpEndpoint]:
     """Return the endpoint of each route, by its path."""
     return {
         path: HttpEndpoint(

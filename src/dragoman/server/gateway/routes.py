@@ -115,7 +115,7 @@ class Gateway:
 
     async def models(self, exchange: Exchange) -> None:
         """The models that the key may ask, in a form that both families' clients read."""
-        names = [name for name in self.catalog.models if self._is_allowed(exchange, name)]
+        names = self.catalog.allowed_models(exchange.identity)
         data = [self._model_object(name) for name in names]
         body = {"object": "list", "data": data, "has_more": False}
         ends = {"first_id": names[0], "last_id": names[-1]} if names else {"first_id": None, "last_id": None}
@@ -221,13 +221,6 @@ class Gateway:
             ) from None
         require_model_access(allowed, head.model, routing=catalog.routing)
         return routes
-
-    def _is_allowed(self, exchange: Exchange, name: str) -> bool:
-        try:
-            require_model_access(exchange.identity.models, name, routing=self.catalog.routing)
-        except DragomanError:
-            return False
-        return True
 
     def _model_object(self, name: str) -> dict[str, Any]:
         created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started))

@@ -15,6 +15,7 @@ from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler
 from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
 from dragoman.server.auth import Auth
+from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.http.request_log import assign_request_id
 from dragoman.server.token_bounds import require_within_bounds
 
@@ -39,7 +40,7 @@ class HttpEndpoint:
         self,
         handlers: Mapping[str, Handler],
         *,
-        auth: Auth | None = None,
+        auth: Auth | BrowserAuth | None = None,
         scope: RequiredScope = None,
         on_error: ErrorHandler | None = None,
         body_limits: BodyLimits = DEFAULT_BODY_LIMITS,
@@ -65,8 +66,8 @@ class HttpEndpoint:
         if self._auth is None:
             await handler(exchange)
             return
-        exchange.identity = await self._auth.identify(
-            exchange.headers, at=exchange.local_address, admits_tokens=exchange.method in self._tokens
+        exchange.identity = await self._auth.identify_request(
+            exchange, admits_tokens=exchange.method in self._tokens
         )
         if exchange.identity.bounds is not None and self._tokens[exchange.method] == "path":
             require_within_bounds(exchange.identity, exchange.path_params.get("id"))

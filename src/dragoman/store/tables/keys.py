@@ -1,4 +1,4 @@
-"""The tables of keys and of secrets."""
+"""The tables of keys, of sign-ins with them, and of secrets."""
 
 from __future__ import annotations
 
@@ -47,6 +47,19 @@ session_tokens = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Index("ix_session_tokens_key_id_expires_at", "key_id", "expires_at"),
+)
+
+# Sign-ins of browsers: sessions of the console, and links that open one once.
+browser_sessions = Table(
+    "browser_sessions",
+    metadata,
+    Column("hash", TEXT, primary_key=True, nullable=False),
+    Column("kind", TEXT, nullable=False),
+    Column("key_id", TEXT, ForeignKey("keys.id", ondelete="CASCADE"), nullable=False),
+    Column("secret_id", TEXT),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("ix_browser_sessions_key_id_created_at", "key_id", "created_at"),
 )
 
 secrets = Table(

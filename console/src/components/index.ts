@@ -1,0 +1,12 @@
+/** The shared components; see ../../README.md. */
+export * from "./basics";
+export * from "./dialog";
+export * from "./icons";
+export * from "./json";
+export * from "./keys";
+export * from "./numbers";
+export * from "./search";
+export * from "./status";
+export * from "./table";
+export * from "./toast";
+export * from "./url";

@@ -1,0 +1,147 @@
+/**
+ * A list of rows: drawn only where it is looked at, moved through with `j` `k` or arrows, opened with Enter.
+ *
+ * It is a grid for screen readers, since the DOM holds the visible rows only. What is under the cursor does not
+ * move by itself: a screen that has newer rows shows `NewRows` above, and puts them in when it is pressed.
+ */
+import { useEffect, useRef, useState, type ReactNode } from "react";
+import { VList, type VListHandle } from "virtua";
+import { Button } from "./basics";
+import { useKeys } from "./keys";
+
+export interface Column<Row> {
+  id: string;
+  title: ReactNode;
+  /** A CSS grid width: `"1fr"`, `"80px"`, `"minmax(120px, 2fr)"`. */
+  width: string;
+  cell: (row: Row) => ReactNode;
+  /** Numbers are aligned right. */
+  numeric?: boolean;
+  /** Left out on narrow screens. */
+  wide?: boolean;
+}
+
+export interface TableProps<Row> {
+  label: string;
+  columns: Column<Row>[];
+  rows: Row[];
+  rowId: (row: Row) => string;
+  selected?: string | null;
+  onSelect?: (row: Row) => void;
+  onOpen?: (row: Row) => void;
+  /** Called when the end is near: load the next page. */
+  onEnd?: () => void;
+  rowHeight?: number;
+  /** What to show without rows. */
+  empty?: ReactNode;
+}
+
+const END_ROWS = 20;
+
+export function Table<Row>(props: TableProps<Row>) {
+  const { rows, rowId, rowHeight = 38, onSelect, onOpen, onEnd } = props;
+  const list = useRef<VListHandle>(null);
+  const narrow = useNarrow();
+  const [cursor, setCursor] = useState<string | null>(props.selected ?? null);
+  const selected = props.selected !== undefined ? props.selected : cursor;
+  const at = rows.findIndex((row) => rowId(row) === selected);
+  const columns = props.columns.filter((column) => !narrow || column.wide !== true);
+  const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
+
+  const move = (to: number) => {
+    const row = rows[Math.max(0, Math.min(rows.length - 1, to))];
+    if (row === undefined) return;
+    setCursor(rowId(row));
+    onSelect?.(row);
+    list.current?.scrollToIndex(rows.indexOf(row), { align: "nearest" });
+  };
+  const open = () => {
+    const row = rows[at];
+    if (row !== undefined) (onOpen ?? onSelect)?.(row);
+  };
+  useKeys("Lists", {
+    j: ["next row", () => move(at + 1)],
+    k: ["row before", () => move(at < 0 ? 0 : at - 1)],
+    Enter: ["open the row", open],
+    G: ["last row", () => move(rows.length - 1)],
+  });
+  const onScroll = () => {
+    if (onEnd !== undefined && list.current !== null) {
+      const last = list.current.findItemIndex(list.current.scrollOffset + list.current.viewportSize);
+      if (last >= rows.length - END_ROWS) onEnd();
+    }
+  };
+  if (rows.length === 0) return <>{props.empty ?? null}</>;
+  return (
+    <div
+      className="table"
+      role="grid"
+      aria-label={props.label}
+      aria-rowcount={rows.length + 1}
+      tabIndex={0}
+      aria-activedescendant={at >= 0 ? `row-${selected}` : undefined}
+      onKeyDown={(event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15 }[event.key];
+        if (step === undefined || event.target !== event.currentTarget) return;
+        event.preventDefault();
+        move(at + step);
+      }}
+    >
+      <div role="rowgroup">
+        <div className="table-head" role="row" style={template}>
+          {columns.map((column) => (
+            <span key={column.id} role="columnheader" className={column.numeric === true ? "num right" : ""}>
+              {column.title}
+            </span>
+          ))}
+        </div>
+      </div>
+      <VList ref={list} role="rowgroup" className="table-rows" itemSize={rowHeight} data={rows} onScroll={onScroll}>
+        {(row, index) => (
+          <div
+            key={rowId(row)}
+            id={`row-${rowId(row)}`}
+            role="row"
+            aria-rowindex={index + 2}
+            aria-selected={rowId(row) === selected}
+            className="table-row"
+            style={{ ...template, height: rowHeight }}
+            onClick={() => {
+              setCursor(rowId(row));
+              onSelect?.(row);
+              onOpen?.(row);
+            }}
+          >
+            {columns.map((column) => (
+              <span key={column.id} role="gridcell" className={column.numeric === true ? "num right" : ""}>
+                {column.cell(row)}
+              </span>
+            ))}
+          </div>
+        )}
+      </VList>
+    </div>
+  );
+}
+
+/** "12 new": rows that came since; they are put in when it is pressed. */
+export function NewRows({ count, onShow }: { count: number; onShow: () => void }) {
+  if (count === 0) return null;
+  return (
+    <Button className="new-rows" icon="down" onClick={onShow}>
+      {count} new
+    </Button>
+  );
+}
+
+const NARROW = window.matchMedia("(max-width: 720px)");
+
+export function useNarrow(): boolean {
+  const [narrow, setNarrow] = useState(NARROW.matches);
+  useEffect(() => {
+    const update = () => setNarrow(NARROW.matches);
+    NARROW.addEventListener("change", update);
+    return () => NARROW.removeEventListener("change", update);
+  }, []);
+  return narrow;
+}

@@ -1,0 +1,278 @@
+/**
+ * One session as it is shown: its messages, the answer that is being made, and what waits behind it.
+ *
+ * The hub is the source of truth. Messages are sent to be answered in the background, so that an answer outlives the
+ * page; whatever answer is being made, of this tab or of another one, is followed by `GET …/stream`, which begins with
+ * what is there already; after its end the stored messages are read once.
+ */
+import { api, HubError, send } from "../../api/client";
+import type { HubEvent } from "../../api/events";
+import { readFrames } from "../../api/sse";
+import { MessageDecoder, type Chunk, type FilePart, type Message, type OtherPart } from "./messages";
+
+export interface Queued {
+  runId: string;
+  messageId: string;
+  mode: string;
+  message: Message;
+}
+
+export type WhenBusy = "steer" | "queue" | "interrupt";
+
+export interface ChatState {
+  status: "loading" | "ready" | "sending" | "streaming";
+  messages: Message[];
+  queued: Queued[];
+  error: Error | null;
+  /** The run of each answer that this page saw; the others are looked up when asked for. */
+  runs: Record<string, string>;
+  /** When the answer that is being made began, for its duration. */
+  startedAt: number | null;
+}
+
+export interface SendOptions {
+  model?: string | null;
+  agent?: string | null;
+  files?: FilePart[];
+  whenBusy?: WhenBusy;
+}
+
+const FRAME_MS = 50; // at most 20 renders a second, whatever the rate of chunks
+const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, runs: {}, startedAt: null };
+const RETRIES = 5;
+
+export class ChatController {
+  private watchers = new Set<() => void>();
+  private stream: AbortController | null = null;
+  private closed = false;
+  private loads = 0;
+  state: ChatState = EMPTY;
+
+  constructor(readonly id: string) {}
+
+  subscribe = (watcher: () => void): (() => void) => {
+    this.watchers.add(watcher);
+    return () => this.watchers.delete(watcher);
+  };
+
+  snapshot = (): ChatState => this.state;
+
+  get isBusy(): boolean {
+    return this.state.status === "sending" || this.state.status === "streaming";
+  }
+
+  /** Read the stored messages, and follow an answer that is being made. */
+  async open(isNew: boolean): Promise<void> {
+    if (isNew) {
+      this.set({ status: "ready" });
+      return;
+    }
+    await this.load();
+    const last = this.state.messages.at(-1);
+    const isOpen = last !== undefined && (last.role === "user" || last.metadata?.finishReason === undefined);
+    if (!this.isBusy && this.state.error === null && isOpen) void this.follow();
+  }
+
+  close(): void {
+    this.closed = true;
+    this.stream?.abort();
+  }
+
+  /** Send a message. While an answer is made it waits in the hub, in the way that `whenBusy` says. */
+  async submit(text: string, options: SendOptions = {}): Promise<void> {
+    const message = userMessage(newId(), text, options.files);
+    const body = { id: this.id, messages: [message], model: options.model, agent: options.agent };
+    if (this.isBusy) {
+      await api.post("/api/chat", { ...body, whenBusy: options.whenBusy ?? "steer", background: true });
+      await this.loadQueue();
+      return;
+    }
+    this.set({ messages: [...this.state.messages, message], error: null });
+    await this.run(body);
+  }
+
+  /** Replace a message of the user, in a new branch. */
+  async edit(messageId: string, text: string, options: SendOptions = {}): Promise<void> {
+    const at = this.state.messages.findIndex((each) => each.id === messageId);
+    const files = this.state.messages[at]?.parts.filter((part): part is FilePart => part.type === "file");
+    const message = userMessage(messageId, text, files);
+    this.set({ messages: [...this.state.messages.slice(0, at), message], error: null });
+    await this.run({ id: this.id, messages: [message], messageId, trigger: "submit-message", ...pick(options) });
+  }
+
+  /** Answer a message anew, in a new branch; without an id the last answer. */
+  async regenerate(messageId: string, options: SendOptions = {}): Promise<void> {
+    const at = this.state.messages.findIndex((each) => each.id === messageId);
+    const before = at < 0 ? this.state.messages : this.state.messages.slice(0, at);
+    const sent = before.slice(-1);
+    this.set({ messages: before, error: null });
+    const body = { id: this.id, messages: sent, messageId, trigger: "regenerate-message", ...pick(options) };
+    await this.run(body);
+  }
+
+  async stop(): Promise<void> {
+    await api.post(`/api/chat/${encodeURIComponent(this.id)}/stop`);
+  }
+
+  async switchTo(messageId: string): Promise<void> {
+    await api.post(`${this.path}/branch`, { messageId });
+    await this.load();
+  }
+
+  async withdraw(messageId: string): Promise<void> {
+    await api.delete(`${this.path}/queue/${encodeURIComponent(messageId)}`);
+    await this.loadQueue();
+  }
+
+  /** Events of the session: what another tab, an approval or a queue has begun is followed. */
+  onEvents(events: HubEvent[]): void {
+    const own = events.filter((event) => event.name === "reset" || event.sessionId === this.id);
+    if (own.length === 0 || this.closed) return;
+    if (this.isBusy) {
+      if (own.some((event) => event.name === "message")) void this.loadQueue();
+      return;
+    }
+    if (own.some((event) => event.name === "run.started")) void this.follow();
+    else if (own.some((event) => event.name !== "run.started")) void this.load();
+  }
+
+  private get path(): string {
+    return `/api/sessions/${encodeURIComponent(this.id)}`;
+  }
+
+  /** Read the stored messages. */
+  async load(): Promise<void> {
+    const load = ++this.loads;
+    try {
+      const found = await api.get<{ messages: Message[]; queued?: Queued[] }>(`${this.path}/messages`);
+      if (this.closed || load !== this.loads || this.isBusy) return;
+      this.set({ status: "ready", messages: keepSame(this.state.messages, found.messages), queued: found.queued ?? [], error: null });
+    } catch (error) {
+      if (!this.closed) this.set({ status: "ready", error: error as Error });
+    }
+  }
+
+  private async loadQueue(): Promise<void> {
+    const { queued } = await api.get<{ queued: Queued[] }>(`${this.path}/queue`);
+    if (!this.closed) this.set({ queued });
+  }
+
+  /** Begin an answer and follow it. What the hub refuses is shown, and the messages are those that it has. */
+  private async run(body: Record<string, unknown>): Promise<void> {
+    this.set({ status: "sending", startedAt: Date.now() / 1000 });
+    try {
+      const { runId } = await api.post<{ runId: string }>("/api/chat", { ...body, background: true });
+      await this.follow(runId);
+    } catch (error) {
+      this.set({ status: "ready", startedAt: null });
+      await this.load();
+      this.set({ error: error as Error });
+    }
+  }
+
+  /** Follow the answer that is being made, if there is one. */
+  private async follow(runId: string | null = null): Promise<void> {
+    if (this.stream !== null) return;
+    const stream = (this.stream = new AbortController());
+    let failure: Error | null = null;
+    try {
+      failure = await this.readAnswer(runId, stream.signal);
+    } catch (error) {
+      failure = error as Error;
+    }
+    this.stream = null;
+    if (this.closed) return;
+    this.set({ status: "ready", startedAt: null });
+    await this.load();
+    if (failure !== null) this.set({ error: failure });
+    // What waited begins at once; its event may have come before the stream ended.
+    else if (this.state.queued.length > 0) void this.follow();
+  }
+
+  /** Read the stream to its end. A connection that is lost is opened again: the answer goes on without it. */
+  private async readAnswer(runId: string | null, signal: AbortSignal): Promise<Error | null> {
+    for (let attempt = 0; attempt < RETRIES; attempt++) {
+      if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt));
+      const decoder = new MessageDecoder();
+      try {
+        const path = `/api/chat/${encodeURIComponent(this.id)}/stream`;
+        const response = await send("GET", path, { query: { sdk: 7 }, signal });
+        if (response.status === 204) return null;
+        await this.read(response, decoder, { signal, runId });
+      } catch (error) {
+        if (signal.aborted || (error instanceof HubError && error.status >= 400)) throw error;
+      }
+      if (decoder.error !== null) return new Error(decoder.error);
+      if (decoder.finished) return null;
+    }
+    return new Error("The connection to the hub was lost.");
+  }
+
+  private async read(
+    response: Response,
+    decoder: MessageDecoder,
+    { signal, runId }: { signal: AbortSignal; runId: string | null },
+  ): Promise<void> {
+    const run = response.headers.get("x-dragoman-run") ?? runId;
+    const before = this.state.messages;
+    let timer: ReturnType<typeof setTimeout> | null = null;
+    const show = () => {
+      timer = null;
+      const message = decoder.flush();
+      if (message === null || signal.aborted) return;
+      const runs = run === null ? this.state.runs : { ...this.state.runs, [message.id]: run };
+      this.set({ status: "streaming", messages: withMessage(before, message), runs, startedAt: this.state.startedAt ?? Date.now() / 1000 });
+    };
+    try {
+      for await (const frames of readFrames(response.body!, signal)) {
+        for (const { data } of frames) {
+          if (data !== "[DONE]") decoder.apply(JSON.parse(data) as Chunk);
+        }
+        this.takeTransient(decoder);
+        timer ??= setTimeout(show, FRAME_MS);
+      }
+    } finally {
+      if (timer !== null) clearTimeout(timer);
+      show();
+    }
+  }
+
+  private takeTransient(decoder: MessageDecoder): void {
+    if (decoder.transient.length === 0) return;
+    const parts: OtherPart[] = decoder.transient.splice(0);
+    if (parts.some((part) => part.type === "data-queued")) void this.loadQueue().catch(() => undefined);
+  }
+
+  private set(changes: Partial<ChatState>): void {
+    this.state = { ...this.state, ...changes };
+    for (const watcher of [...this.watchers]) watcher();
+  }
+}
+
+function withMessage(messages: Message[], message: Message): Message[] {
+  const at = messages.findIndex((each) => each.id === message.id);
+  return at < 0 ? [...messages, message] : [...messages.slice(0, at), message];
+}
+
+/** The new list, with the objects of the old one where nothing has changed: they are not rendered again. */
+function keepSame(old: Message[], now: Message[]): Message[] {
+  const known = new Map(old.map((message) => [message.id, message]));
+  return now.map((message) => {
+    const before = known.get(message.id);
+    return before !== undefined && JSON.stringify(before) === JSON.stringify(message) ? before : message;
+  });
+}
+
+function userMessage(id: string, text: string, files: FilePart[] = []): Message {
+  const parts: Message["parts"] = text === "" ? [...files] : [{ type: "text", text }, ...files];
+  return { id, role: "user", parts };
+}
+
+function pick(options: SendOptions) {
+  return { model: options.model, agent: options.agent };
+}
+
+export function newId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_");
+}

@@ -1,0 +1,257 @@
+/** A session: its messages, the answer that is being made, and the composer. */
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { Link, useLocation } from "wouter";
+import { api } from "../../api/client";
+import { useEvents, useInvalidate } from "../../api/events";
+import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, toastError, useNarrow } from "../../components";
+import { Composer, type Draft } from "./composer";
+import type { ChatController, Queued } from "./controller";
+import { MessageView, isOpenQuestion, textOf, type MessageActions } from "./message";
+import { isText, isTool, type Message } from "./messages";
+import type { SessionRow } from "./sessions";
+import { useApprovals } from "./tool_call";
+
+const SHOWN = 60; // messages at first, and more each time
+const NEAR = 80; // px from the end: what is new is followed
+
+interface ConversationProps {
+  controller: ChatController;
+  /** The session as the hub has it; undefined for a new one. */
+  isNew: boolean;
+  onCreated: () => void;
+}
+
+export function Conversation({ controller, isNew, onCreated }: ConversationProps) {
+  const state = useSyncExternalStore(controller.subscribe, controller.snapshot);
+  const [, go] = useLocation();
+  const narrow = useNarrow();
+  const session = useQuery({
+    queryKey: ["sessions", "one", controller.id],
+    queryFn: () => api.get<SessionRow>(`/api/sessions/${encodeURIComponent(controller.id)}`),
+    enabled: !isNew && state.status !== "sending", // the first message makes it
+    retry: false,
+  });
+  const [chosen, setChosen] = useState<{ agent?: string | null; model?: string | null }>({});
+  const agent = chosen.agent !== undefined ? chosen.agent : (session.data?.agent ?? null);
+  const model = chosen.model !== undefined ? chosen.model : (session.data?.model ?? null);
+  const waits = state.messages.at(-1)?.parts.some((part) => (isTool(part) && part.state === "approval-requested") || isOpenQuestion(part)) ?? false;
+  const approvals = useStable(useApprovals(controller.id, waits));
+  const runs = useRuns(controller.id, !isNew && state.status !== "sending", state.runs);
+  useInvalidate("session.", ["sessions"]);
+  useEvents(["run.", "message", "approval.", "session."], (events) => controller.onEvents(events));
+
+  const settings = useRef({ agent, model });
+  settings.current = { agent, model };
+  const actions = useMemo<MessageActions>(
+    () => ({
+      edit: (id, text) => void controller.edit(id, text, settings.current),
+      regenerate: (id) => void controller.regenerate(id, settings.current),
+      switchTo: (id) => void controller.switchTo(id).catch(toastError),
+      fork: (id) => {
+        api
+          .post<{ id: string }>(`/api/sessions/${encodeURIComponent(controller.id)}/fork`, { messageId: id })
+          .then((fork) => go(`/chat/${encodeURIComponent(fork.id)}`))
+          .catch(toastError);
+      },
+    }),
+    [controller, go],
+  );
+  const onSend = async (draft: Draft) => {
+    const sent = controller.submit(draft.text, draft);
+    onCreated();
+    await sent;
+  };
+  const last = state.messages.at(-1);
+  const runId = last === undefined ? undefined : runs[last.id];
+  const title = session.data?.title ?? (isNew ? "New session" : (firstWords(state.messages) ?? controller.id));
+  const sub = [agent ?? session.data?.agent, model ?? last?.metadata?.servedModel ?? last?.metadata?.model].filter(Boolean).join(" · ");
+  return (
+    <section className="chat-talk" aria-label="Conversation">
+      <ScreenHeader
+        title={title}
+        sub={narrow ? undefined : sub}
+        back={
+          narrow && (
+            <Link href={`/chat${location.search === "" ? "?list=1" : location.search}`} className="btn btn-quiet btn-icon" aria-label="Sessions">
+              <Icon name="left" size={14} />
+            </Link>
+          )
+        }
+      >
+        {last?.role === "assistant" && !narrow && (
+          <Button icon="fork" disabled={controller.isBusy} onClick={() => actions.fork(last.id)}>
+            Fork
+          </Button>
+        )}
+        {runId !== undefined && (
+          <Link href={`/runs/${runId}`} className="btn">
+            Open run
+          </Link>
+        )}
+      </ScreenHeader>
+      <Log controller={controller} runs={runs} approvals={approvals} actions={actions} isNew={isNew} />
+      <div className="chat-column">
+        <Waiting queued={state.queued} onWithdraw={(id) => void controller.withdraw(id).catch(toastError)} />
+        {state.error !== null && <ErrorNotice error={state.error} onRetry={retryOf(controller, settings.current)} />}
+        <Composer
+          sessionId={isNew ? "new" : controller.id}
+          agent={agent}
+          model={model}
+          isBusy={controller.isBusy}
+          canStop={controller.isBusy}
+          onSend={onSend}
+          onStop={() => controller.stop()}
+          onSettings={(changed) => setChosen((now) => ({ ...now, ...changed }))}
+        />
+      </div>
+    </section>
+  );
+}
+
+/** After an answer that failed: answer its message anew. After a failed request: read the session again. */
+function retryOf(controller: ChatController, options: { agent: string | null; model: string | null }): () => void {
+  const last = controller.state.messages.at(-1);
+  if (last?.role === "assistant") return () => void controller.regenerate(last.id, options);
+  if (last?.role === "user") return () => void controller.edit(last.id, textOf(last), options);
+  return () => void controller.load();
+}
+
+interface LogProps {
+  controller: ChatController;
+  runs: Record<string, string>;
+  approvals: ReturnType<typeof useApprovals>;
+  actions: MessageActions;
+  isNew: boolean;
+}
+
+function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
+  const state = useSyncExternalStore(controller.subscribe, controller.snapshot);
+  const scroller = useRef<HTMLDivElement>(null);
+  const follows = useRef(true);
+  const [shown, setShown] = useState(SHOWN);
+  const messages = state.messages.slice(-shown);
+  const earlier = state.messages.length - messages.length;
+  const count = state.messages.length;
+  useEffect(() => {
+    follows.current = true; // one's own message is brought into view
+  }, [count, controller]);
+  useLayoutEffect(() => {
+    const element = scroller.current;
+    if (element !== null && follows.current) element.scrollTop = element.scrollHeight;
+  });
+  const onScroll = () => {
+    const element = scroller.current;
+    if (element !== null) follows.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
+  };
+  const isLive = state.status === "streaming";
+  return (
+    <div className="chat-log" ref={scroller} onScroll={onScroll} tabIndex={0} aria-label="Messages" role="group">
+      <div className="chat-column">
+        {state.status === "loading" && <Loading />}
+        {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} />}
+        {earlier > 0 && (
+          <Button className="chat-earlier" onClick={() => setShown((now) => now + SHOWN)}>
+            Show {Math.min(SHOWN, earlier)} earlier of {earlier}
+          </Button>
+        )}
+        {messages.map((message, index) => (
+          <MessageView
+            key={message.id}
+            message={message}
+            isLive={isLive && index === messages.length - 1 && message.role === "assistant"}
+            isBusy={controller.isBusy}
+            runId={runs[message.id]}
+            approvals={approvals}
+            actions={actions}
+          />
+        ))}
+        {state.status === "sending" && (
+          <div className="chat-working" role="status">
+            <span className="chat-dot" /> <span className="muted small">Sent</span>
+          </div>
+        )}
+      </div>
+      <Spoken message={isLive ? state.messages.at(-1) : undefined} />
+    </div>
+  );
+}
+
+/** What screen readers hear of an answer: sentence by sentence, not token by token. */
+function Spoken({ message }: { message: Message | undefined }) {
+  const text = message?.parts.filter(isText).filter((part) => part.type === "text").map((part) => part.text).join("\n") ?? "";
+  const end = Math.max(text.lastIndexOf(". "), text.lastIndexOf("! "), text.lastIndexOf("? "), text.lastIndexOf("\n"));
+  const sentences = useMemo(() => text.slice(0, end + 1).split(/(?<=[.!?])\s+|\n+/).filter((each) => each.trim() !== ""), [end, message?.id]);
+  return (
+    <div className="visually-hidden" role="log" aria-live="polite" aria-label="Answer as it comes">
+      {sentences.slice(-3).map((sentence, index) => (
+        <p key={sentences.length - Math.min(3, sentences.length) + index}>{sentence}</p>
+      ))}
+    </div>
+  );
+}
+
+function Beginning({ isNew }: { isNew: boolean }) {
+  return (
+    <Empty title={isNew ? "Start with a message" : "Nothing was said here yet"}>
+      <p>
+        Write a message below. What the agent calls is shown as it happens; what needs your consent waits here and in the <Link href="/inbox">inbox</Link>.
+      </p>
+      <p className="muted small">
+        Agents and their operations are in <code>dragoman.yaml</code>; <Link href="/operations">Operations</Link> shows what can be called.
+      </p>
+    </Empty>
+  );
+}
+
+const MODES: Record<string, string> = { steer: "after this step", queue: "after this answer", interrupt: "now" };
+
+/** Messages that wait for the answer that is being made. */
+function Waiting({ queued, onWithdraw }: { queued: Queued[]; onWithdraw: (messageId: string) => void }) {
+  if (queued.length === 0) return null;
+  return (
+    <ul className="chat-queued" aria-label="Messages that wait">
+      {queued.map((each) => (
+        <li key={each.messageId}>
+          <Icon name="wait" size={13} />
+          <span className="chat-queued-text">{textOf(each.message)}</span>
+          <span className="muted small">{MODES[each.mode] ?? each.mode}</span>
+          <Button look="quiet" icon="x" aria-label="Withdraw" onClick={() => onWithdraw(each.messageId)} />
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+interface RunRow {
+  id: string;
+  messageId: string;
+}
+
+/** The run of each answer, newest first: an answer that waited has several, and the last one is shown. */
+function useRuns(sessionId: string, enabled: boolean, seen: Record<string, string>): Record<string, string> {
+  const { data } = useQuery({
+    queryKey: ["runs", "session", sessionId],
+    queryFn: () => api.get<{ runs: RunRow[] }>("/api/runs", { query: { session: sessionId, limit: 100 } }),
+    enabled,
+    staleTime: Infinity,
+  });
+  return useMemo(() => {
+    const found: Record<string, string> = {};
+    for (const run of data?.runs ?? []) found[run.messageId] ??= run.id;
+    return { ...found, ...seen };
+  }, [data, seen]);
+}
+
+/** The same map while its keys are the same: messages are rendered again when what they wait for changes. */
+function useStable<T>(map: Map<string, T>): Map<string, T> {
+  const kept = useRef(map);
+  if (map.size !== kept.current.size || [...map].some(([key, value]) => kept.current.get(key) !== value)) kept.current = map;
+  return kept.current;
+}
+
+function firstWords(messages: Message[]): string | null {
+  const first = messages.find((message) => message.role === "user");
+  const text = first === undefined ? "" : textOf(first);
+  return text === "" ? null : text.slice(0, 60);
+}

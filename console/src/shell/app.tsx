@@ -1,0 +1,113 @@
+/** The shell: navigation, the screen of the address, the palette and the list of keys. */
+import { Component, Suspense, useCallback, useEffect, useState, type ErrorInfo, type ReactNode } from "react";
+import { Redirect, Route, Switch, useLocation } from "wouter";
+import { useSession } from "../api/session";
+import { useStreamState } from "../api/events";
+import { Button, Empty, Loading, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
+import { KeysList } from "./keys_list";
+import { Navigation } from "./navigation";
+import { Palette } from "./palette";
+import { SCREENS } from "./screens";
+
+export function App() {
+  const session = useSession();
+  const [location, go] = useLocation();
+  const [layer, setLayer] = useState<"palette" | "keys" | null>(null);
+  const openKeys = useCallback(() => setLayer("keys"), []);
+  const close = useCallback(() => setLayer(null), []);
+  const visible = SCREENS.filter((screen) => screen.isVisible(session));
+  const bindings: KeyBindings = {
+    "mod+k": ["go to a screen, session, run or operation", () => setLayer("palette")],
+    "?": ["this list", openKeys],
+  };
+  for (const screen of visible) bindings[`g ${screen.key}`] = [screen.title, () => go(screen.path)];
+  useKeys("Everywhere", bindings);
+  const current = SCREENS.find((screen) => location === screen.path || location.startsWith(`${screen.path}/`));
+  useEffect(() => {
+    document.title = current === undefined ? "Dragoman" : `${current.title} · Dragoman`;
+  }, [current]);
+  const home = visible[0]?.path ?? "/usage";
+  return (
+    <div className="app">
+      <a className="skip" href="#main">
+        Skip to the screen
+      </a>
+      <Navigation onPalette={() => setLayer("palette")} onKeys={openKeys} />
+      <main id="main" tabIndex={-1}>
+        <Offline />
+        <ErrorBoundary key={current?.id ?? "none"}>
+          <Suspense fallback={<Loading />}>
+            <Switch>
+              <Route path="/">
+                <Redirect to={home} replace />
+              </Route>
+              {visible.map((screen) => (
+                <Route key={screen.id} path={screen.pattern}>
+                  <screen.Component />
+                </Route>
+              ))}
+              <Route>
+                <ScreenHeader title="Not found" />
+                <Empty icon="help" title={current === undefined ? "There is no such screen" : "Your key does not open this screen"}>
+                  <p>
+                    {current === undefined
+                      ? "The address may be misspelt."
+                      : "An administrator can give it the scope that it lacks."}
+                  </p>
+                  <Button onClick={() => go(home)}>Go to the first screen</Button>
+                </Empty>
+              </Route>
+            </Switch>
+          </Suspense>
+        </ErrorBoundary>
+      </main>
+      <Palette open={layer === "palette"} onClose={close} onKeys={openKeys} />
+      <KeysList open={layer === "keys"} onClose={close} />
+      <Toasts />
+    </div>
+  );
+}
+
+const OFFLINE_AFTER = 3000; // ms: a short break is nobody's concern
+
+function Offline() {
+  const state = useStreamState();
+  const [shown, setShown] = useState(false);
+  useEffect(() => {
+    if (state !== "waiting" && state !== "connecting") {
+      setShown(false);
+      return;
+    }
+    const timer = setTimeout(() => setShown(true), OFFLINE_AFTER);
+    return () => clearTimeout(timer);
+  }, [state]);
+  if (!shown) return null;
+  return (
+    <div className="offline" role="status">
+      The hub does not answer. What you see may be old; it goes on by itself.
+    </div>
+  );
+}
+
+/** A screen that fails does not take the others with it. */
+class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | null }> {
+  override state = { error: null as Error | null };
+
+  static getDerivedStateFromError(error: Error) {
+    return { error };
+  }
+
+  override componentDidCatch(error: Error, info: ErrorInfo) {
+    console.error(error, info.componentStack);
+  }
+
+  override render() {
+    if (this.state.error === null) return this.props.children;
+    return (
+      <Empty icon="warn" title="This screen failed">
+        <p className="mono small">{this.state.error.message}</p>
+        <Button onClick={() => location.reload()}>Load it again</Button>
+      </Empty>
+    );
+  }
+}

@@ -1,0 +1,1 @@
+"""The web console: its pages, and how browsers sign in."""

@@ -1,0 +1,118 @@
+"""HTTP handlers of the console's pages: one HTML page for all addresses, and its scripts and styles.
+
+They are built from `console/` into `static/` here, compressed beside each file. A hub that was installed from
+a build without npm has none, and answers with a page that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+
+from dragoman.errors import NotFound
+from dragoman.http.exchange import Exchange
+
+SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
+IMMUTABLE = "public, max-age=31536000, immutable"
+MEDIA_TYPES: Mapping[str, str] = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".woff2": "font/woff2",
+}
+ENCODINGS: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
+RELATIVE_ASSETS = b'"./assets/'
+NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Dragoman: console not installed</title>
+<h1>The console is not part of this installation</h1>
+<p>This hub was built where npm was missing. Everything else works. To get the console:</p>
+<ul><li>install the released package: <code>pip install --upgrade --force-reinstall dragoman</code></li>
+<li>or, in a checkout with Node.js 20 or newer: <code>make console wheel</code></li></ul>
+<p><a href="../docs">API reference</a></p></html>
+"""
+
+
+class ConsolePages:
+    """Handlers of `/console` and everything below it. A file is read on its first request."""
+
+    def __init__(self, folder: Traversable | None = None) -> None:
+        self._folder = folder or files("dragoman.server.console") / "static"
+        self._assets: dict[str, Traversable] | None = None
+        self._contents: dict[str, bytes] = {}
+
+    async def redirect(self, exchange: Exchange) -> None:
+        """Lead from `/console` to `/console/`, from which the page's addresses are relative."""
+        await exchange.respond(308, headers={"location": "console/", "cache-control": "no-cache"})
+
+    async def page(self, exchange: Exchange) -> None:
+        """Respond with the page, whatever the address below `/console/` is."""
+        content = await self._read("index.html", self._folder / "index.html")
+        below = exchange.path.removeprefix("/console/")
+        if content is None:
+            await self._respond_html(exchange, NOT_BUILT)
+            return
+        up = b'"' + b"../" * below.count("/") + b"./assets/"
+        await self._respond_html(exchange, content.replace(RELATIVE_ASSETS, up))
+
+    async def asset(self, exchange: Exchange) -> None:
+        """Respond with a script or style, compressed as the client accepts it. Its name has its hash."""
+        name = exchange.path_params["name"]
+        assets = await asyncio.to_thread(self._list_assets)
+        media_type = MEDIA_TYPES.get(PurePosixPath(name).suffix)
+        if name not in assets or media_type is None:
+            raise NotFound(f"the console has no file {name[:100]!r}", hint="reload the page")
+        headers = {
+            **HEADERS,
+            "content-type": media_type,
+            "cache-control": IMMUTABLE,
+            "vary": "accept-encoding",
+        }
+        accepted = accepted_encodings(exchange.headers.get("accept-encoding", ""))
+        for encoding, suffix in ENCODINGS.items():
+            if encoding in accepted and name + suffix in assets:
+                name, headers["content-encoding"] = name + suffix, encoding
+                break
+        content = await self._read(name, assets[name])
+        await exchange.respond(200, content, headers=headers)
+
+    async def _respond_html(self, exchange: Exchange, content: bytes) -> None:
+        etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        headers = {**HEADERS, "cache-control": "no-cache", "etag": etag}
+        if exchange.headers.get("if-none-match") == etag:
+            await exchange.respond(304, headers=headers)
+            return
+        headers["content-type"] = "text/html; charset=utf-8"
+        await exchange.respond(200, content, headers=headers)
+
+    def _list_assets(self) -> Mapping[str, Traversable]:
+        if self._assets is None:
+            folder = self._folder / "assets"
+            self._assets = {each.name: each for each in folder.iterdir()} if folder.is_dir() else {}
+        return self._assets
+
+    async def _read(self, name: str, file: Traversable) -> bytes | None:
+        if name not in self._contents:
+            try:
+                self._contents[name] = await asyncio.to_thread(file.read_bytes)
+            except FileNotFoundError:
+                return None
+        return self._contents[name]
+
+
+def accepted_encodings(header: str) -> set[str]:
+    """Return the content codings of an `Accept-Encoding` header, without those of quality 0."""
+    pairs = (each.partition(";") for each in header.lower().split(",") if each.strip())
+    return {name.strip() for name, _, weight in pairs if not weight or weight.replace(" ", "")[2:].strip("0.")}

@@ -1,0 +1,82 @@
+"""A browser window on a console, with what it asked for and what it complained about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
+
+from tests.clients.hub import Hub
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
+WATCH_POLICY = """addEventListener("securitypolicyviolation",
+    (event) => console.error("CSP: " + event.violatedDirective + " " + event.blockedURI + " " + event.sample))"""
+WAIT = 60_000  # ms for what has to appear: a machine under load is slow, but does not fail
+NOT_RULES = ["region"]  # the page has landmarks; toasts and skip links are outside of them
+
+
+class Console:
+    """A window. `requests` are "GET /api/…" in their order; `problems` what a person would find in its log."""
+
+    def __init__(self, hub: Hub, page: Page) -> None:
+        self.hub = hub
+        self.page = page
+        self.requests: list[str] = []
+        self.problems: list[str] = []
+        self.expected_errors: set[int] = set()
+        """Statuses of failed requests that a test means to cause."""
+        page.set_default_timeout(WAIT)
+        page.add_init_script(WATCH_POLICY)
+        page.on("request", self._note_request)
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("console", self._note_message)
+
+    def open(self, path: str = "/") -> Page:
+        """Open an address of the console, such as `/runs`."""
+        self.page.goto(f"{self.hub.url}/console{path}")
+        return self.page
+
+    def find_accessibility_problems(self, *, excluded: Sequence[str] = ()) -> list[str]:
+        """What axe finds on the page as it is now, a line for each element."""
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        rules = {name: {"enabled": False} for name in NOT_RULES}
+        found: dict[str, Any] = self.page.evaluate(
+            "([rules, exclude]) => axe.run({ exclude }, { rules })", [rules, [[each] for each in excluded]]
+        )
+        return [
+            f"{violation['id']}: {node['target']} {node['failureSummary']}"
+            for violation in found["violations"]
+            for node in violation["nodes"]
+        ]
+
+    def _note_request(self, request: Request) -> None:
+        path = urlsplit(request.url).path
+        if path.startswith("/api/"):
+            self.requests.append(f"{request.method} {path}")
+
+    def _note_message(self, message: ConsoleMessage) -> None:
+        if message.type != "error":
+            return
+        status = "".join(filter(str.isdigit, message.text.partition("status of ")[2][:3]))
+        if not (status and int(status) in self.expected_errors):
+            self.problems.append(f"{message.text} {message.location.get('url', '')}")
+
+
+def sign_in(context: BrowserContext, hub: Hub) -> None:
+    """Give the cookie of a sign-in to all pages of a context."""
+    if hub.key:
+        response = context.request.post(f"{hub.url}/api/console/session", data={"key": hub.key})
+        assert response.status == 201, response.text()

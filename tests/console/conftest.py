@@ -1,0 +1,89 @@
+"""A hub with a model server behind it, and a browser that is signed in to its console."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
+
+from tests.clients import hub as hubs
+from tests.clients.driver import require
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import FLAGS, Console, sign_in
+
+StartConsole = Callable[..., Console]
+SCOPES = ("gateway", "chat", "operations", "admin")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium, one for all tests of a worker."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=require("chromium"), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[Upstream]:
+    """The model server: `upstream.teach([{"text": "Hi"}], …)` returns the mark that asks for these answers."""
+    server = Upstream()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def start_hub(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Hub]]:
+    """Starts hubs that ask the model server: `start_hub(keyless=False, **configuration)`."""
+    running: list[Hub] = []
+
+    def begin(*, keyless: bool = False, **more: Any) -> Hub:
+        folder: Path = tmp_path_factory.mktemp("hub")
+        up = {"type": "openai", "base_url": upstream.url, "api_key_env": "UP_KEY"}
+        config = {"providers": {"up": up}, "model": "up/any-model", **more}
+        key = "" if keyless else hubs.create_key(folder / "data", "ann", scopes=SCOPES)
+        running.append(hubs.start(folder, config, key=key))
+        return running[-1]
+
+    yield begin
+    for hub in running:
+        hub.stop()
+
+
+@pytest.fixture(scope="module")
+def hub(start_hub: Callable[..., Hub]) -> Hub:
+    """The hub of a module; its key has the scopes of an administrator. Override it for another configuration."""
+    return start_hub()
+
+
+@pytest.fixture
+def start_console(browser: Browser) -> Iterator[StartConsole]:
+    """Opens browser windows: `start_console(hub, width=360, theme="dark")`. None of them may complain."""
+    consoles: list[tuple[BrowserContext, Console]] = []
+
+    def begin(hub: Hub, *, width: int = 1360, height: int = 900, theme: str = "light") -> Console:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if theme == "dark" else "light",
+            reduced_motion="reduce",
+        )
+        sign_in(context, hub)
+        console = Console(hub, context.new_page())
+        consoles.append((context, console))
+        return console
+
+    yield begin
+    problems = [problem for _, console in consoles for problem in console.problems]
+    for context, _ in consoles:
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def console(hub: Hub, start_console: StartConsole) -> Console:
+    """A window that is signed in as the administrator: `console.open("/runs")`."""
+    return start_console(hub)

@@ -1,0 +1,103 @@
+"""The shell of the console: signing in, moving between screens, keys, themes and narrow windows."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.clients.hub import Hub
+from tests.console.browsing import Console
+from tests.console.conftest import StartConsole
+
+SCREENS = ("Chat", "Runs", "Inbox", "Operations", "Usage", "Keys", "System")
+
+
+@pytest.mark.promise("console")
+def test_a_person_signs_in_with_a_key_goes_to_each_screen_and_signs_out(hub: Hub, browser: Browser) -> None:
+    context = browser.new_context()
+    console = Console(hub, context.new_page())
+    console.expected_errors = {401}
+    page = console.open("/usage")
+    page.get_by_label("Key").fill("dgm_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("unknown to this hub")
+    assert console.find_accessibility_problems() == []
+    page.get_by_label("Key").fill(hub.key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()  # where the address leads
+    for name in SCREENS:
+        page.get_by_role("link", name=name).click()
+        expect(page).to_have_title(f"{name} · Dragoman")
+    page.reload()
+    expect(page).to_have_title("System · Dragoman")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Key")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Key")).to_be_visible()
+    assert console.problems == []
+    context.close()
+
+
+def test_a_link_opens_the_console_signed_in_once(hub: Hub, browser: Browser) -> None:
+    url = hub.request("POST", "/api/console/links")[1]["url"]
+    for signed_in in (True, False):
+        context = browser.new_context()
+        console = Console(hub, context.new_page())
+        console.page.goto(url)
+        if signed_in:
+            expect(console.page.get_by_role("navigation")).to_be_visible()
+        else:
+            expect(console.page.get_by_role("alert")).to_contain_text("used before")
+        assert "link=" not in console.page.url
+        context.close()
+
+
+@pytest.mark.promise("console-keyboard")
+def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Console) -> None:
+    page = console.open("/usage")
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page).to_have_title("System · Dragoman")
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.type("inb")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Inbox · Dragoman")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("run_5hTx")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{console.hub.url}/console/runs/run_5hTx")
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog")
+    expect(keys).to_contain_text("go to a screen")
+    assert console.find_accessibility_problems() == []
+    page.get_by_role("checkbox").uncheck()
+    page.keyboard.press("Escape")
+    expect(keys).to_be_hidden()
+    page.keyboard.press("g")
+    page.keyboard.press("u")
+    page.keyboard.press("?")
+    expect(page).to_have_title("Runs · Dragoman")  # single keys are off
+    expect(keys).to_be_hidden()
+
+
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (3840, "light")])
+def test_every_screen_fits_its_window_and_is_accessible(
+    hub: Hub, start_console: StartConsole, *, width: int, theme: str
+) -> None:
+    console = start_console(hub, width=width, theme=theme)
+    page = console.page
+    for name in SCREENS:
+        console.open(f"/{name.lower()}")
+        expect(page).to_have_title(f"{name} · Dragoman")
+        page.wait_for_load_state()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    if width < 720:
+        page.get_by_role("button", name="More").click()
+        expect(page.get_by_role("dialog").get_by_role("link", name="System")).to_be_visible()
+        page.get_by_role("dialog").get_by_role("link", name="Usage").click()
+        expect(page).to_have_title("Usage · Dragoman")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    assert console.find_accessibility_problems() == []
