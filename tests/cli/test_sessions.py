@@ -135,6 +135,27 @@ def test_sessions_are_listed_by_label_and_when_archived(
     assert collect not in run("sessions", "list", "--archived", *where).out
 
 
+def test_a_session_gets_labels_loses_them_and_is_archived(run: Run, hub: Hub) -> None:
+    at = ("--hub", hub.url)
+    assert run("chat", "Hi", "--model", "tools/x", "--session", "labelled", *at).code == 0
+    assert run("sessions", "label", "labelled", "travel", "family", "travel", *at).out == "travel\nfamily\n"
+    assert run("sessions", "label", "labelled", "work", "--remove", "travel", *at).out == "family\nwork\n"
+    assert run("sessions", "label", "labelled", "--json", *at).json["labels"] == ["family", "work"]
+    listed = run("sessions", "list", "--label", "work", "--json", *at).json["sessions"]
+    assert [session["id"] for session in listed] == ["labelled"]
+    assert run("sessions", "archive", "labelled", *at).out == "labelled is archived\n"
+    assert run("sessions", "archive", "labelled", "--json", *at).json["archived"] is True
+    assert "labelled" in run("sessions", "list", "--archived", *at).out
+    assert "labelled" not in run("sessions", "list", *at).out
+    assert run("sessions", "archive", "labelled", "--undo", *at).out == "labelled is listed again\n"
+    assert "labelled" in run("sessions", "list", *at).out
+    cleared = run("sessions", "label", "labelled", "--remove", "family", "--remove", "work", *at)
+    assert (cleared.out, cleared.err) == ("", "dragoman: labelled has no labels\n")
+    missing = run("sessions", "archive", "no-such-session", *at)
+    assert missing.code != 0
+    assert "no-such-session" in missing.err
+
+
 def test_the_last_changed_session_needs_no_name(run: Run, hub: Hub, where: tuple[str, ...]) -> None:
     run_apart("chat", "hello", "--session", "latest", "--hub", hub.url)
     assert run("sessions", "show", "--json", *where).json["id"] == "latest"

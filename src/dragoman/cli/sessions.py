@@ -155,6 +155,66 @@ def import_file(
 
 
 @sessions.command(
+    "label",
+    epilog=examples(
+        ("dragoman sessions label trip travel family", "adds two labels"),
+        ("dragoman sessions label trip --remove travel", "takes one away"),
+    ),
+)
+def label(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
+    labels: Annotated[list[str] | None, typer.Argument(metavar="[LABEL]...", help="Labels to add.")] = None,
+    *,
+    hub: Hub = DEFAULT_HUB,
+    key: Key = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="LABEL", help="A label to remove.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Add labels to a session, or remove some, in a running hub; without either, print its labels."""
+    added, removed = labels or [], set(remove or ())
+
+    async def change(client: HubClient) -> dict[str, Any]:
+        session = await client.session(id)
+        if not added and not removed:
+            return session
+        found = [name for name in dict.fromkeys([*session["labels"], *added]) if name not in removed]
+        return await client.change_session(id, {"labels": found})
+
+    session = run_with_client(HubTarget(hub, key), change)
+    if json:
+        print_json(session)
+        return
+    for name in session["labels"]:
+        print_line(name)
+    if not session["labels"]:
+        print_note(f"{session['id']} has no labels")
+
+
+@sessions.command(
+    "archive",
+    epilog=examples(
+        ("dragoman sessions archive trip", "it is not listed any more, and still there"),
+        ("dragoman sessions archive trip --undo", "it is listed again"),
+    ),
+)
+def archive(
+    id: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
+    *,
+    hub: Hub = DEFAULT_HUB,
+    key: Key = None,
+    undo: Annotated[bool, typer.Option("--undo", help="List it again instead.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Archive a session in a running hub: lists leave it out, searches find it."""
+    target = HubTarget(hub, key)
+    session = run_with_client(target, lambda client: client.change_session(id, {"archived": not undo}))
+    if json:
+        print_json(session)
+        return
+    print_line(f"{session['id']} is {'archived' if session['archived'] else 'listed again'}")
+
+
+@sessions.command(
     "search",
     epilog=examples(
         ("dragoman sessions search hotel river", "what was said in all sessions"),

@@ -393,6 +393,7 @@ class Config(ConfigSection, frozen=True):
 
     providers: dict[str, ProviderConfig] = {}
     model: str | None = None
+    title_model: Name | None = None
     default_provider: Name | None = None
     aliases: dict[str, Name | ModelNames | AliasConfig] = {}
     fallbacks: dict[str, ModelNames] = {}

@@ -92,7 +92,7 @@ def route_problems(config: Config) -> Iterator[ConfigProblem]:
 
 
 def _default_model_problems(config: Config) -> Iterator[ConfigProblem]:
-    models: dict[FieldPath, str | None] = {("model",): config.model}
+    models: dict[FieldPath, str | None] = {("model",): config.model, ("title_model",): config.title_model}
     models |= {("agents", name, "model"): agent.model for name, agent in config.agents.items()}
     for path, model in models.items():
         if model and not _resolves(model, config):

@@ -39,11 +39,7 @@ from dragoman.runs.preparation import (
 )
 from dragoman.runs.remote import RemoteRuns
 from dragoman.runs.repeated_requests import RepeatedRequests
-from dragoman.runs.repeats import (
-    StoredAnswer,
-    awaits_client_output,
-    is_same_action,
-)
+from dragoman.runs.repeats import StoredAnswer, awaits_client_output, is_same_action
 from dragoman.runs.run import HubRun
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue
@@ -94,7 +90,7 @@ class RunRegistry:
         """The runs of other hosts; None when none shares the database."""
         self.on_stop: Callable[[HubRun], None] = lambda _: None
         """Called at once when a run of this host is stopped, but not when another one goes on with it."""
-        self.on_end: Callable[[HubRun], None] = lambda _: None
+        self.on_end: list[Callable[[HubRun], None]] = []
         """Called when a run of this host has ended."""
         self.queue = RunQueue(store, self, settings=queue)
         """What waits for the runs of sessions to end."""
@@ -494,7 +490,8 @@ class RunRegistry:
         self._work_removers.pop(key)()
         self._store.subagent_answers.purge()
         self.queue.run_ended(run)
-        self.on_end(run)
+        for listener in self.on_end:
+            listener(run)
         if not run.tail.follower_count:
             self._undelivered.add(key)
             asyncio.get_running_loop().call_later(REPLAY_SECONDS, self._undelivered.discard, key)

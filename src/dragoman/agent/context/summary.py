@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.payment import Payment
+from dragoman.accounts.upstream_answer import Batch
 from dragoman.errors import ProviderError
 from dragoman.events import TextDelta, Usage
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
@@ -83,23 +84,25 @@ class Summariser:
             instructions=self._instructions,
             options={"max_tokens": MAX_TOKENS},
         )
-        text, usage = await self._request_summary(request)
+        call = ModelCall.for_events(self.payment or Payment(), request, routes=self.routes)
+        text = await read_text(call)
         if not text:
             raise ProviderError("the model returned an empty summary", category="api_error")
-        return Summary(text, usage)
+        return Summary(text, call.usage)
 
-    async def _request_summary(self, request: ModelRequest) -> tuple[str, Usage | None]:
-        deltas: list[str] = []
-        call = ModelCall.for_events(self.payment or Payment(), request, routes=self.routes)
-        try:
-            batch = await call.begin()
-            while batch is not None:
-                deltas += [event.delta for event in batch if isinstance(event, TextDelta)]
-                batch = await call.next()
-            call.end()
-        finally:
-            await call.leave()
-        return "".join(deltas).strip(), call.usage
+
+async def read_text(call: ModelCall[Batch]) -> str:
+    """Make a model call; return the text of its answer."""
+    deltas: list[str] = []
+    try:
+        batch = await call.begin()
+        while batch is not None:
+            deltas += [event.delta for event in batch if isinstance(event, TextDelta)]
+            batch = await call.next()
+        call.end()
+    finally:
+        await call.leave()
+    return "".join(deltas).strip()
 
 
 def transcript(messages: Sequence[Message], *, max_tokens: int = MAX_INPUT_TOKENS) -> str:

@@ -137,6 +137,11 @@ class HubClient:
         session: Json = await self.request("GET", f"/api/sessions/{path_segment(id)}")
         return session
 
+    async def change_session(self, id: str, body: Mapping[str, Any]) -> Json:
+        """Change the fields of a session that the body has; the session. NotFound, Forbidden, BadRequest."""
+        session: Json = await self.request("PATCH", f"/api/sessions/{path_segment(id)}", body=body)
+        return session
+
     async def create_runner_session(self, id: str | None, *, title: str | None = None) -> Json:
         """Create a session that a runner answers. Conflict if the id is taken."""
         fields = {"id": id, "title": title}

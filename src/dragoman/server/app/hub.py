@@ -26,10 +26,6 @@ from dragoman.operations.meta_tools import META_TOOLS_BY_ID
 from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.remote import RemoteRuns, RunHosts
-from dragoman.runs.run import RunSettings
-from dragoman.runs.run_factory import RunFactory
-from dragoman.runs.run_queue import QueueSettings
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
@@ -46,6 +42,7 @@ from dragoman.server.app.operations import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routes import HubEndpoints, HubParts
+from dragoman.server.app.run_setup import build_run_factory, build_title_writer, queue_settings, remote_runs
 from dragoman.server.app.runners import add_runners
 from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
 from dragoman.server.app.system import system_sources
@@ -61,7 +58,6 @@ from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.key_monitor import KeyMonitor
 from dragoman.server.metrics import Metrics, MetricSources
-from dragoman.store.hosts.queued_runs import QueueLimits
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 
@@ -101,6 +97,7 @@ class Hub:
             queue=queue_settings(config),
         )
         self.runs.remote = remote_runs(self.runs, services)
+        self.titles = build_title_writer(lambda: self._config, services, runs=self.runs)
         self.runners = add_runners(config, services, runs=self.runs)
         self.team_tasks = add_team_tasks(config, services, runs=self.runs)
         self.triggers = TeamTriggers(config, services, tasks=self.team_tasks, metrics=metrics)
@@ -338,6 +335,7 @@ class Hub:
         await self.engine.drain(0)
         await self.team_tasks.worker.close()
         await asyncio.gather(self.runs.close(), self.endpoints.close())
+        await self.titles.close()
         await self.runners.close()
         await self.external.switchboard.close()
 
@@ -420,48 +418,6 @@ def gateway_settings(config: Config) -> GatewaySettings:
         keep_alive=config.keep_alive,
         answer_limits=answer_limits(config),
     )
-
-
-def run_settings(config: Config, services: HubServices, *, meter: Meter) -> RunSettings:
-    """Return the settings of all runs."""
-    return RunSettings(
-        disconnect_grace=config.grace,
-        max_answer=config.limits.answer,
-        read_ahead=config.limits.read_ahead,
-        reader_timeout=config.limits.reader_timeout,
-        tracing=services.tracing,
-        hooks=services.hooks.loop if services.hooks else None,
-        webhook=config.webhooks.url,
-        write_usage=meter.ledger.flush,
-    )
-
-
-def build_run_factory(
-    config: Config, services: HubServices, *, setup: ModelSetup, meter: Meter
-) -> RunFactory:
-    """Build what makes the runs of the hub."""
-    return RunFactory(
-        services.store,
-        setup.roster,
-        toolbox=services.toolbox,
-        billing=Billing(meter, setup.catalog.price),
-        settings=run_settings(config, services, meter=meter),
-    )
-
-
-def queue_settings(config: Config) -> QueueSettings:
-    """Return how many messages may wait, and how many runs be in the background."""
-    limits = config.limits
-    waiting = QueueLimits(session=limits.queued, owner=limits.owner_queued)
-    return QueueSettings(waiting, limits.background_runs)
-
-
-def remote_runs(runs: RunRegistry, services: HubServices) -> RemoteRuns | None:
-    """Return the runs of other hosts; None when none shares the database."""
-    client = services.host_client
-    if client is None:
-        return None
-    return RemoteRuns(RunHosts(services.store, client, runs.get, runs.factory.settings))
 
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:

@@ -332,6 +332,26 @@ class SessionRepository:
         self.events.on_stored()
         return changed
 
+    async def replace_title(self, id: str, *, old: str | None, new: str) -> bool:
+        """Give a session another title unless it has got one meanwhile; return whether it has it now.
+
+        The session has not changed by it: it keeps its place in lists.
+        """
+
+        def job(connection: DatabaseConnection) -> bool:
+            session = self.lock(connection, id)
+            if session is None or session.title != old:
+                return False
+            changed = msgspec.structs.replace(session, title=new)
+            connection.execute(self._sql.update, session_params(changed))
+            event = session_event("session.updated", changed, by=None, fields={"title": new})
+            self.events.insert(connection, event)
+            return True
+
+        has_changed = await self._database.write(job)
+        self.events.on_stored()
+        return has_changed
+
     async def set_runner_host(self, id: str, host: str) -> None:
         """Write that the session's runner is connected to a host."""
         params = {"id": id, "runner_host": host}
