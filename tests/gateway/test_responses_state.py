@@ -146,3 +146,47 @@ def test_the_state_is_configured() -> None:
     config = parse_config({"retention": {"responses": "7d"}, "limits": {"owner_responses": 5}})
     assert config.retention_periods["responses"] == 7 * 86_400
     assert config.limits.owner_responses == 5
+
+
+async def test_truncation_auto_leaves_the_first_responses_of_a_long_chain_out(tmp_path: Path) -> None:
+    long = "x" * 3_000
+    call = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    answers = Site(completion("one"), completion("two"), completion("three"), completion("four"))
+    async with desk(tmp_path, up=answers, limits={"gateway_body": 7_000}) as at:
+        fields: dict[str, Any] = {}
+        id = ""
+        for word in ("a", "b", "c"):
+            response = await ask(at, input=f"{word}{long}", tools=call, **fields)
+            assert response.status_code == 200, response.text
+            id = response.json()["id"]
+            fields = {"previous_response_id": id, "truncation": "auto"}
+        assert [text[0] for _, text in prompt(at)] == ["b", "t", "c"]
+        refused = await ask(at, input="d", previous_response_id=id)
+        assert refused.status_code == 413, refused.text
+        wrong = await ask(at, input="d", previous_response_id=id, truncation="some")
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "truncation")
+
+
+async def test_a_chain_is_not_cut_between_a_call_and_its_output(tmp_path: Path) -> None:
+    long = "x" * 3_000
+    async with desk(tmp_path, up=Site(completion("one")), limits={"gateway_body": 7_000}) as at:
+        first = (await ask(at, input=f"a{long}")).json()
+        called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        question = [{"role": "user", "content": f"b{long}"}, called]
+        second = (await ask(at, input=question, previous_response_id=first["id"])).json()
+        output = {"type": "function_call_output", "call_id": "c", "output": long}
+        fields: dict[str, Any] = {"truncation": "auto"}
+        third = await ask(at, input=[output], previous_response_id=second["id"], **fields)
+        assert third.status_code == 200, third.text
+        fourth = await ask(at, input="d", previous_response_id=third.json()["id"], **fields)
+        assert fourth.status_code == 413, fourth.text
+        assert "too long to be continued" in fourth.json()["error"]["message"]
+
+
+async def test_what_only_openais_own_tools_have_is_not_included_and_said_so(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(completion("one"))) as at:
+        wanted = ["reasoning.encrypted_content", "web_search_call.action.sources"]
+        response = await ask(at, input="a", include=wanted)
+        assert response.headers["x-dragoman-dropped"] == "include.web_search_call.action.sources"
+        wrong = await ask(at, input="a", include=[5])
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "include[0]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,10 @@ from typing import Any
 import openai
 import pytest
 
+from dragoman.server.gateway.responses import background
+from dragoman.store.runs import RunRecord
 from tests.serving import Served, serving
+from tests.waiting import poll, until
 
 DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
 PAINT: Any = {"type": "function", "name": "paint", "parameters": {"type": "object"}, "strict": False}
@@ -38,6 +41,11 @@ async def ask(client: openai.AsyncOpenAI, words: Any = "hi", *, stream: bool = F
 
 def kinds(response: Any) -> list[str]:
     return [item.type for item in response.output]
+
+
+async def runs_of(hub: Served, response: Any) -> Sequence[RunRecord]:
+    """The runs of the session of a response."""
+    return await hub.runs(response.dragoman["session"])
 
 
 async def sessions(hub: Served) -> list[Any]:
@@ -162,7 +170,91 @@ async def test_unknown_agents_and_responses_are_refused(tmp_path: Path) -> None:
         with pytest.raises(openai.BadRequestError) as refused:
             await ask(client, previous_response_id="resp_none")
         assert refused.value.code == "previous_response_not_found"
-        with pytest.raises(openai.BadRequestError, match="background"):
-            await ask(client, background=True)
         assert await sessions(hub) == []
         assert (await ask(client)).output_text == "Hello"
+
+
+async def ended(client: openai.AsyncOpenAI, id: str) -> Any:
+    """A response in the background once it has ended."""
+
+    async def look() -> Any:
+        response = await client.responses.retrieve(id)
+        return None if response.status in ("queued", "in_progress") else response
+
+    return await poll(look)
+
+
+async def test_an_agent_answers_in_the_background_and_is_followed_and_continued(tmp_path: Path) -> None:
+    call = {"name": "hub_call", "input": {"calls": [{"operation": "time.now", "input": {}}]}}
+    steps: list[dict[str, Any]] = [
+        {"text": "Looking.", "tools": [call]},
+        {"text": "Done."},
+        {"tools": [{"name": "paint", "input": {"colour": "red"}}]},
+        {"text": "Red."},
+        {"text": "Streamed."},
+    ]
+    async with serving(tmp_path, steps, disconnect_grace=0) as hub, client_of(hub) as client:
+        begun = await ask(client, background=True)
+        assert (begun.status, begun.background, begun.output) == ("queued", True, [])
+        first = await ended(client, begun.id)
+        assert (first.status, first.output_text) == ("completed", "Looking.Done.")
+        assert kinds(first) == ["message", "mcp_call", "message"]
+        begun = await ask(client, "paint", background=True, previous_response_id=first.id, tools=[PAINT])
+        second = await ended(client, begun.id)
+        output: Any = {"type": "function_call_output", "call_id": second.output[0].call_id, "output": "ok"}
+        third = await ask(client, [output], background=True, previous_response_id=second.id, tools=[PAINT])
+        assert kinds(await ended(client, third.id)) == ["message"]
+        runs = await runs_of(hub, first)
+        assert [run.background for run in runs] == [True] * 3
+        fields: Any = {"background": True, "stream": True, "previous_response_id": third.id}
+        stream = await client.responses.create(model="agent/default", input="more", **fields)
+        events = [event async for event in stream]
+        assert [event.sequence_number for event in events] == list(range(len(events)))
+        assert [event.type for event in events[:3]] == [
+            f"response.{word}" for word in ("created", "queued", "in_progress")
+        ]
+        assert events[-1].response.output_text == "Streamed."
+        again = await client.responses.retrieve(events[0].response.id, stream=True, starting_after=4)
+        assert [event async for event in again] == events[5:]
+        with pytest.raises(openai.BadRequestError, match="store"):
+            await ask(client, background=True, store=False)
+
+
+async def test_a_cancelled_response_of_an_agent_stops_its_run(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [{"text": ["One ", "two ", *["and more "] * 200], "delay": 0.2}]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        begun = await ask(client, background=True)
+        with pytest.raises(openai.BadRequestError, match="in progress"):
+            await ask(client, "more", previous_response_id=begun.id)
+        cancelled = await client.responses.cancel(begun.id)
+        assert cancelled.status == "cancelled"
+        assert (await client.responses.retrieve(begun.id)).status == "cancelled"
+        await until(lambda: not hub.hub.runs.active_count)
+        [run] = await runs_of(hub, begun)
+        assert run.status == "stopped"
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_response_of_an_agent_goes_on_without_the_process_that_began_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    monkeypatch.setattr(background, "LOST_AFTER", -1.0)
+    slow: dict[str, Any] = {"text": ["Half ", *["a word "] * 200], "delay": 0.2}
+    async with serving(tmp_path, [slow], play="turns") as hub, client_of(hub) as client:
+        begun = await ask(client, background=True)
+        await until(lambda: hub.hub.runs.active_count)
+        for run in list(hub.hub.runs._active.values()):
+            run.stop_unwritten()  # as a kill leaves it
+    steps = [slow] if is_cancelled else [{"text": "Whole."}]
+    async with serving(tmp_path, steps, play="turns") as hub, client_of(hub) as client:
+        if is_cancelled:
+            assert (await client.responses.cancel(begun.id)).status == "cancelled"
+            await until(lambda: not hub.hub.runs.active_count)
+        response = await ended(client, begun.id)
+        assert response.status == ("cancelled" if is_cancelled else "completed")
+        if not is_cancelled:
+            assert response.output_text == "Whole."
+            events = await client.responses.retrieve(begun.id, stream=True)
+            assert [event.type async for event in events][-1] == "response.completed"
+            more = await client.responses.retrieve(response.id)
+            assert more.output == response.output

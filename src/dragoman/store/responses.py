@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -114,6 +115,13 @@ class ResponseStatements:
             .join(chain, chain.c.id == table.id)
             .order_by(chain.c.depth.desc())
         )
+        self.chain_sizes = compiler.compile(select(chain.c.size).order_by(chain.c.depth))
+        self.newest = compiler.compile(
+            select_fields(StoredResponse, responses)
+            .join(chain, chain.c.id == table.id)
+            .where(chain.c.depth < bindparam("count"))
+            .order_by(chain.c.depth.desc())
+        )
         self._compile_items(compiler)
         self._compile_changes(compiler)
 
@@ -211,10 +219,13 @@ class ResponseRepository:
         if not deleted:
             raise ResponseNotFound(f"there is no response {id[:100]!r}")
 
-    async def chain(self, id: str, *, owner: str, max_size: int) -> Sequence[StoredResponse]:
+    async def chain(
+        self, id: str, *, owner: str, max_size: int, trims: bool = False
+    ) -> Sequence[StoredResponse]:
         """Return a response and all before it, the first one first.
 
-        Raises ResponseNotFound when one of them is gone, TooLarge above `max_size` bytes.
+        Raises ResponseNotFound when one of them is gone, TooLarge above `max_size` bytes; with `trims` the
+        first ones are left out instead.
         """
         params = {"id": id, "owner": owner}
 
@@ -222,6 +233,12 @@ class ResponseRepository:
             size, count, roots = connection.fetch_one(self._sql.chain_size, params) or (0, 0, 0)
             if not count or not roots:
                 raise ResponseNotFound(f"there is no response {id[:100]!r}, or one before it is gone")
+            if int(size) > max_size and trims:
+                sizes = [int(size) for (size,) in connection.fetch_all(self._sql.chain_sizes, params)]
+                newest = {**params, "count": count_within(sizes, max_size)}
+                return [
+                    to_struct(StoredResponse, row) for row in connection.fetch_all(self._sql.newest, newest)
+                ]
             if int(size) > max_size:
                 raise TooLarge(f"the responses before this one have {size} bytes; {max_size} are allowed")
             return [to_struct(StoredResponse, row) for row in connection.fetch_all(self._sql.chain, params)]
@@ -310,3 +327,8 @@ class ResponseRepository:
         while count := await self._database.submit(job, is_long=True):
             total += count
         return total
+
+
+def count_within(sizes: Sequence[int], limit: int) -> int:
+    """Return how many of the sizes, from the first one on, have a sum within the limit."""
+    return sum(total <= limit for total in accumulate(sizes))

@@ -39,6 +39,9 @@ _SILENT_FIELDS = frozenset(
     }
 )
 
+# What answers have without being asked for it.
+_INCLUDED = frozenset({"reasoning.encrypted_content", "message.input_image.image_url"})
+
 
 class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
     """A parsed Responses request. `response_fields` are what the response object repeats of it."""
@@ -123,6 +126,15 @@ _OPTIONS: Mapping[str, tuple[str, TypeCheck]] = {
 }
 
 
+def _check_include(value: Any, ignored: IgnoredFields) -> None:
+    """Note what a client wants included that only OpenAI's own tools and models have."""
+    for index, name in enumerate(read_list(value, "include")):
+        if not isinstance(name, str):
+            raise invalid_field(name, f"include[{index}]", expected="a string")
+        if name not in _INCLUDED:
+            ignored.add_unknown({name: True}, (), field="include")
+
+
 def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str, Any]:
     """Return the options in the terms of chat.completions."""
     options: dict[str, Any] = {}
@@ -133,6 +145,7 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
         if not is_valid(value):
             raise invalid_field(value, field, expected=expected)
         options[name] = value
+    _check_include(body.get("include"), ignored)
     options |= _parse_text(body.get("text"), ignored)
     options |= _parse_reasoning(body.get("reasoning"), ignored)
     check_metadata(body.get("metadata"))

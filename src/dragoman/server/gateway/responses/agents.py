@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from dragoman.errors import (
     BadRequest,
-    Conflict,
     Forbidden,
+    LimitReached,
     NotFound,
+    ProviderError,
     ResponseNotFound,
     UnknownPreviousResponse,
 )
@@ -29,36 +30,57 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, Part, ToolPart
+from dragoman.messages import ToolPart
 from dragoman.offload import offload
 from dragoman.runs.active_run import StartedRun
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
-from dragoman.runs.waiting import RequestedInputs
 from dragoman.server.gateway.headers import header_value, request_id_headers
+from dragoman.server.gateway.responses.agent_input import (
+    AgentInput,
+    continue_answer,
+    read_input,
+    user_message,
+)
+from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
-from dragoman.server.gateway.responses.state import RequestState, ResponseStates, read_state
+from dragoman.server.gateway.responses.state import (
+    ExpandedRequest,
+    RequestState,
+    ResponseContext,
+    ResponseStates,
+    read_state,
+)
 from dragoman.server.streaming import stream_run
+from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.responses import StoredResponse
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
+from dragoman.unfold import START_POSITION
 from dragoman.wire.client_request import RawRequestBody
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder
 from dragoman.wire.ui.client_request import (
     ChatAction,
     ChatRequest,
-    ClientApprovalAnswer,
-    ClientToolOutput,
-    ContinueAnswer,
     NewMessage,
 )
 
 PREFIX = "agent/"
 _OWN_ITEM = re.compile(r"(?:msg|rs|fc|ctc|mcp|ig)_([\w-]{18})\d{4}")  # the id of an item that the hub made
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
-_ANSWER = "mcp_approval_response"
+CANCELLED = "cancelled by the client"
+ANSWER_FIELDS = (
+    "id",
+    "object",
+    "created_at",
+    "status",
+    "error",
+    "incomplete_details",
+    "model",
+    "output",
+    "usage",
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -70,11 +92,15 @@ class AgentRequested(Exception):
         self.body = body
 
 
-class AgentTurn(msgspec.Struct, rename={"message_id": "messageId"}):
-    """Where the answer of a response is: the field `dragoman` of the response object."""
+class AgentTurn(msgspec.Struct, rename={"message_id": "messageId"}, omit_defaults=True):
+    """Where the answer of a response is: the field `dragoman` of the response object.
+
+    `parts`: how many parts of the message are of the responses before it.
+    """
 
     session: str
     message_id: str
+    parts: int = 0
 
 
 class AgentResponse(msgspec.Struct):
@@ -83,20 +109,18 @@ class AgentResponse(msgspec.Struct):
     dragoman: AgentTurn | None = None
 
 
+class DetachedAgentResponse(msgspec.Struct, frozen=True):
+    """A response that is made in the background; `streams`: its client wants its events."""
+
+    response: StoredResponse
+    streams: bool
+
+
 class PreviousResponse(msgspec.Struct, frozen=True):
     """The response that a request continues."""
 
     stored: StoredResponse
     turn: AgentTurn
-
-
-class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new in a request: a message of the user, or what an answer waits for."""
-
-    state: RequestState
-    parsed: ResponsesRequest
-    outputs: Sequence[Mapping[str, Any]]
-    answers: Sequence[Mapping[str, Any]]
 
 
 def require_model(body: bytes) -> bytes:
@@ -132,8 +156,13 @@ class AgentResponses:
         self._states = states
         self._keep_alive = keep_alive
 
-    async def create(self, exchange: Exchange, body: bytes) -> None:
-        """Run the agent on what is new in a request; answer as JSON or as a stream."""
+    async def create(
+        self, exchange: Exchange, body: bytes, *, background: BackgroundResponses
+    ) -> DetachedAgentResponse | None:
+        """Run the agent on what is new in a request; answer as JSON or as a stream.
+
+        Returns a response in the background unanswered.
+        """
         identity = exchange.identity
         if not identity.may("chat"):
             raise Forbidden("agents need a key with the scope 'chat'")
@@ -142,8 +171,7 @@ class AgentResponses:
             raise NotFound(f"there is no agent {name!r:.100}", hint="the models of this hub: GET /v1/models")
         state = await offload(len(body), partial(read_state, body))
         if state.background:
-            hint = "POST /api/chat takes background runs of agents"
-            raise BadRequest("agents do not answer in the background here", field="background", hint=hint)
+            background.check_room(state)
         if state.conversation_id is not None:
             hint = "continue with previous_response_id: a chain of an agent's responses is a session"
             raise BadRequest("agents take no conversation", field="conversation", hint=hint)
@@ -151,15 +179,109 @@ class AgentResponses:
         agent_input = await offload(len(body), partial(read_input, state))
         session_id, action, approved = await self._choose_action(agent_input, previous, caller=identity)
         chat = ChatRequest(
-            session_id=session_id, action=action, agent=name, tools=tuple(agent_input.parsed.request.tools)
+            session_id=session_id,
+            action=action,
+            agent=name,
+            tools=tuple(agent_input.parsed.request.tools),
+            background=state.background,
         )
-        started = await self._runs.start_run(chat, identity)
-        turn = AgentTurn(session_id, _message_id(started))
-        head = response_head(agent_input.parsed, turn, model=f"{PREFIX}{name}")
+        started = await self._start(chat, identity)
+        turn = AgentTurn(session_id, message_id_of(started), parts=parts_before(started))
+        head = response_head(
+            agent_input.parsed, turn, model=f"{PREFIX}{name}", is_queued=agent_input.state.background
+        )
         encoder = AgentEncoder(head, approved=approved)
+        if state.background:
+            answer = self._background_answer(agent_input, started, encoder=encoder, previous=previous)
+            return DetachedAgentResponse(await background.start(exchange, answer), state.stream)
         record = partial(self._record, state=agent_input.state, previous=previous, owner=identity.owner)
         exchange.send = ResponseRecorder(exchange.send, record)
         await self._answer(exchange, started, encoder=encoder, agent_input=agent_input, session_id=session_id)
+        return None
+
+    async def _start(self, chat: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer:
+        """Begin the run of a request. Raises LimitReached when too many run in the background."""
+        if not chat.background:
+            return await self._runs.start_run(chat, identity)
+        started = await self._runs.start_run(chat, identity, waits=False)
+        if isinstance(started, QueuedRun):
+            await self._runs.queue.withdraw(started)
+            raise LimitReached("too many runs of agents are in the background; try again when one has ended")
+        return started
+
+    # ---- in the background ---------------------------------------------------------------------------
+
+    def _background_answer(
+        self,
+        agent_input: AgentInput,
+        started: StartedRun | StoredAnswer,
+        *,
+        encoder: AgentEncoder,
+        previous: PreviousResponse | None,
+    ) -> BackgroundAnswer:
+        state = agent_input.state
+        root_id = None if previous is None else previous.stored.root_id
+
+        async def serve(exchange: Exchange) -> None:
+            followed = started
+            if isinstance(started, StartedRun):  # it has begun before it is followed
+                followed = replace(started, replay=started.replay or "run")
+            await self._send_stream(exchange, followed, encoder=encoder, headers={})
+
+        async def stop() -> None:
+            if isinstance(started, StartedRun):
+                await started.run.stop_and_wait(CANCELLED)
+
+        return BackgroundAnswer(
+            request=state,
+            expanded=ExpandedRequest(state.raw, ResponseContext(root_id), state.items),
+            encoder=encoder,
+            serve=serve,
+            stop=stop,
+        )
+
+    def owns(self, response: StoredResponse) -> bool:
+        """See `LastingAnswers`."""
+        return turn_of(response) is not None
+
+    async def find(self, response: StoredResponse) -> bytes | None:
+        """See `LastingAnswers`: the answer as its message has it, once its run has ended."""
+        turn, session = await self._stored_turn(response)
+        if await self._runs.find_active(session.id) is not None:
+            return None
+        run = await self._store.runs.get_last(session.id, message_id=turn.message_id)
+        message = await self._store.messages.get(session.id, turn.message_id)
+        if run is None or message is None:
+            raise ResponseNotFound("the run of this response is gone")
+        if run.status == "running":  # a host is about to go on with it
+            return None
+        position = START_POSITION._replace(builders=min(turn.parts, len(message.parts)))
+        answer = StoredAnswer(run.id, message, position, run.error)
+        head = await offload(len(response.body), partial(stored_head, response))
+        encoder = ResponsesStreamEncoder(head)
+        for event in answer.events():
+            encoder.encode([event])
+        try:
+            encoder.end()
+        except ProviderError as error:  # it was closed without an end
+            encoder.encode_error(error)
+        return _encode(encoder.response)
+
+    async def stop(self, response: StoredResponse) -> None:
+        """See `LastingAnswers`."""
+        turn, session = await self._stored_turn(response)
+        run = await self._runs.find_active(session.id)
+        if run is not None and run.row.message_id == turn.message_id:
+            await run.stop_and_wait(CANCELLED)
+
+    async def _stored_turn(self, response: StoredResponse) -> tuple[AgentTurn, Session]:
+        turn = turn_of(response)
+        session = None
+        if turn is not None:
+            session = await self._store.sessions.get_own(turn.session, owner=response.owner)
+        if turn is None or session is None:
+            raise ResponseNotFound("the session of this response was deleted")
+        return turn, session
 
     # ---- what the request continues ------------------------------------------------------------------
 
@@ -181,7 +303,9 @@ class AgentResponses:
             raise UnknownPreviousResponse(
                 f"there is no response {id[:100]!r}", field="previous_response_id"
             ) from None
-        turn = msgspec.json.decode(stored.body, type=AgentResponse).dragoman
+        turn = turn_of(stored)
+        if stored.is_active:
+            raise BadRequest(f"the response {id[:100]!r} is still in progress", field="previous_response_id")
         if turn is None:
             raise BadRequest(f"the response {id[:100]!r} is not an agent's", field="previous_response_id")
         rest = replace(state, previous_id=id, items=state.items[first:], heads=state.heads[first:])
@@ -242,20 +366,32 @@ class AgentResponses:
             ("instructions",) if agent_input.parsed.request.instructions else ()
         ):
             headers["x-dragoman-dropped"] = header_value(",".join(dropped))
+        if agent_input.state.stream:
+            await self._send_stream(exchange, started, encoder=encoder, headers=headers)
+            return
         if isinstance(started, StoredAnswer):
-            frames = encoder.encode(started.events()) + encoder.end()
-        elif agent_input.state.stream:
+            encoder.encode(started.events())
+            encoder.end()
+        else:
+            await read_run(exchange, started, encoder=encoder)
+        await exchange.respond(200, encoder.response, headers=headers)
+
+    async def _send_stream(
+        self,
+        exchange: Exchange,
+        started: StartedRun | StoredAnswer,
+        *,
+        encoder: ResponsesStreamEncoder,
+        headers: Mapping[str, str],
+    ) -> None:
+        if isinstance(started, StartedRun):
             await stream_run(
                 exchange, started.follow(), dialect=encoder, keep_alive=self._keep_alive, headers=headers
             )
             return
-        else:
-            frames = await read_run(exchange, started, encoder=encoder)
-        if agent_input.state.stream:
-            await exchange.start_response(200, {**encoder.headers, **headers})
-            await exchange.send({"type": "http.response.body", "body": frames, "more_body": False})
-            return
-        await exchange.respond(200, encoder.response, headers=headers)
+        await exchange.start_response(200, {**encoder.headers, **headers})
+        frames = encoder.encode(started.events()) + encoder.end()
+        await exchange.send({"type": "http.response.body", "body": frames, "more_body": False})
 
     async def _record(
         self, raw: bytes, *, state: RequestState, previous: PreviousResponse | None, owner: str
@@ -278,71 +414,18 @@ class AgentResponses:
         await self._states.save(stored, state)
 
 
-async def read_run(exchange: Exchange, started: StartedRun, *, encoder: ResponsesStreamEncoder) -> bytes:
-    """Read a run to its end; return the frames, which `encoder.response` sums up."""
-    frames = b""
+async def read_run(exchange: Exchange, started: StartedRun, *, encoder: ResponsesStreamEncoder) -> None:
+    """Read a run to its end; `encoder.response` sums it up."""
     with DisconnectWatch(exchange, delay=0) as watch, started.follow() as follower:
         while (batch := await follower.next()) is not None:
-            frames += encoder.encode(batch)
+            encoder.encode(batch)
         watch.response_complete = True
-    return frames + encoder.end()
+    encoder.end()
 
 
-def read_input(state: RequestState) -> AgentInput:
-    """Parse what is new in a request. Raises BadRequest."""
-    items: list[dict[str, Any]] = [msgspec.json.decode(item) for item in state.items]
-    others = [item for item in items if item.get("type") not in (*_OUTPUTS, _ANSWER)]
-    if any(item.get("role") == "assistant" or item.get("type") == "item_reference" for item in others):
-        hint = "send previous_response_id, or the items of the last response with their ids"
-        raise BadRequest("the hub has no record of the conversation in input", field="input", hint=hint)
-    calls = [
-        item for item in others if item.get("type") not in ("function_call", "custom_tool_call", "reasoning")
-    ]
-    content = calls or [{"role": "user", "content": "-"}]
-    parsed = parse_responses_request(_encode({**state.fields, "input": content}))
-    if not calls:
-        parsed = replace(parsed, request=replace(parsed.request, messages=()))
-    outputs = [item for item in items if item.get("type") in _OUTPUTS]
-    answers = [item for item in items if item.get("type") == _ANSWER]
-    return AgentInput(state=state, parsed=parsed, outputs=outputs, answers=answers)
-
-
-def user_message(parsed: ResponsesRequest) -> Message | None:
-    """Return the messages of the user as one; None without any."""
-    parts: list[Part] = []
-    for message in parsed.request.messages:
-        if message.role == "user":
-            parts += message.parts
-    return Message(new_id("msg"), "user", tuple(parts)) if parts else None
-
-
-def continue_answer(message: Message, agent_input: AgentInput) -> ContinueAnswer:
-    """Return the continuation of an answer. Raises Conflict for what it does not wait for, BadRequest."""
-    requested = RequestedInputs.of_message(message)
-    outputs = [
-        ClientToolOutput(str(item.get("call_id")), read_output(item.get("output")))
-        for item in agent_input.outputs
-    ]
-    answers: list[ClientApprovalAnswer] = []
-    for item in agent_input.answers:
-        id, approved, reason = item.get("approval_request_id"), item.get("approve"), item.get("reason")
-        if not isinstance(id, str) or id not in requested.approvals:
-            raise Conflict(f"the last response does not ask for the approval {id!r:.100}")
-        if not isinstance(approved, bool):
-            raise BadRequest("approve must be true or false", field="input")
-        reason = reason if isinstance(reason, str) else None
-        answers.append(requested.answer_approval(id, approved=approved, reason=reason))
-    return ContinueAnswer(message.id, tuple(outputs), tuple(answers))
-
-
-def read_output(value: Any) -> Any:
-    """Return the output of a client's tool: texts of a list of parts are joined."""
-    if isinstance(value, list) and all(isinstance(part, dict) and "text" in part for part in value):
-        return "\n".join(str(part["text"]) for part in value)
-    return value
-
-
-def response_head(parsed: ResponsesRequest, turn: AgentTurn, *, model: str) -> ResponseHead:
+def response_head(
+    parsed: ResponsesRequest, turn: AgentTurn, *, model: str, is_queued: bool = False
+) -> ResponseHead:
     """Return what is known of a response before its answer."""
     fields = {**parsed.response_fields, "dragoman": msgspec.to_builtins(turn)}
     return ResponseHead(
@@ -351,10 +434,40 @@ def response_head(parsed: ResponsesRequest, turn: AgentTurn, *, model: str) -> R
         created_at=int(time.time()),
         tools=parsed.tools,
         fields=fields,
+        queued=is_queued,
         hub_runs_calls=True,
         shows_approvals=parsed.tools.declares_hub,
     )
 
 
-def _message_id(started: StartedRun | StoredAnswer) -> str:
+def stored_head(response: StoredResponse) -> ResponseHead:
+    """Return what was known of a stored response before its answer."""
+    body: dict[str, Any] = msgspec.json.decode(response.body)
+    request = {"model": body["model"], "input": "-", "tools": body.get("tools") or []}
+    tools = parse_responses_request(_encode(request)).tools
+    return ResponseHead(
+        id=response.id,
+        model=body["model"],
+        created_at=body["created_at"],
+        tools=tools,
+        fields={name: value for name, value in body.items() if name not in ANSWER_FIELDS},
+        hub_runs_calls=True,
+        shows_approvals=tools.declares_hub,
+    )
+
+
+def turn_of(response: StoredResponse) -> AgentTurn | None:
+    """Return where the answer of a response is; None if a model has answered."""
+    return msgspec.json.decode(response.body, type=AgentResponse).dragoman
+
+
+def message_id_of(started: StartedRun | StoredAnswer) -> str:
+    """Return the id of the message that answers."""
     return started.message.id if isinstance(started, StoredAnswer) else started.run.row.message_id
+
+
+def parts_before(started: StartedRun | StoredAnswer) -> int:
+    """Return how many parts the message had before the run."""
+    if isinstance(started, StoredAnswer):
+        return started.position.builders
+    return started.run.row.settled_parts or 0

@@ -11,19 +11,32 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 from starlette.types import Message
 
 from dragoman.active_work import ActiveWork
-from dragoman.errors import BadRequest, DragomanError, LimitReached, StoreError, Unavailable
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    LimitReached,
+    ResponseNotFound,
+    StoreError,
+    Unavailable,
+)
 from dragoman.http.exchange import Exchange, handle
 from dragoman.http.key_validity import KeyValidity
-from dragoman.server.gateway.responses.creation import ResponseCreation
 from dragoman.server.gateway.responses.recorder import LastEvent, is_last
-from dragoman.server.gateway.responses.state import ResponseStates, item_places, stored_response
+from dragoman.server.gateway.responses.state import (
+    ExpandedRequest,
+    RequestState,
+    ResponseObject,
+    ResponseStates,
+    item_places,
+    stored_response,
+)
 from dragoman.store.responses import StoredResponse
 from dragoman.wire.responses.encoder import ResponsesStreamEncoder, failure_of
 from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
@@ -36,38 +49,73 @@ LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a 
 CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
 MAX_ACTIVE = 1_000  # responses of this process at once
 
-Serve = Callable[[Exchange, ResponseCreation], Awaitable[None]]
+Serve = Callable[[Exchange], Awaitable[None]]
+
+
+class BackgroundAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers a request in the background: `serve`, on an exchange whose client never leaves.
+
+    `encoder` encodes the first events. `stop` ends an answer that goes on without this process, such as an
+    agent's run: its response is left as it is when the process stops, and found again.
+    """
+
+    request: RequestState
+    expanded: ExpandedRequest
+    encoder: ResponsesStreamEncoder
+    serve: Serve
+    stop: Callable[[], Awaitable[None]] | None = None
+
+
+class LastingAnswers(Protocol):
+    """The answers that go on without the process that began them: those of agents."""
+
+    async def find(self, response: StoredResponse) -> bytes | None:
+        """Return the response object of one that has ended; None while it goes on. Raises ResponseNotFound
+        if nothing answers it any more.
+        """
+        ...
+
+    async def stop(self, response: StoredResponse) -> None:
+        """Stop the answer."""
+        ...
+
+    def owns(self, response: StoredResponse) -> bool:
+        """Return whether a response has such an answer."""
+        ...
 
 
 class BackgroundResponses:
     """Makes responses in the background, and follows those of all hosts."""
 
-    def __init__(self, states: ResponseStates, serve: Serve) -> None:
-        """`serve` answers a request on an exchange."""
+    def __init__(self, states: ResponseStates, lasting: LastingAnswers) -> None:
         self.work = ActiveWork()
         """The responses by key: they end with it."""
         self._states = states
-        self._serve = serve
+        self._lasting = lasting
         self._active: dict[str, asyncio.Task[None]] = {}
+        self._is_closed = False
 
-    async def start(self, exchange: Exchange, creation: ResponseCreation) -> StoredResponse:
-        """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
-        request, expanded = creation.request, creation.expanded
-        if request is None or expanded is None or not request.store:
+    def check_room(self, request: RequestState) -> None:
+        """Raise BadRequest for a request that is not to be stored, LimitReached when too many are made."""
+        if not request.store:
             raise BadRequest("background needs store: its response is read later", field="background")
         if len(self._active) >= MAX_ACTIVE:
             raise LimitReached(f"the hub makes {MAX_ACTIVE} responses in the background already")
-        creation.dialect.make_queued()
-        creation.dialect.parse_request(expanded.body)
-        encoder = ResponsesStreamEncoder(creation.dialect.head(request.model))  # of the first events
+
+    async def start(self, exchange: Exchange, answer: BackgroundAnswer) -> StoredResponse:
+        """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
+        self.check_room(answer.request)
+        encoder = answer.encoder
         response = stored_response(
-            _encode(encoder.response), expanded, request=request, owner=exchange.identity.owner
+            _encode(encoder.response),
+            answer.expanded,
+            request=answer.request,
+            owner=exchange.identity.owner,
         )
         await self._states.repository.save(response, [])
-        writer = BackgroundWriter(self._states, response, creation=creation)
+        writer = BackgroundWriter(self._states, response, answer=answer)
         await writer({"type": "http.response.body", "body": encoder.start()})
-        creation.dialect.announced = True
-        task = asyncio.ensure_future(self._make(exchange, creation, writer=writer))
+        task = asyncio.ensure_future(self._make(exchange, answer, writer=writer))
         self._active[response.id] = task
         task.add_done_callback(lambda _: self._active.pop(response.id, None))
         return response
@@ -79,9 +127,29 @@ class BackgroundResponses:
             return response
         if response.updated_at > time.time() - LOST_AFTER:
             return response
+        if self._lasting.owns(response):
+            with suppress(ResponseNotFound):
+                return await self._find_lasting(response)
         error = Unavailable("the process of the hub that made this response has ended")
         await self._end(response, status="failed", error=failure_of(error))
         return await self._states.repository.get(id, owner=owner)
+
+    async def _find_lasting(self, response: StoredResponse) -> StoredResponse:
+        """Return a response whose answer went on without the process that began it. ResponseNotFound."""
+        raw = await self._lasting.find(response)
+        if raw is None:
+            return response
+        text = raw.decode()
+        status = msgspec.json.decode(raw, type=ResponseObject).status
+        ended = replace(
+            response,
+            status=status,
+            body=text,
+            size=len(text) + len(response.input),
+            updated_at=time.time(),
+        )
+        await self._states.repository.finish(ended, item_places(None, ended))
+        return await self._states.repository.get(response.id, owner=response.owner)
 
     async def cancel(self, id: str, *, owner: str) -> StoredResponse:
         """End a response; return what has become of it. Raises ResponseNotFound, BadRequest."""
@@ -96,6 +164,10 @@ class BackgroundResponses:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
                     response = await self._wait_for_end(id, owner=owner)
+        if response.is_active and self._lasting.owns(response):  # its process is gone
+            await self._lasting.stop(response)
+            await self._end(response, status="cancelled")
+            return await self.get(id, owner=owner)
         return response
 
     async def _wait_for_end(self, id: str, *, owner: str) -> StoredResponse:
@@ -124,20 +196,21 @@ class BackgroundResponses:
                 await asyncio.sleep(POLL_INTERVAL)
 
     async def close(self) -> None:
-        """End all responses of this process."""
+        """End all responses of this process, but for those whose answers go on without it."""
+        self._is_closed = True
         tasks = list(self._active.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _make(self, request: Exchange, creation: ResponseCreation, *, writer: BackgroundWriter) -> None:
+    async def _make(self, request: Exchange, answer: BackgroundAnswer, *, writer: BackgroundWriter) -> None:
         exchange = Exchange(request.synthetic_scope, writer.receive, writer)
         exchange.identity, exchange.request_id = request.identity, request.request_id
         error: dict[str, str] | None = None
 
         async def serve(_: Exchange) -> None:
             with KeyValidity(exchange, self.work):
-                await self._serve(exchange, creation)
+                await answer.serve(exchange)
 
         async def fail(_: Exchange, raised: DragomanError) -> None:
             nonlocal error
@@ -148,15 +221,24 @@ class BackgroundResponses:
             await handle(exchange, serve, on_error=fail)
         except asyncio.CancelledError:
             writing.cancel()
-            await self._end(writer.response, status="cancelled", items=writer.items)
+            await self._cancelled(answer, writer)
             raise
         finally:
             writing.cancel()
         with suppress(StoreError, Unavailable):
-            if error is not None or writer.last is None:
-                await self._end(writer.response, status="failed", error=error, items=writer.items)
-            else:
+            if error is None and writer.last is not None:
                 await writer.finish()
+            elif error is not None or answer.stop is None:
+                await self._end(writer.response, status="failed", error=error, items=writer.items)
+            # An answer that goes on elsewhere is found by whoever asks for it.
+
+    async def _cancelled(self, answer: BackgroundAnswer, writer: BackgroundWriter) -> None:
+        """End a response that was cancelled, with what answers it."""
+        if self._is_closed and answer.stop is not None:
+            return
+        await self._end(writer.response, status="cancelled", items=writer.items)
+        if answer.stop is not None:
+            await answer.stop()
 
     async def _end(
         self,
@@ -177,16 +259,14 @@ class BackgroundResponses:
 class BackgroundWriter:
     """An ASGI `send` that writes the events of a response to the database."""
 
-    def __init__(
-        self, states: ResponseStates, response: StoredResponse, *, creation: ResponseCreation
-    ) -> None:
+    def __init__(self, states: ResponseStates, response: StoredResponse, *, answer: BackgroundAnswer) -> None:
         self.response = response
         self.items: list[msgspec.Raw] = []
         """The output items that are complete."""
         self.last: bytes | None = None
         """The whole response, once its last event is there."""
         self._states = states
-        self._creation = creation
+        self._answer = answer
         self._parser = SSEParser()
         self._frames: list[bytes] = []
         self._written = 0
@@ -218,8 +298,8 @@ class BackgroundWriter:
     async def finish(self) -> None:
         """Write the last events, and the whole response."""
         await self._write()
-        request, expanded = self._creation.request, self._creation.expanded
-        if self.last is None or request is None or expanded is None:
+        request, expanded = self._answer.request, self._answer.expanded
+        if self.last is None:
             return
         owner = self.response.owner
         response = stored_response(self.last, expanded, request=request, owner=owner)
@@ -232,8 +312,7 @@ class BackgroundWriter:
     async def _write(self) -> bool:
         response, frames = self.response, self._frames
         events = None
-        request = self._creation.request
-        if frames and request is not None and request.stream:
+        if frames and self._answer.request.stream:
             self._frames = []
             last = self._written + len(frames) - 1
             events = {"first": self._written, "last": last, "body": b"".join(frames).decode()}

@@ -17,7 +17,7 @@ from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
-from dragoman.server.gateway.responses.background import BackgroundResponses
+from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.creation import DetachedResponse, ResponseCreation, ResponseMemory
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
@@ -29,6 +29,7 @@ from dragoman.server.gateway.responses.state import (
     read_state,
 )
 from dragoman.server.gateway.routes import Gateway
+from dragoman.store.responses import StoredResponse
 from dragoman.wire.client_request import RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS
 from dragoman.wire.responses.client_request import parse_responses_request
@@ -46,7 +47,7 @@ class ResponseHandlers:
         self._states = states
         self._agents = agents
         self.conversations = ConversationHandlers(states, body_limit=gateway.body_limit)
-        self.background = BackgroundResponses(states, self._serve_in_background)
+        self.background = BackgroundResponses(states, agents)
         self.max_memory = states.limits.context
         """Bytes of the responses that a connection remembers."""
 
@@ -71,7 +72,9 @@ class ResponseHandlers:
             await self._gateway.serve(exchange, creation.dialect, prepare=prepare)
         except AgentRequested as requested:
             exchange.send = send
-            await self._agents.create(exchange, requested.body)
+            detached = await self._agents.create(exchange, requested.body, background=self.background)
+            if detached is not None:
+                await self._answer_detached(exchange, detached.response, streams=detached.streams)
         except DetachedResponse:
             exchange.send = send
             await self._detach(exchange, creation)
@@ -82,14 +85,31 @@ class ResponseHandlers:
             await send_failed_stream(exchange, error, dialect=creation.dialect)
 
     async def _detach(self, exchange: Exchange, creation: ResponseCreation) -> None:
-        """Begin a response in the background; follow it if the client asked for a stream."""
-        response = await self.background.start(exchange, creation)
-        if creation.streams:
+        """Begin a response in the background."""
+        request, expanded, dialect = creation.request, creation.expanded, creation.dialect
+        if request is None or expanded is None:
+            return
+        self.background.check_room(request)
+        dialect.make_queued()
+        dialect.parse_request(expanded.body)
+        answer = BackgroundAnswer(
+            request=request,
+            expanded=expanded,
+            encoder=ResponsesStreamEncoder(dialect.head(request.model)),  # of the first events
+            serve=partial(self._serve_in_background, creation=creation),
+        )
+        dialect.announced = True
+        response = await self.background.start(exchange, answer)
+        await self._answer_detached(exchange, response, streams=request.stream)
+
+    async def _answer_detached(self, exchange: Exchange, response: StoredResponse, *, streams: bool) -> None:
+        """Answer with a response that is made in the background; follow it if the client wants a stream."""
+        if streams:
             await self._follow(exchange, response.id, after=-1)
         else:
             await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
 
-    async def _serve_in_background(self, exchange: Exchange, creation: ResponseCreation) -> None:
+    async def _serve_in_background(self, exchange: Exchange, *, creation: ResponseCreation) -> None:
         exchange.receive = _empty_body(exchange.receive)
         await self._gateway.serve(exchange, creation.dialect, prepare=creation.prepared)
 

@@ -18,6 +18,7 @@ from dragoman.errors import (
     BadRequest,
     ResponseNotFound,
     StoreError,
+    TooLarge,
     Unavailable,
     UnknownPreviousResponse,
 )
@@ -73,6 +74,7 @@ class RequestState(msgspec.Struct, frozen=True, kw_only=True):
     store: bool = True
     background: bool = False
     stream: bool = False
+    truncates: bool = False
 
     @property
     def refers_to_nothing(self) -> bool:
@@ -129,24 +131,27 @@ class ResponseStates:
         if request.conversation_id is not None:
             context = await self._conversation(request.conversation_id, owner=owner)
         else:
-            context = local or await self._context(request.previous_id, owner=owner)
+            context = local or await self._context(request.previous_id, owner=owner, trims=request.truncates)
         items = await self._resolve(request, owner=owner, context=context)
         size = raw_size(context.items) + len(request.raw)
         body = await offload(size, partial(request.body, context.items, items))
         return ExpandedRequest(body, context, items)
 
-    async def _context(self, id: str | None, *, owner: str) -> ResponseContext:
+    async def _context(self, id: str | None, *, owner: str, trims: bool) -> ResponseContext:
         if id is None:
             return ResponseContext()
         try:
-            chain = await self.repository.chain(id, owner=owner, max_size=self.limits.context)
+            limit = self.limits.context
+            chain = await self.repository.chain(id, owner=owner, max_size=limit, trims=trims)
         except ResponseNotFound:
             raise UnknownPreviousResponse(
                 f"there is no response {id[:100]!r}, or one before it was deleted",
                 field="previous_response_id",
             ) from None
-        if chain[-1].is_active:
+        if chain and chain[-1].is_active:
             raise BadRequest(f"the response {id[:100]!r} is still in progress", field="previous_response_id")
+        if not chain or chain[0].previous_id is not None:
+            chain = from_a_message(chain)
         return ResponseContext(chain[0].root_id, [item for response in chain for item in response.items])
 
     async def _conversation(self, id: str, *, owner: str) -> ResponseContext:
@@ -244,6 +249,18 @@ def stored_response(
     )
 
 
+def from_a_message(chain: Sequence[StoredResponse]) -> Sequence[StoredResponse]:
+    """Return the rest of a chain from a request without outputs of calls: theirs may be left out before it.
+
+    Raises TooLarge when there is none.
+    """
+    for index, response in enumerate(chain):
+        heads = [msgspec.json.decode(item, type=ItemHead) for item in response.input_items]
+        if not any(head.kind.endswith("_output") for head in heads):
+            return chain[index:]
+    raise TooLarge("the last responses are too long to be continued, also without the earlier ones")
+
+
 class ResponseObject(msgspec.Struct):
     """The fields of a response object that tell what it is."""
 
@@ -251,13 +268,17 @@ class ResponseObject(msgspec.Struct):
     status: str
 
 
-def item_places(request: RequestState, response: StoredResponse) -> list[ItemPlace]:
-    """Return the items of a response that can be referred to: not those that are references themselves."""
+def item_places(request: RequestState | None, response: StoredResponse) -> list[ItemPlace]:
+    """Return the items of a response that can be referred to: not those that are references themselves.
+
+    Those of its input are left out without its request.
+    """
     count = len(response.input_items)
-    before = count - len(request.heads)
+    requested = () if request is None else request.heads
+    before = count - len(requested)
     places = [
         ItemPlace(head.id, before + index)
-        for index, head in enumerate(request.heads)
+        for index, head in enumerate(requested)
         if head.kind != "item_reference" and isinstance(head.id, str)
     ]
     heads = (msgspec.json.decode(item, type=ItemHead) for item in response.output_items)
@@ -277,6 +298,9 @@ def read_state(raw: bytes) -> RequestState:
             "previous_response_id and conversation cannot be used together", field="previous_response_id"
         )
     store = _read(fields, "store", kind=bool, expected="true or false")
+    truncation = _read(fields, "truncation", kind=str, expected="auto or disabled")
+    if truncation not in (None, "auto", "disabled"):
+        raise BadRequest(f"truncation must be auto or disabled, got {truncation!r:.40}", field="truncation")
     heads, items = read_items(bytes(fields.get("input", b"null")))
     return RequestState(
         raw=raw,
@@ -289,6 +313,7 @@ def read_state(raw: bytes) -> RequestState:
         store=store is not False,
         background=bool(_read(fields, "background", kind=bool, expected="true or false")),
         stream=bool(_read(fields, "stream", kind=bool, expected="true or false")),
+        truncates=truncation == "auto",
     )
 
 

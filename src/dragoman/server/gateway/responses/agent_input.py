@@ -1,0 +1,84 @@
+"""What is new in a request for an agent: a message of the user, outputs of tools, answers to approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, Conflict
+from dragoman.ids import new_id
+from dragoman.messages import Message, Part
+from dragoman.runs.waiting import RequestedInputs
+from dragoman.server.gateway.responses.state import RequestState
+from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
+from dragoman.wire.ui.client_request import ClientApprovalAnswer, ClientToolOutput, ContinueAnswer
+
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_ANSWER = "mcp_approval_response"
+_encode = msgspec.json.Encoder().encode
+
+
+class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new in a request: a message of the user, or what an answer waits for."""
+
+    state: RequestState
+    parsed: ResponsesRequest
+    outputs: Sequence[Mapping[str, Any]]
+    answers: Sequence[Mapping[str, Any]]
+
+
+def read_input(state: RequestState) -> AgentInput:
+    """Parse what is new in a request. Raises BadRequest."""
+    items: list[dict[str, Any]] = [msgspec.json.decode(item) for item in state.items]
+    others = [item for item in items if item.get("type") not in (*_OUTPUTS, _ANSWER)]
+    if any(item.get("role") == "assistant" or item.get("type") == "item_reference" for item in others):
+        hint = "send previous_response_id, or the items of the last response with their ids"
+        raise BadRequest("the hub has no record of the conversation in input", field="input", hint=hint)
+    calls = [
+        item for item in others if item.get("type") not in ("function_call", "custom_tool_call", "reasoning")
+    ]
+    content = calls or [{"role": "user", "content": "-"}]
+    parsed = parse_responses_request(_encode({**state.fields, "input": content}))
+    if not calls:
+        parsed = replace(parsed, request=replace(parsed.request, messages=()))
+    outputs = [item for item in items if item.get("type") in _OUTPUTS]
+    answers = [item for item in items if item.get("type") == _ANSWER]
+    return AgentInput(state=state, parsed=parsed, outputs=outputs, answers=answers)
+
+
+def user_message(parsed: ResponsesRequest) -> Message | None:
+    """Return the messages of the user as one; None without any."""
+    parts: list[Part] = []
+    for message in parsed.request.messages:
+        if message.role == "user":
+            parts += message.parts
+    return Message(new_id("msg"), "user", tuple(parts)) if parts else None
+
+
+def continue_answer(message: Message, agent_input: AgentInput) -> ContinueAnswer:
+    """Return the continuation of an answer. Raises Conflict for what it does not wait for, BadRequest."""
+    requested = RequestedInputs.of_message(message)
+    outputs = [
+        ClientToolOutput(str(item.get("call_id")), read_output(item.get("output")))
+        for item in agent_input.outputs
+    ]
+    answers: list[ClientApprovalAnswer] = []
+    for item in agent_input.answers:
+        id, approved, reason = item.get("approval_request_id"), item.get("approve"), item.get("reason")
+        if not isinstance(id, str) or id not in requested.approvals:
+            raise Conflict(f"the last response does not ask for the approval {id!r:.100}")
+        if not isinstance(approved, bool):
+            raise BadRequest("approve must be true or false", field="input")
+        reason = reason if isinstance(reason, str) else None
+        answers.append(requested.answer_approval(id, approved=approved, reason=reason))
+    return ContinueAnswer(message.id, tuple(outputs), tuple(answers))
+
+
+def read_output(value: Any) -> Any:
+    """Return the output of a client's tool: texts of a list of parts are joined."""
+    if isinstance(value, list) and all(isinstance(part, dict) and "text" in part for part in value):
+        return "\n".join(str(part["text"]) for part in value)
+    return value
