@@ -471,11 +471,8 @@ class Config(ConfigSection, frozen=True):
     @property
     def balanced(self) -> dict[str, AliasConfig]:
         """The aliases that choose among their models, rather than trying them in order."""
-        return {
-            name: alias
-            for name, alias in self.aliases.items()
-            if isinstance(alias, AliasConfig) and alias.balance != "failover"
-        }
+        configured = {name: each for name, each in self.aliases.items() if isinstance(each, AliasConfig)}
+        return {name: alias for name, alias in configured.items() if alias.balance != "failover"}
 
     @property
     def price_list(self) -> dict[str, PriceConfig]:
