@@ -71,6 +71,17 @@ async def test_a_server_that_is_added_approved_and_removed_at_one_host_is_so_at_
         await until_removed(host)
 
 
+async def test_other_hosts_are_told_of_servers_and_look_for_them_at_once(
+    hosts: HostCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_operations, "FOLLOW_INTERVAL", 3_600.0)
+    first, second = await hosts.open(master_key_file=write_key(tmp_path, MasterKey.generate()))
+    await first.hub.external.add("raw", raw_server(tmp_path))
+    await until_state(second, "ready")
+    await second.hub.external.remove("raw")
+    await until_removed(first)
+
+
 async def test_without_a_master_key_a_host_of_another_folder_says_why_it_leaves_a_server_out(
     hosts: HostCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

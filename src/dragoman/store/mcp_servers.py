@@ -61,12 +61,14 @@ class McpServerRepository:
         clock: Callable[[], float],
         folder_key: FolderKey,
         master_key: MasterKey | None = None,
+        on_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`master_key` is that of hosts that share the database."""
+        """`master_key` is that of hosts that share the database; `on_changed` tells them of a change."""
         self._database = database
         self._clock = clock
         self._folder_key = folder_key
         self._master_key = master_key
+        self._on_changed = on_changed
 
     @cached_property
     def _sql(self) -> McpServerStatements:
@@ -77,6 +79,7 @@ class McpServerRepository:
         sealed = await asyncio.to_thread(self._encrypt, name, body)
         params = to_params(McpServerRecord(name=name, body=sealed, created_at=self._clock()))
         await self._database.write(lambda connection: connection.execute(self._sql.put, params))
+        self._on_changed()
 
     async def list(self) -> Sequence[McpServerRecord]:
         """Return all servers, by name. One that cannot be decrypted is logged and left out.
@@ -131,9 +134,11 @@ class McpServerRepository:
 
     async def delete(self, name: str) -> bool:
         """Delete a server; return False when there is none of this name."""
-        return await self._database.write(
+        is_deleted = await self._database.write(
             lambda connection: connection.execute(self._sql.delete, {"of": name}) > 0
         )
+        self._on_changed()
+        return is_deleted
 
 
 def reencrypt_servers(

@@ -135,7 +135,7 @@ class Store:
         shared_key = None if membership is None else master_key
         keys: dict[str, Any] = {"folder_key": FolderKey(folder / FOLDER_KEY_FILE), "master_key": shared_key}
         self._sealing_keys = keys
-        self.mcp_servers = McpServerRepository(database, clock=clock, **keys)
+        self.mcp_servers = McpServerRepository(database, clock=clock, on_changed=self._tell_hosts, **keys)
         self.push_configs = PushConfigRepository(database, clock=clock, **keys)
         self.spoke_namespaces = SpokeNamespaceRepository(database, clock=clock)
         self.usage = UsageRepository(database)
@@ -162,9 +162,11 @@ class Store:
     @cached_property
     def definition_pins(self) -> DefinitionPinRepository:
         """The approved definitions of operations from outside the hub."""
-        return DefinitionPinRepository(
-            self.database, on_changed=lambda: self.signals.send("definitions", None)
-        )
+        return DefinitionPinRepository(self.database, on_changed=self._tell_hosts)
+
+    def _tell_hosts(self) -> None:
+        """Tell the other hosts that MCP servers or approved definitions have changed."""
+        self.signals.send("definitions", None)
 
     @cached_property
     def usage_series(self) -> UsageSeriesRepository:
