@@ -1,12 +1,230 @@
-import { Empty, ScreenHeader } from "../../components";
+/** Keys and access: all keys, what they may and how much, and what changes them. */
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { Link, useLocation, useParams } from "wouter";
+import { api } from "../../api/client";
+import {
+  Button,
+  Chip,
+  Details,
+  Dialog,
+  Empty,
+  ErrorNotice,
+  Filter,
+  Loading,
+  ScreenHeader,
+  SearchField,
+  Status,
+  Table,
+  Time,
+  useKeys,
+  useUrlState,
+  type Column,
+} from "../../components";
+import { BudgetBar, useBudgets } from "../usage/budgets";
+import "../usage/usage.css";
+import { CreateKey, EditKey, RevokeKey, RotateKey, Secret } from "./dialogs";
+import { limitsInWords, stateOf, type ApiKey, type NewKey } from "./types";
+import "./keys.css";
+
+type Layer = { at: "new" } | { at: "edit" | "rotate" | "revoke"; key: ApiKey } | { at: "secret"; made: NewKey } | null;
 
 export default function KeysScreen() {
+  const { id } = useParams<{ id?: string }>();
+  const [, go] = useLocation();
+  const [params] = useUrlState();
+  const [layer, setLayer] = useState<Layer>(null);
+  const { data, error, refetch } = useQuery({
+    queryKey: ["keys"],
+    queryFn: ({ signal }) => api.get<{ keys: ApiKey[] }>("/api/keys", { signal }),
+  });
+  const keys = useMemo(() => [...(data?.keys ?? [])].reverse(), [data]);
+  const q = (params.get("q") ?? "").toLowerCase();
+  const shown = useMemo(() => keys.filter((key) => matches(key, q, params.get("state") ?? "")), [keys, q, params]);
+  const opened = keys.find((key) => key.id === id);
+  const close = () => setLayer(null);
+  const leave = () => go(`/keys${window.location.search}`, { replace: true });
+  useKeys("Keys", {
+    n: ["new key", () => setLayer({ at: "new" })],
+    Escape: ["close the details", leave],
+  });
   return (
     <>
-      <ScreenHeader title="Keys" />
-      <Empty icon="key" title="Nothing here yet">
-        <p>This screen is being built.</p>
-      </Empty>
+      <ScreenHeader title="Keys" sub={data && `${keys.filter((key) => stateOf(key) !== "revoked").length} in use`}>
+        <Button look="primary" icon="plus" onClick={() => setLayer({ at: "new" })}>
+          New key
+        </Button>
+      </ScreenHeader>
+      <div className="toolbar">
+        <SearchField placeholder="Owner, label or prefix" />
+        <Filter
+          name="state"
+          label="State"
+          choices={[
+            ["", "in use"],
+            ["expired", "expired"],
+            ["revoked", "revoked"],
+            ["all", "all"],
+          ]}
+        />
+      </div>
+      {error !== null && (
+        <div className="pad">
+          <ErrorNotice error={error} onRetry={() => void refetch()} />
+        </div>
+      )}
+      {data === undefined && error === null && <Loading />}
+      {data !== undefined && (
+        <Table
+          label="Keys"
+          columns={COLUMNS}
+          rows={shown}
+          rowId={(key) => key.id}
+          selected={id ?? null}
+          onOpen={(key) => go(`/keys/${encodeURIComponent(key.id)}${window.location.search}`, { replace: true })}
+          empty={<NoKeys some={keys.length > 0} onNew={() => setLayer({ at: "new" })} />}
+        />
+      )}
+      {id !== undefined && data !== undefined && (
+        <Dialog open look="sheet" onClose={leave} title={opened?.name ?? opened?.id ?? "Key"}>
+          {opened === undefined ? (
+            <Empty icon="key" title="There is no such key">
+              <p>It may belong to another hub.</p>
+            </Empty>
+          ) : (
+            <KeyDetails value={opened} onLayer={setLayer} />
+          )}
+        </Dialog>
+      )}
+      {layer?.at === "new" && <CreateKey onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />}
+      {layer?.at === "edit" && <EditKey value={layer.key} onClose={close} />}
+      {layer?.at === "rotate" && (
+        <RotateKey value={layer.key} onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />
+      )}
+      {layer?.at === "revoke" && <RevokeKey value={layer.key} onClose={close} />}
+      {layer?.at === "secret" && <Secret made={layer.made} onClose={close} />}
     </>
+  );
+}
+
+const COLUMNS: Column<ApiKey>[] = [
+  { id: "name", title: "Key", width: "minmax(150px, 1.5fr)", cell: (key) => <KeyName value={key} /> },
+  { id: "owner", title: "Owner", width: "minmax(80px, 1fr)", cell: (key) => key.owner },
+  { id: "scopes", title: "Scopes", width: "minmax(120px, 1.4fr)", wide: true, cell: (key) => scopesOf(key).join(", ") },
+  {
+    id: "limits",
+    title: "Limits",
+    width: "minmax(120px, 1.4fr)",
+    wide: true,
+    cell: (key) => limitsInWords(key.limits) || <span className="muted">the hub's</span>,
+  },
+  { id: "used", title: "Last used", width: "96px", cell: (key) => (key.lastUsedAt === null ? <Never /> : <Time at={key.lastUsedAt} />) },
+  {
+    id: "expires",
+    title: "Expires",
+    width: "110px",
+    wide: true,
+    cell: (key) => (key.expiresAt === null ? <Never /> : <Time at={key.expiresAt} />),
+  },
+];
+
+function Never() {
+  return <span className="muted">never</span>;
+}
+
+function KeyName({ value }: { value: ApiKey }) {
+  return (
+    <span className="keys-name">
+      <span>{value.name ?? <span className="mono">{value.prefix}…</span>}</span>
+      <KeyStatus value={value} />
+    </span>
+  );
+}
+
+function KeyStatus({ value }: { value: ApiKey }) {
+  const state = stateOf(value);
+  if (state === "valid") return null;
+  if (state === "expires soon")
+    return (
+      <Chip tone="wait" icon="wait">
+        expires soon
+      </Chip>
+    );
+  return <Status status={state} />;
+}
+
+function scopesOf(key: ApiKey): string[] {
+  return key.scopes.length > 0 ? key.scopes : ["gateway", "chat", "operations"];
+}
+
+function matches(key: ApiKey, q: string, state: string): boolean {
+  const found = stateOf(key);
+  const inState = state === "all" || (state === "" ? found === "valid" || found === "expires soon" : found === state);
+  return inState && [key.name, key.owner, key.prefix, key.id].some((text) => text?.toLowerCase().includes(q) === true);
+}
+
+function NoKeys({ some, onNew }: { some: boolean; onNew: () => void }) {
+  if (some)
+    return (
+      <Empty icon="key" title="No key fits">
+        <p>Change the filter, or search for another owner, label or prefix.</p>
+      </Empty>
+    );
+  return (
+    <Empty icon="key" title="This hub has no keys yet">
+      <p>
+        A key lets a person or an app in: it says who is asking, what they may, and how much. Without one, this hub answers
+        whoever reaches it from this machine.
+      </p>
+      <Button onClick={onNew}>Create the first key</Button>
+    </Empty>
+  );
+}
+
+function KeyDetails({ value, onLayer }: { value: ApiKey; onLayer: (layer: Layer) => void }) {
+  const budgets = useBudgets();
+  const own = budgets.data?.budgets.find((each) => each.kind === "key" && each.id === value.id);
+  const isRevoked = value.revokedAt !== null;
+  return (
+    <div className="keys-details">
+      <Details
+        rows={[
+          ["State", stateOf(value) === "valid" ? <Chip tone="ok" icon="check">valid</Chip> : <KeyStatus value={value} />],
+          ["Owner", value.owner],
+          ["Secret", <code>{value.prefix}…</code>],
+          ["Scopes", scopesOf(value).join(", ")],
+          ["Models", value.models === null ? "all" : <code>{value.models.join(", ")}</code>],
+          ["Limits", limitsInWords(value.limits) || "those of the hub"],
+          ["Created", <Time at={value.createdAt} />],
+          ["Expires", value.expiresAt === null ? "never" : <Time at={value.expiresAt} />],
+          ["Last used", value.lastUsedAt === null ? "never" : <Time at={value.lastUsedAt} />],
+          ...(isRevoked ? ([["Revoked", <Time at={value.revokedAt} />]] as [string, React.ReactNode][]) : []),
+          ["Id", <code>{value.id}</code>],
+        ]}
+      />
+      {own !== undefined && own.budgets.length > 0 && (
+        <div className="usage-budget">
+          {own.budgets.map((budget) => (
+            <BudgetBar key={budget.window} budget={budget} name="Budget" kind="" />
+          ))}
+        </div>
+      )}
+      <p>
+        <Link href={`/usage?key=${encodeURIComponent(value.id)}`}>What it used</Link>
+      </p>
+      {!isRevoked && (
+        <div className="keys-actions">
+          <Button icon="pen" onClick={() => onLayer({ at: "edit", key: value })}>
+            Change
+          </Button>
+          <Button icon="again" onClick={() => onLayer({ at: "rotate", key: value })}>
+            Rotate
+          </Button>
+          <Button look="danger" onClick={() => onLayer({ at: "revoke", key: value })}>
+            Revoke
+          </Button>
+        </div>
+      )}
+    </div>
   );
 }

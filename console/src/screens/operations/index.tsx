@@ -1,12 +1,231 @@
-import { Empty, ScreenHeader } from "../../components";
+/** Operations: what can be called, found as a model finds it; and the MCP servers and spokes that bring more. */
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useMemo } from "react";
+import { useLocation, useParams } from "wouter";
+import { api } from "../../api/client";
+import { useInvalidate } from "../../api/events";
+import { useSession } from "../../api/session";
+import {
+  Button,
+  Empty,
+  ErrorNotice,
+  Filter,
+  Kind,
+  Loading,
+  ScreenHeader,
+  SearchField,
+  Table,
+  Tabs,
+  count,
+  useKeys,
+  useNarrow,
+  useUrlState,
+  type Column,
+} from "../../components";
+import { Detail } from "./detail";
+import { Servers, useServers } from "./servers";
+import { Spokes } from "./spokes";
+import type { ListAnswer, SearchAnswer, SearchScore } from "./types";
+import "./operations.css";
+
+interface Row {
+  id: string;
+  summary: string;
+  effect: string | null;
+  source: string | null;
+  score: SearchScore | null;
+}
 
 export default function OperationsScreen() {
+  const session = useSession();
+  const [params, setParams] = useUrlState();
+  const isAdmin = session.can("admin");
+  const tab = isAdmin ? (params.get("tab") ?? "operations") : "operations";
+  const servers = useServers(isAdmin);
+  const waiting = (servers.data?.servers ?? []).reduce((sum, server) => sum + server.waiting, 0);
+  const tabs = [
+    { id: "operations", label: "Operations" },
+    { id: "servers", label: waiting > 0 ? `MCP servers (${waiting} to approve)` : "MCP servers" },
+    { id: "spokes", label: "Spokes" },
+  ];
+  const [, go] = useLocation();
+  const show = (id: string) => go(id === "operations" ? "/operations" : `/operations?tab=${id}`, { replace: true });
+  const step = (by: number) => {
+    const at = tabs.findIndex(({ id }) => id === tab) + by;
+    show(tabs[(at + tabs.length) % tabs.length]?.id ?? "operations");
+  };
+  useKeys("Operations", isAdmin ? { "[": ["tab before", () => step(-1)], "]": ["next tab", () => step(1)] } : null);
   return (
     <>
       <ScreenHeader title="Operations" />
-      <Empty icon="operations" title="Nothing here yet">
-        <p>This screen is being built.</p>
-      </Empty>
+      {isAdmin && <Tabs label="What brings operations" items={tabs} active={tab} onChange={show} />}
+      {tab === "operations" && <List namespace={params.get("namespace")} q={params.get("q") ?? ""} onClear={() => setParams({ q: null, namespace: null })} />}
+      {tab === "servers" && (
+        <div className="pad">
+          <Servers />
+        </div>
+      )}
+      {tab === "spokes" && (
+        <div className="pad">
+          <Spokes />
+        </div>
+      )}
     </>
   );
 }
+
+function List({ namespace, q, onClear }: { namespace: string | null; q: string; onClear: () => void }) {
+  const { id } = useParams<{ id?: string }>();
+  const [, go] = useLocation();
+  const narrow = useNarrow();
+  const all = useQuery({
+    queryKey: ["operations", "list", namespace],
+    queryFn: ({ signal }) => api.get<ListAnswer>("/api/operations", { query: { namespace }, signal }),
+  });
+  const search = useQuery({
+    queryKey: ["operations", "search", namespace, q],
+    queryFn: ({ signal }) => api.get<SearchAnswer>("/api/operations", { query: { q, namespace, scores: 1 }, signal }),
+    enabled: q !== "",
+    placeholderData: keepPreviousData,
+  });
+  useInvalidate("operation.", ["operations", "list"]);
+  const rows = useMemo(() => toRows(q === "" ? undefined : search.data, all.data), [q, search.data, all.data]);
+  const error = all.error ?? (q === "" ? null : search.error);
+  const open = (operation: string) => go(`/operations/${encodeURIComponent(operation)}${window.location.search}`, { replace: true });
+  useKeys("Operations", { Escape: ["close the details", () => go(`/operations${window.location.search}`, { replace: true })] });
+  const spaces = Object.entries(all.data?.namespaces ?? {});
+  const columns = q === "" ? COLUMNS : [...COLUMNS, SCORE];
+  const hideList = narrow && id !== undefined;
+  return (
+    <>
+      {!hideList && (
+        <div className="toolbar">
+          <SearchField placeholder="Search as a model would: verb + object + service" />
+          <Filter
+            name="namespace"
+            label="Namespace"
+            choices={[["", "all namespaces"], ...spaces.map(([name, size]) => [name, `${name} (${size})`] as [string, string])]}
+          />
+          {q !== "" && search.data !== undefined && (
+            <span className="muted small">
+              {search.data.tools.length} shown to a model{search.data.more > 0 && `, ${count(search.data.more)} more match`}
+              {search.data.hint !== undefined && ` · ${search.data.hint}`}
+            </span>
+          )}
+        </div>
+      )}
+      {error !== null && (
+        <div className="pad">
+          <ErrorNotice error={error} onRetry={() => void all.refetch()} />
+        </div>
+      )}
+      {rows === null && error === null && <Loading />}
+      {rows !== null && (
+        <div className={`operations-split ${id === undefined ? "operations-alone" : ""}`}>
+          {!hideList && (
+            <Table
+              label="Operations"
+              columns={id === undefined ? columns : columns.filter((column) => column.id === "name" || column.id === "score")}
+              rows={rows}
+              rowId={(row) => row.id}
+              rowHeight={46}
+              selected={id ?? null}
+              onOpen={(row) => open(row.id)}
+              empty={<NoOperations q={q} onClear={onClear} />}
+            />
+          )}
+          {id !== undefined && (
+            <div className="operations-detail" role="region" aria-label="Operation" tabIndex={0}>
+              <div className="operations-back">
+                <Button look="quiet" icon="left" onClick={() => go(`/operations${window.location.search}`, { replace: true })}>
+                  All operations
+                </Button>
+              </div>
+              <Detail key={id} id={id} />
+            </div>
+          )}
+        </div>
+      )}
+    </>
+  );
+}
+
+function toRows(found: SearchAnswer | undefined, all: ListAnswer | undefined): Row[] | null {
+  if (all === undefined) return null;
+  if (found === undefined) return all.operations.map((each) => ({ ...each, score: null }));
+  const lines = new Map(all.operations.map((each) => [each.id, each]));
+  return found.tools.map((hit) => ({
+    id: hit.tool,
+    summary: hit.summary,
+    effect: lines.get(hit.tool)?.effect ?? null,
+    source: lines.get(hit.tool)?.source ?? null,
+    score: hit.score,
+  }));
+}
+
+const COLUMNS: Column<Row>[] = [
+  {
+    id: "name",
+    title: "Operation",
+    width: "minmax(0, 3fr)",
+    cell: (row) => (
+      <span className="operations-name">
+        <b className="mono">{row.id}</b>
+        <span className="muted small">{row.summary}</span>
+      </span>
+    ),
+  },
+  {
+    id: "effect",
+    title: "Effect",
+    width: "90px",
+    cell: (row) => row.effect !== null && <Kind kind={row.effect === "read" ? "tool" : "op"}>{row.effect}</Kind>,
+  },
+  { id: "source", title: "From", width: "minmax(80px, 1fr)", wide: true, cell: (row) => <span className="muted">{row.source}</span> },
+];
+
+const SCORE: Column<Row> = {
+  id: "score",
+  title: "Score",
+  width: "104px",
+  numeric: true,
+  cell: (row) =>
+    row.score !== null && (
+      <span title={`Words: ${percent(row.score.words)} of the best one's; it has ${percent(row.score.coverage)} of the words, by their rarity`}>
+        {row.score.name !== null && <Kind kind="tool">{row.score.name}</Kind>} {percent(row.score.words)}
+      </span>
+    ),
+};
+
+function percent(value: number): string {
+  return `${Math.round(100 * value)} %`;
+}
+
+function NoOperations({ q, onClear }: { q: string; onClear: () => void }) {
+  if (q !== "")
+    return (
+      <Empty icon="search" title="A model would find nothing here">
+        <p>Try verb + object + service, such as “send message slack”. An operation is found by the words of its name, its description and its parameters: better descriptions make better tools.</p>
+        <Button onClick={onClear}>Show all operations</Button>
+      </Empty>
+    );
+  return (
+    <Empty icon="operations" title="There is nothing to call yet">
+      <p>
+        An operation is a function that models and you can call: a Python function with <code>@operation</code>, a tool of an MCP
+        server, or what another process offers. Write one into <code>operations.py</code>:
+      </p>
+      <pre>{EXAMPLE}</pre>
+      <p>
+        and name the file under <code>operations</code> in dragoman.yaml.
+      </p>
+    </Empty>
+  );
+}
+
+const EXAMPLE = `from dragoman import operation
+
+@operation("shop", effect="read")
+async def price(item: str) -> float:
+    """Look up the price of an item."""
+    return 3.5`;

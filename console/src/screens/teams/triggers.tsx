@@ -1,0 +1,154 @@
+/** Triggers of teams: when they fire, and what a person decides about them. */
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { api } from "../../api/client";
+import { useInvalidate } from "../../api/events";
+import {
+  Button,
+  Chip,
+  Details,
+  Dialog,
+  Empty,
+  ErrorNotice,
+  JsonView,
+  Loading,
+  money,
+  Status,
+  Table,
+  Time,
+  toast,
+  toastError,
+  useUrlState,
+  type Column,
+  type Tone,
+} from "../../components";
+import { seconds, type Occurrence, type Trigger } from "./types";
+
+const STATES: Record<Trigger["state"], [tone: Tone, word: string]> = {
+  pending: ["wait", "to activate"],
+  active: ["ok", "active"],
+  disabled: ["muted", "paused"],
+};
+
+export function Triggers() {
+  const [params, setParams] = useUrlState();
+  const team = params.get("of");
+  const { data, error, refetch } = useQuery({
+    queryKey: ["triggers"],
+    queryFn: ({ signal }) => api.get<{ triggers: Trigger[] }>("/api/triggers", { signal }),
+  });
+  useInvalidate(["run.", "trigger."], ["triggers"]);
+  if (error !== null)
+    return (
+      <div className="pad">
+        <ErrorNotice error={error} onRetry={() => void refetch()} />
+      </div>
+    );
+  if (data === undefined) return <Loading />;
+  const rows = data.triggers.filter((each) => team === null || each.team === team);
+  const opened = data.triggers.find((each) => each.id === params.get("trigger"));
+  return (
+    <>
+      <Table
+        label="Triggers"
+        columns={COLUMNS}
+        rows={rows}
+        rowId={(each) => each.id}
+        selected={params.get("trigger")}
+        onOpen={(each) => setParams({ trigger: each.id })}
+        empty={
+          <Empty icon="wait" title="No trigger gives tasks yet">
+            <p>
+              A trigger gives its team a task by the clock, a message, a webhook or a changed file. Write one into the team's folder
+              as <code>triggers/nightly.yaml</code>, or ask an agent for it; it fires nothing until you activate it here.
+            </p>
+          </Empty>
+        }
+      />
+      <Dialog open={opened !== undefined} look="sheet" onClose={() => setParams({ trigger: null })} title={opened?.name ?? "Trigger"}>
+        {opened !== undefined && <TriggerView trigger={opened} />}
+      </Dialog>
+    </>
+  );
+}
+
+function TriggerState({ state }: { state: Trigger["state"] }) {
+  const [tone, word] = STATES[state];
+  return <Chip tone={tone}>{word}</Chip>;
+}
+
+function TriggerView({ trigger }: { trigger: Trigger }) {
+  const client = useQueryClient();
+  const path = `/api/triggers/${encodeURIComponent(trigger.id)}`;
+  const history = useQuery({
+    queryKey: ["triggers", trigger.id, "history"],
+    queryFn: ({ signal }) => api.get<{ occurrences: Occurrence[] }>(`${path}/history`, { signal }),
+  });
+  const act = async (what: "enable" | "disable" | "run", text: string) => {
+    try {
+      await api.post(`${path}/${what}`);
+      toast(text);
+    } catch (failed) {
+      toastError(failed);
+    }
+    await client.invalidateQueries({ queryKey: ["triggers"] });
+  };
+  return (
+    <div className="teams-sheet">
+      <p className="teams-text">{trigger.task}</p>
+      <Details
+        rows={[
+          ["State", <TriggerState state={trigger.state} />],
+          ...(trigger.reason === undefined ? [] : ([["Why", trigger.reason]] as [string, string][])),
+          ["Team", trigger.team],
+          ["Type", trigger.type],
+          ["With the rights of", trigger.owner || "nobody yet: of whoever activates it"],
+          ["Next", <Time at={seconds(trigger.nextAt)} />],
+          ["Last fired", <Time at={seconds(trigger.lastFiredAt)} />],
+          ["Failures in a row", String(trigger.failures)],
+          ["Defined in", trigger.source === "file" ? "a file of the team" : "the API"],
+        ]}
+      />
+      <JsonView value={trigger.config} label="Configuration of the trigger" />
+      <div className="teams-actions">
+        {trigger.state !== "active" && (
+          <Button icon="check" onClick={() => void act("enable", "It is active now.")}>
+            Activate as shown
+          </Button>
+        )}
+        {trigger.state === "active" && (
+          <Button icon="stop" onClick={() => void act("disable", "It fires nothing until it is activated.")}>
+            Pause
+          </Button>
+        )}
+        <Button icon="play" onClick={() => void act("run", "It has fired once.")}>
+          Run now
+        </Button>
+      </div>
+      <h3>What it fired</h3>
+      {(history.data?.occurrences ?? []).length === 0 && <p className="muted small">Nothing yet.</p>}
+      <ul className="teams-sections">
+        {(history.data?.occurrences ?? []).map((each) => (
+          <li key={each.occurrence}>
+            <Status status={each.state} />
+            <span className="teams-result" title={each.error ?? each.result}>
+              {each.error ?? each.result ?? each.occurrence}
+            </span>
+            <span className="muted small">
+              {each.cost !== undefined && `${money(each.cost)} · `}
+              <Time at={seconds(each.firedAt)} />
+            </span>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+const COLUMNS: Column<Trigger>[] = [
+  { id: "state", title: "State", width: "100px", cell: (each) => <TriggerState state={each.state} /> },
+  { id: "name", title: "Trigger", width: "minmax(100px, 1fr)", cell: (each) => <b className="teams-name">{each.name}</b> },
+  { id: "team", title: "Team", width: "minmax(80px, 1fr)", cell: (each) => each.team },
+  { id: "type", title: "Type", width: "84px", wide: true, cell: (each) => <span className="muted">{each.type}</span> },
+  { id: "task", title: "Task", width: "minmax(100px, 2fr)", wide: true, cell: (each) => each.task },
+  { id: "next", title: "Next", width: "100px", cell: (each) => <Time at={seconds(each.nextAt)} /> },
+];
