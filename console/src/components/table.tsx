@@ -104,6 +104,7 @@ export function Table<Row>(props: TableProps<Row>) {
             role="row"
             aria-rowindex={index + 2}
             aria-selected={rowId(row) === selected}
+            tabIndex={rowId(row) === selected || (at < 0 && index === 0) ? 0 : undefined}
             className="table-row"
             style={{ ...template, height: rowHeight }}
             onClick={() => {

@@ -108,8 +108,8 @@ export default function KeysScreen() {
 }
 
 const COLUMNS: Column<ApiKey>[] = [
-  { id: "name", title: "Key", width: "minmax(150px, 1.5fr)", cell: (key) => <KeyName value={key} /> },
-  { id: "owner", title: "Owner", width: "minmax(80px, 1fr)", cell: (key) => key.owner },
+  { id: "name", title: "Key", width: "minmax(120px, 1.5fr)", cell: (key) => <KeyName value={key} /> },
+  { id: "owner", title: "Owner", width: "minmax(60px, 1fr)", cell: (key) => key.owner },
   { id: "scopes", title: "Scopes", width: "minmax(120px, 1.4fr)", wide: true, cell: (key) => scopesOf(key).join(", ") },
   {
     id: "limits",
@@ -118,7 +118,7 @@ const COLUMNS: Column<ApiKey>[] = [
     wide: true,
     cell: (key) => limitsInWords(key.limits) || <span className="muted">the hub's</span>,
   },
-  { id: "used", title: "Last used", width: "96px", cell: (key) => (key.lastUsedAt === null ? <Never /> : <Time at={key.lastUsedAt} />) },
+  { id: "used", title: "Last used", width: "88px", cell: (key) => (key.lastUsedAt === null ? <Never /> : <Time at={key.lastUsedAt} />) },
   {
     id: "expires",
     title: "Expires",

@@ -61,12 +61,12 @@ export default function OperationsScreen() {
       {isAdmin && <Tabs label="What brings operations" items={tabs} active={tab} onChange={show} />}
       {tab === "operations" && <List namespace={params.get("namespace")} q={params.get("q") ?? ""} onClear={() => setParams({ q: null, namespace: null })} />}
       {tab === "servers" && (
-        <div className="pad">
+        <div className="pad" tabIndex={0}>
           <Servers />
         </div>
       )}
       {tab === "spokes" && (
-        <div className="pad">
+        <div className="pad" tabIndex={0}>
           <Spokes />
         </div>
       )}

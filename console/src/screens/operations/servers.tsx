@@ -60,7 +60,7 @@ export function Servers() {
           An MCP server brings tools of others: issues, documents, browsers. Each of its tools becomes an operation that your
           policy decides about. Name one under <code>mcp_servers</code> in dragoman.yaml, or add it while the hub runs:
         </p>
-        <pre>dragoman mcp add docs --url https://docs.example.com/mcp</pre>
+        <pre>dragoman servers add docs --url https://docs.example.com/mcp</pre>
       </Empty>
     );
   return (
@@ -148,19 +148,19 @@ function Server({ server }: { server: McpServer }) {
       {error !== null && <ErrorNotice error={error} />}
       {changes.length > 0 && (
         <section aria-label="Definitions to approve">
-          <h3>Definitions to approve</h3>
+          <h2>Definitions to approve</h2>
           <p className="muted small">
             A tool says to models what it does. Nothing of these is used before somebody has read it: look for instructions that a
             tool has no business to give.
           </p>
           {changes.map((change) => (
-            <Change key={change.name} change={change} onApprove={() => void approve([change])} />
+            <Change key={change.name} change={change} isOpen={changes.length <= 3} onApprove={() => void approve([change])} />
           ))}
           {changes.length > 1 && <Button onClick={() => void approve(changes)}>Approve all {changes.length} as shown</Button>}
         </section>
       )}
       <section aria-label="Last lines">
-        <h3>Last lines</h3>
+        <h2>Last lines</h2>
         {(log.data?.lines.length ?? 0) === 0 ? (
           <p className="muted small">It has written nothing.</p>
         ) : (
@@ -173,16 +173,16 @@ function Server({ server }: { server: McpServer }) {
   );
 }
 
-function Change({ change, onApprove }: { change: DefinitionChange; onApprove: () => void }) {
-  const [open, setOpen] = useState(true);
+function Change({ change, isOpen, onApprove }: { change: DefinitionChange; isOpen: boolean; onApprove: () => void }) {
+  const [open, setOpen] = useState(isOpen);
   return (
     <div className="operations-change">
       <div className="operations-change-head">
         <button type="button" className="btn btn-quiet" aria-expanded={open} onClick={() => setOpen(!open)}>
-          <b className="mono">{change.name}</b>
+          <span aria-hidden="true">{open ? "▾" : "▸"}</span> <b className="mono">{change.name}</b>
         </button>
         <Chip tone={change.kind === "new" ? "run" : "wait"}>{change.kind}</Chip>
-        <Button icon="check" onClick={onApprove}>
+        <Button icon="check" disabled={!open} title={open ? undefined : "Read it first"} onClick={onApprove}>
           Approve
         </Button>
       </div>

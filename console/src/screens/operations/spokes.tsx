@@ -33,7 +33,7 @@ export function Spokes() {
           A spoke is a process of yours that connects to this hub and offers operations: from another machine, another network or
           another language. It needs a key with the scope <code>spoke</code>.
         </p>
-        <pre>dragoman spoke run stock.py --hub {window.location.origin}</pre>
+        <pre>dragoman spoke stock.py:registry --hub {window.location.origin}</pre>
       </Empty>
     );
   return (
@@ -43,7 +43,7 @@ export function Spokes() {
           <SpokeItem key={spoke.id} spoke={spoke} />
         ))}
       </ul>
-      <h3>Operations of spokes</h3>
+      <h2>Operations of spokes</h2>
       <ul className="operations-servers">
         {operations.data.operations.map((each) => (
           <Sharing key={`${each.owner}/${each.id}`} operation={each} />

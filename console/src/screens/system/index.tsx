@@ -42,7 +42,7 @@ export default function SystemScreen() {
       {tab === "log" ? (
         <Log />
       ) : (
-        <div className="pad">
+        <div className="pad" tabIndex={0}>
           {tab === "overview" && <Overview />}
           {tab === "providers" && <Providers />}
           {tab === "configuration" && <Configuration />}

@@ -52,8 +52,8 @@ export function Log() {
         </Empty>
       )}
       {lines.length > 0 && (
-        <div className="system-lines" role="log" aria-label="Log" tabIndex={0}>
-          <VList ref={list} data={lines}>
+        <div className="system-lines" role="log" aria-label="Log">
+          <VList ref={list} data={lines} tabIndex={0} aria-label="Lines">
             {(line) => <Line key={line.number} line={line} />}
           </VList>
         </div>
@@ -69,7 +69,7 @@ function Line({ line }: { line: LogLine }) {
   return (
     <div className="system-line">
       <time className="muted" dateTime={new Date(line.time * 1000).toISOString()}>
-        {new Date(line.time * 1000).toLocaleTimeString()}
+        {new Date(line.time * 1000).toLocaleTimeString(undefined, { hour12: false })}
       </time>
       <Chip tone={TONES[line.level]}>{line.level}</Chip>
       <span className="system-message">

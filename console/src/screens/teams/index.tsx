@@ -68,7 +68,7 @@ export default function TeamsScreen() {
           {one !== undefined && tab === "memory" && <MemoryList team={one} />}
           {one !== undefined && tab === "vault" && <Vault team={one} />}
           {one !== undefined && (tab === "skills" || tab === "plugins") && (
-            <div className="pad">
+            <div className="pad" tabIndex={0}>
               <Extensions team={one} kind={tab} />
             </div>
           )}

@@ -115,8 +115,8 @@ export function Tasks() {
 
 const COLUMNS: Column<Task>[] = [
   { id: "state", title: "State", width: "96px", cell: (task) => <Status status={task.state} /> },
-  { id: "task", title: "Task", width: "minmax(120px, 3fr)", cell: (task) => task.task },
-  { id: "team", title: "Team", width: "minmax(80px, 1fr)", cell: (task) => task.team },
+  { id: "task", title: "Task", width: "minmax(90px, 3fr)", cell: (task) => task.task },
+  { id: "team", title: "Team", width: "minmax(80px, 1fr)", wide: true, cell: (task) => task.team },
   { id: "source", title: "From", width: "80px", wide: true, cell: (task) => <span className="muted">{task.source}</span> },
   { id: "owner", title: "Owner", width: "100px", wide: true, cell: (task) => task.owner },
   {

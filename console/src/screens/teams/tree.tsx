@@ -45,7 +45,7 @@ export function TeamTree({ teams, problems }: { teams: Team[]; problems: string[
           A team is a folder: an agent with rules, tools that it may call, tasks and memory. Make one below <code>teams/</code>; it
           is read without a restart.
         </p>
-        <pre>dragoman teams new research</pre>
+        <pre>dragoman teams init research</pre>
       </Empty>
     );
   const toggle = (name: string) =>

@@ -101,10 +101,10 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
           ...(trigger.reason === undefined ? [] : ([["Why", trigger.reason]] as [string, string][])),
           ["Team", trigger.team],
           ["Type", trigger.type],
-          ["With the rights of", trigger.owner || "nobody yet: of whoever activates it"],
+          ["Rights of", trigger.owner || "nobody yet: of whoever activates it"],
           ["Next", <Time at={seconds(trigger.nextAt)} />],
           ["Last fired", <Time at={seconds(trigger.lastFiredAt)} />],
-          ["Failures in a row", String(trigger.failures)],
+          ["Failures", String(trigger.failures)],
           ["Defined in", trigger.source === "file" ? "a file of the team" : "the API"],
         ]}
       />
@@ -147,7 +147,7 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
 const COLUMNS: Column<Trigger>[] = [
   { id: "state", title: "State", width: "100px", cell: (each) => <TriggerState state={each.state} /> },
   { id: "name", title: "Trigger", width: "minmax(100px, 1fr)", cell: (each) => <b className="teams-name">{each.name}</b> },
-  { id: "team", title: "Team", width: "minmax(80px, 1fr)", cell: (each) => each.team },
+  { id: "team", title: "Team", width: "minmax(80px, 1fr)", wide: true, cell: (each) => each.team },
   { id: "type", title: "Type", width: "84px", wide: true, cell: (each) => <span className="muted">{each.type}</span> },
   { id: "task", title: "Task", width: "minmax(100px, 2fr)", wide: true, cell: (each) => each.task },
   { id: "next", title: "Next", width: "100px", cell: (each) => <Time at={seconds(each.nextAt)} /> },

@@ -53,15 +53,15 @@ function options(element: HTMLElement, labels: string[], format: (value: number 
     legend: { live: true },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high === null || high <= 0 ? 1 : high * 1.08] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 70, size: 28 },
+      { ...axis, grid: { show: false }, space: 80, size: 28, values: (_, times, __, ___, step) => times.map((time) => shortTime(time, step)) },
       { ...axis, size: 64, values: (_, values) => values.map((value) => format(value)), space: 44 },
     ],
     series: [
-      { label: "time" },
+      { label: "time", value: (_, time) => (time === null ? "–" : new Date(time * 1000).toLocaleString()) },
       ...labels.map((label, at) => ({
         label,
         stroke: colour(COLOURS[at % COLOURS.length] ?? "--accent"),
-        fill: at === 0 ? colour("--accent-soft", 0.55) : undefined,
+        fill: at === 0 ? colour("--accent-soft") : undefined,
         width: at === 0 ? 2 : 1.5,
         points: { show: false },
         spanGaps: true,
@@ -71,14 +71,20 @@ function options(element: HTMLElement, labels: string[], format: (value: number 
   };
 }
 
+function shortTime(time: number, step: number): string {
+  const date = new Date(time * 1000);
+  if (step < 86_400) return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+  return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
+}
+
 /** The colour that a token stands for now: canvases know no custom properties. */
-function resolver(element: HTMLElement): (token: string, alpha?: number) => string {
-  const probe = document.createElement("span");
-  element.append(probe);
-  return (token, alpha) => {
+function resolver(element: HTMLElement): (token: string) => string {
+  return (token) => {
+    const probe = document.createElement("span"); // a new one: the colour of an old one may be in transition
     probe.style.color = `var(${token})`;
+    element.append(probe);
     const found = getComputedStyle(probe).color;
-    queueMicrotask(() => probe.remove());
-    return alpha === undefined ? found : found.replace(/^rgb\((.*)\)$/, `rgba($1, ${alpha})`);
+    probe.remove();
+    return found;
   };
 }

@@ -61,7 +61,7 @@ export default function UsageScreen() {
         active={measure.id}
         onChange={(id) => setParams({ show: id === "cost" ? null : id })}
       />
-      <div className="pad">
+      <div className="pad" tabIndex={0}>
         {error !== null && <ErrorNotice error={error} onRetry={() => void refetch()} />}
         {data === undefined && error === null && <Loading />}
         {data !== undefined && <Report answer={data} measure={measure} by={by} />}

@@ -1,0 +1,228 @@
+"""The screens of administrators: operations, usage, keys, system and teams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import WAIT, Console
+from tests.console.conftest import StartConsole
+from tests.console.full_hub import start_empty, start_full
+
+expect.set_options(timeout=WAIT)
+SCREENS = {
+    "/operations": "shop.price",
+    "/operations?tab=servers": "docs",
+    "/operations?tab=spokes": "No spoke is connected",
+    "/operations/shop.order": "asks a person",
+    "/usage?range=7d": "600 requests",
+    "/usage?range=7d&show=duration&by=owner": "p95",
+    "/keys": "laptop",
+    "/system": "Hosts",
+    "/system?tab=providers": "First token",
+    "/system?tab=log": "token is",
+    "/system?tab=configuration": "Providers",
+    "/system?tab=storage": "usage",
+    "/teams": "research",
+    "/teams?tab=tasks": "task",
+    "/teams?tab=triggers": "nightly",
+    "/teams?tab=memory": "Never on Fridays",
+    "/teams?tab=vault": "has no secrets",
+    "/teams?tab=skills": "has no skills",
+    "/teams?tab=plugins": "has no plugins",
+}
+"""What each address shows."""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iterator[Hub]:
+    """A hub with a little of everything."""
+    hub = start_full(tmp_path_factory.mktemp("full") / "hub", upstream.url)
+    trigger = {"team": "research", "name": "nightly", "type": "schedule", "config": {"cron": "30 2 * * *"}}
+    assert hub.request("POST", "/api/triggers", {**trigger, "task": "What is new?"})[0] == 201
+    memory = {"team": "main", "key": "deploy-day", "content": "Never on Fridays."}
+    assert hub.request("POST", "/api/memory", memory)[0] == 200
+    yield hub
+    hub.stop()
+
+
+def run_form(page: Page, item: str) -> None:
+    page.get_by_label("item").fill(item)
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+@pytest.mark.promise("console-operations")
+def test_an_operation_is_found_explained_run_from_a_form_and_its_calls_are_listed(console: Console) -> None:
+    page = console.open("/operations")
+    expect(page.get_by_role("row").nth(3)).to_be_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("look up price")
+    row = page.get_by_role("row", name="shop.price")
+    expect(row).to_contain_text("100 %")
+    expect(page).to_have_url(re.compile("q=look"))
+    row.click()
+    expect(page.get_by_role("region", name="Policy")).to_contain_text("allowed")
+    page.get_by_label("Who calls it").select_option("clerk")
+    expect(page.get_by_role("region", name="Policy")).to_contain_text("asks a person")
+    expect(page.get_by_role("region", name="Policy")).to_contain_text("ask: shop.*")
+    page.get_by_label("currency").select_option("USD")
+    run_form(page, "gold")
+    result = page.get_by_role("region", name="Result")
+    expect(result).to_contain_text("failed")
+    run_form(page, "tea")
+    expect(result).to_contain_text('"currency": "USD"')
+    expect(page.get_by_role("region", name="Last calls")).to_contain_text("2 calls · 1 failed")
+    page.get_by_role("tab", name="JSON").click()
+    page.get_by_label("Input as JSON").fill('{"item": 3}')
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(result).to_contain_text("expected")
+    assert console.find_accessibility_problems() == []
+    console.open("/operations/draw.dot")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
+
+
+def test_a_definition_of_an_mcp_server_is_read_as_a_diff_before_it_is_approved(console: Console) -> None:
+    page = console.open("/operations?tab=servers&server=docs")
+    change = page.locator(".operations-change").first
+    expect(change).to_contain_text("new")
+    approve = change.get_by_role("button", name="Approve")
+    expect(approve).to_be_disabled()  # nobody has looked at it
+    name = change.locator("b").inner_text()
+    change.get_by_role("button", name=name).click()
+    expect(page.get_by_role("region", name=f"Definition of {name}")).to_contain_text('"description"')
+    approve.click()
+    expect(page.get_by_role("status")).to_contain_text("is approved")
+    expect(page.get_by_role("region", name=f"Definition of {name}")).to_have_count(0)
+    expect(page.get_by_label("Last lines of docs")).to_contain_text("token is ***")
+    page.get_by_role("tab", name="Operations", exact=True).click()
+    expect(page.get_by_role("row", name=f"docs.{name}")).to_be_visible()
+
+
+@pytest.mark.promise("console-keys")
+def test_a_key_is_created_shown_once_rotated_and_revoked_by_keyboard(console: Console) -> None:
+    page = console.open("/keys")
+    expect(page.get_by_role("row", name="laptop").first).to_be_visible()
+    page.keyboard.press("n")
+    page.get_by_label("Owner", exact=True).fill("dora")
+    page.get_by_label("Label", exact=True).fill("robot")
+    page.get_by_label("Budget a day").fill("2.5")
+    page.keyboard.press("Enter")
+    secret = page.get_by_label("Secret", exact=True)
+    expect(secret).to_have_value(re.compile("^dgm_"))
+    first = secret.input_value()
+    page.get_by_role("button", name="Done").click()
+    assert first not in page.content()
+    page.get_by_role("row", name="robot").click()
+    details = page.get_by_role("dialog")
+    expect(details).to_contain_text("$2.5 / day")
+    expect(details.get_by_role("meter")).to_be_visible()
+    assert console.find_accessibility_problems() == []
+    details.get_by_role("button", name="Rotate").click()
+    page.get_by_role("button", name="Give it a new secret").click()
+    expect(secret).not_to_have_value(first)
+    page.get_by_role("button", name="Done").click()
+    details.get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Revoke", exact=True).last.click()
+    expect(page.get_by_role("status")).to_contain_text("is revoked")
+    page.keyboard.press("Escape")
+    page.get_by_label("State", exact=True).select_option("revoked")
+    expect(page.get_by_role("row", name="robot")).to_be_visible()
+
+
+@pytest.mark.promise("console-usage")
+def test_usage_shows_what_was_spent_by_whom_and_the_log_no_secret(console: Console) -> None:
+    page = console.open("/usage?range=7d")
+    expect(page.get_by_role("region", name="Cost")).to_contain_text("171 (29 %) have no price")
+    expect(page.get_by_role("meter", name="ann / month")).to_be_visible()
+    expect(page.locator("canvas")).to_be_visible()
+    page.get_by_text("Numbers of this chart").click()
+    expect(page.get_by_role("region", name="Numbers of this chart").get_by_role("row")).to_have_count(170)
+    page.get_by_label("Group by").select_option("owner")
+    page.get_by_role("button", name="Only bob", exact=True).click()
+    expect(page).to_have_url(re.compile("owner=bob"))
+    expect(page.get_by_role("region", name="Cost")).to_contain_text("120 requests")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    assert text.startswith("hour,model_served,calls")
+    console.open("/system?tab=log")
+    expect(page.get_by_role("log")).to_contain_text("token is ***")
+    assert "quite-secret-value" not in page.content()
+
+
+def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console: Console) -> None:
+    page = console.open("/teams")
+    page.get_by_role("treeitem", name="main").click()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("treeitem", name="press")).to_be_focused()
+    expect(page).to_have_url(re.compile("team=press"))
+    page.get_by_role("tab", name="Triggers").click()
+    page.get_by_role("row", name="nightly").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Activate as shown").click()
+    expect(dialog).to_contain_text("active")
+    dialog.get_by_role("button", name="Pause").click()
+    expect(dialog).to_contain_text("paused")
+
+
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1360, "light")])
+@pytest.mark.thorough
+def test_each_of_these_screens_fits_is_accessible_and_asks_little(
+    hub: Hub, start_console: StartConsole, *, width: int, theme: str
+) -> None:
+    console = start_console(hub, width=width, theme=theme)
+    for path, text in SCREENS.items():
+        console.requests.clear()
+        page = console.open(path)
+        expect(page.locator("main")).to_contain_text(text)
+        assert console.find_accessibility_problems() == [], path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert len(console.requests) <= 10, console.requests
+
+
+@pytest.mark.thorough
+def test_a_new_hub_teaches_on_each_screen(
+    start_console: StartConsole, tmp_path: Path, upstream: Upstream
+) -> None:
+    hub = start_empty(tmp_path / "hub", upstream.url)
+    try:
+        console = start_console(hub)
+        for path, text in {
+            "/usage": "Nothing was used in this time",
+            "/keys": "ann",
+            "/operations?q=zebra": "A model would find nothing here",
+            "/operations?tab=servers": "uses no MCP servers yet",
+            "/system": "Nothing waits",
+        }.items():
+            page = console.open(path)
+            expect(page.locator("main")).to_contain_text(text)
+            assert console.find_accessibility_problems() == [], path
+    finally:
+        hub.stop()
+
+
+@pytest.mark.thorough
+def test_ten_thousand_keys_and_requests_are_drawn_where_they_are_looked_at(
+    start_console: StartConsole, tmp_path: Path, upstream: Upstream
+) -> None:
+    hub = start_full(tmp_path / "hub", upstream.url, requests=10_000, keys=2_000)
+    try:
+        console = start_console(hub)
+        page = console.open("/usage?range=7d&by=session")
+        expect(page.get_by_role("region", name="Cost")).to_contain_text("10,000 requests")
+        expect(page.get_by_role("region", name="Usage by session").get_by_role("row")).to_have_count(41)
+        console.open("/keys")
+        expect(page.get_by_role("row").nth(5)).to_be_visible()
+        assert page.get_by_role("row").count() < 100
+        page.keyboard.press("G")
+        expect(page.get_by_role("row", name="laptop").last).to_be_visible()
+        assert console.find_accessibility_problems() == []
+    finally:
+        hub.stop()
