@@ -17,7 +17,7 @@ from tests.console.full_hub import start_empty, start_full
 
 expect.set_options(timeout=WAIT)
 SCREENS = {
-    "/operations": "shop.price",
+    "/operations": "agents.clerk",
     "/operations?tab=servers": "docs",
     "/operations?tab=spokes": "No spoke is connected",
     "/operations/shop.order": "asks a person",

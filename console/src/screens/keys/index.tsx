@@ -80,7 +80,7 @@ export default function KeysScreen() {
           columns={COLUMNS}
           rows={shown}
           rowId={(key) => key.id}
-          selected={id ?? null}
+          selected={id}
           onOpen={(key) => go(`/keys/${encodeURIComponent(key.id)}${window.location.search}`, { replace: true })}
           empty={<NoKeys some={keys.length > 0} onNew={() => setLayer({ at: "new" })} />}
         />

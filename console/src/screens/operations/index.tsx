@@ -129,7 +129,7 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
               rows={rows}
               rowId={(row) => row.id}
               rowHeight={46}
-              selected={id ?? null}
+              selected={id}
               onOpen={(row) => open(row.id)}
               empty={<NoOperations q={q} onClear={onClear} />}
             />

@@ -64,7 +64,7 @@ export function Tasks() {
         columns={COLUMNS}
         rows={rows}
         rowId={(task) => task.id}
-        selected={params.get("task")}
+        selected={params.get("task") ?? undefined}
         onOpen={(task) => setParams({ task: task.id })}
         onEnd={() => hasNextPage && !isFetchingNextPage && void fetchNextPage()}
         empty={

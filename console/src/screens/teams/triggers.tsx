@@ -53,7 +53,7 @@ export function Triggers() {
         columns={COLUMNS}
         rows={rows}
         rowId={(each) => each.id}
-        selected={params.get("trigger")}
+        selected={params.get("trigger") ?? undefined}
         onOpen={(each) => setParams({ trigger: each.id })}
         empty={
           <Empty icon="wait" title="No trigger gives tasks yet">
