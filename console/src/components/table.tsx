@@ -48,6 +48,12 @@ export function Table<Row>(props: TableProps<Row>) {
   const columns = props.columns.filter((column) => !narrow || column.wide !== true);
   const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
 
+  // What an address selects is in sight when the list appears; later the list scrolls only by the reader's keys.
+  const isThere = rows.length > 0;
+  useEffect(() => {
+    if (at > 0) list.current?.scrollToIndex(at, { align: "nearest" });
+  }, [isThere]);
+
   const move = (to: number) => {
     const row = rows[Math.max(0, Math.min(rows.length - 1, to))];
     if (row === undefined) return;
