@@ -236,3 +236,24 @@ async def test_a_changed_skill_is_read_before_the_next_run(tmp_path: Path) -> No
         text = hub.runs.agents.resolve(agent="main").agent.instructions or ""
         assert "Close the ledger" in text
         assert "Greet everybody" in text
+
+
+async def test_what_waits_for_an_approval_is_listed_with_its_text(tmp_path: Path) -> None:
+    root = write_main(tmp_path)
+    text = "---\nname: tidy\ndescription: Tidy up\n---\nTidy."
+    write(tmp_path / "repository/tidy/SKILL.md", text)
+    places = {"folders": {"shared": str(tmp_path / "repository")}}
+    steps = [call("skills.add", source="folder:shared/tidy")]
+    async with serving(tmp_path, steps, teams=str(root), skills=places) as served:
+        await served.chat("Go", agent="main")
+        found = (await served.http.get("/api/teams/main/skills")).json()["skills"]
+        [proposed] = [each for each in found if each["state"] == "proposed"]
+        assert (proposed["name"], proposed["source"], proposed["text"]) == (
+            "tidy",
+            "folder:shared/tidy",
+            text,
+        )
+        assert (await served.http.get(f"/api/approvals/{proposed['approval']}")).json()["status"] == "pending"
+        whole = (await served.http.get("/api/teams/main/skills/ledger")).json()
+        assert (whole["state"], whole["text"]) == ("active", LEDGER.strip())
+        assert (await served.http.get("/api/teams/main/skills/tidy")).status_code == 404

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import NotFound
@@ -37,7 +37,7 @@ class SkillHandlers:
         views = [
             *(skill_to_json(skill) for skill in skills),
             *(problem_to_json(problem) for problem in problems),
-            *map(proposal_to_json, proposed),
+            *(proposal_to_json(each, skill) for each in proposed for skill in additions(each, team)),
         ]
         await exchange.respond(200, {"skills": [shortened(view) for view in views]})
 
@@ -65,13 +65,13 @@ class SkillHandlers:
         """Return the requests to add a skill to a team that the caller may see."""
         owner = visible_owner(exchange.identity)
         found = await self._approvals.list(owner=owner, status="pending", limit=MAX_PENDING)
-        return [each for each in found if each.items and is_addition(each, team)]
+        return [each for each in found if additions(each, team)]
 
 
-def is_addition(request: ApprovalRequest, team: TeamSpec) -> bool:
-    """Return whether a request is about a skill for a team."""
-    item = request.items[0]
-    return item.operation == ADD and isinstance(item.input, dict) and item.input.get("team") == team.name
+def additions(request: ApprovalRequest, team: TeamSpec) -> Sequence[dict[str, Any]]:
+    """Return the skills for a team that a request is about, as it shows them."""
+    inputs = [item.input for item in request.items if item.operation == ADD and isinstance(item.input, dict)]
+    return [input for input in inputs if input.get("team") == team.name]
 
 
 def skill_to_json(skill: Skill) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def problem_to_json(problem: SkillProblem) -> dict[str, Any]:
     return {"name": None, "state": "invalid", "path": problem.path, "problem": problem.text}
 
 
-def proposal_to_json(request: ApprovalRequest) -> dict[str, Any]:
-    fields = {name: value for name, value in request.items[0].input.items() if name != "team"}
+def proposal_to_json(request: ApprovalRequest, skill: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in skill.items() if name != "team"}
     return {"state": "proposed", "level": "generated", "approval": request.id, **fields}
 
 
