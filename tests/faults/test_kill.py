@@ -17,6 +17,7 @@ from tests.databases import BACKENDS
 from tests.effort import rounds
 from tests.faults.process import Process, started, write_config
 from tests.serving import ask, frames_in, text_of
+from tests.waiting import until
 
 KILLS = rounds(quick=4, thorough=15)
 LENGTH = 0.9  # seconds that the turn below takes
@@ -61,15 +62,25 @@ async def killed_turn(config: Path, data: Path, *, session: str, after: float) -
 
 async def go_on(hub: Process, session: str) -> None:
     """Wait until the run has gone on to its end. Calls of which nobody knows whether they took effect ask."""
-    while True:
+
+    async def look() -> bool:
         await hub.http.get(f"/api/chat/{session}/stream")
         waiting = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
-        if not waiting:
-            return
         for approval in waiting:
             assert approval["question"]["options"] == ["done", "not done", "try again"]
             answered = await hub.http.post(f"/api/approvals/{approval['id']}", json={"answer": "done"})
             assert answered.status_code == 200, answered.text
+        return not waiting and not await is_queued(hub, session)
+
+    await until(look)
+
+
+async def is_queued(hub: Process, session: str) -> bool:
+    """Whether the session's answer is to go on, and has not begun to."""
+    response = await hub.http.get(f"/api/sessions/{session}/messages")
+    messages = response.json()["messages"] if response.status_code == 200 else []
+    metadata = messages[-1].get("metadata") or {} if messages else {}
+    return metadata.get("finishReason") == "tool-calls"
 
 
 def check(seen: Sequence[dict[str, Any]], received: Sequence[dict[str, Any]]) -> None:

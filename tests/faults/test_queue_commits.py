@@ -19,7 +19,7 @@ from tests.waiting import poll
 SLOW = Path(__file__).parents[1] / "flows" / "slow_operations.py"
 KILLS = rounds(quick=6, thorough=500)
 LIMIT = 60.0
-COUNT = {"tools": [{"name": "lab_count", "input": {"to": 4}}]}
+GATE = {"tools": [{"name": "lab_pass_gate", "input": {}}]}
 WAITING = "select message_id from queued_runs where status = 'queued' order by rank, created_at"
 STORED = "select id from messages where role = 'user' order by position"
 
@@ -27,10 +27,10 @@ STORED = "select id from messages where role = 'user' order by position"
 def configure(folder: Path) -> Path:
     path = folder / "dragoman.yaml"
     config = {
-        "providers": {"lead": scripted(folder, "lead", [COUNT, {"text": "So it is."}])},
+        "providers": {"lead": scripted(folder, "lead", [GATE, {"text": "So it is."}])},
         "model": "lead/x",
         "operations": [str(SLOW)],
-        "pinned": ["lab.count"],
+        "pinned": ["lab.pass_gate"],
     }
     path.write_bytes(msgspec.json.encode(config))
     return path
@@ -51,7 +51,8 @@ async def settle(hub: Served) -> list[dict[str, Any]]:
 async def test_after_a_kill_at_any_commit_each_message_that_waits_is_answered_once_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configure(tmp_path)
+    config, gate = configure(tmp_path), tmp_path / "gate"
+    monkeypatch.setenv("GATE", str(gate))
     copies = Copies(tmp_path / "hub", tmp_path / "copies", once="select 1 from runs")
     with copies.after_each_commit(monkeypatch):
         async with hub_of(config, tmp_path / "hub") as hub:
@@ -59,6 +60,7 @@ async def test_after_a_kill_at_any_commit_each_message_that_waits_is_answered_on
             for text, mode in (("later", "queue"), ("rather", "steer"), ("never", "queue")):
                 ids.append(await send_away(hub, text, whenBusy=mode))
             assert (await hub.http.post(f"/api/runs/{ids[-1]}/stop")).json()["stopped"] is True
+            gate.touch()
             messages = await settle(hub)
             assert [each["id"] for each in messages if each["role"] == "user"] == [
                 "u-go",

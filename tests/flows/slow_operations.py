@@ -1,7 +1,9 @@
 """Operations that are slow, fail, or return too much."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from dragoman import Context, operation
 
@@ -31,3 +33,11 @@ async def wait(context: Context) -> None:
     """Wait until it is stopped."""
     context.progress("waiting")
     await asyncio.Event().wait()
+
+
+@operation("lab", effect="read")
+async def pass_gate() -> str:
+    """Wait until the file exists that the environment names as GATE."""
+    while not Path(os.environ["GATE"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
+        await asyncio.sleep(0.01)
+    return "through"
