@@ -30,6 +30,7 @@ _encoder = msgspec.json.Encoder()
 
 
 MAX_LENGTH_DIGITS = 18
+RESPONSE_HEADERS = "dragoman.response_headers"  # in a scope: headers of the response, such as those of CORS
 CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
 _nothing: nullcontext[None] = nullcontext()
 
@@ -82,7 +83,7 @@ class Exchange:
         self.local_address: str | None = (scope.get("server") or (None,))[0]
         self.response_started = False
         self.request_id = ""
-        self.response_headers: dict[str, str] = {}
+        self.response_headers: dict[str, str] = dict(scope.get(RESPONSE_HEADERS, ()))
         """Headers of every response of this exchange, errors too."""
         self.on_key_ended: Callable[[KeyEnded], None] | None = None
         """Called when the caller's key ends; without it the handler is cancelled. See `KeyValidity`."""
@@ -196,6 +197,8 @@ class Exchange:
         """Send the status and the headers, with `response_headers` among them."""
         self.response_started = True
         fields = {**self.response_headers, **headers} if self.response_headers else headers
+        if "vary" in headers and "vary" in self.response_headers:
+            fields = {**fields, "vary": f"{headers['vary']}, {self.response_headers['vary']}"}
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.accounts.meter import Meter
@@ -66,9 +65,9 @@ from dragoman.server.hosts import LocalHost
 from dragoman.server.http.cors import allow_origins
 from dragoman.server.http.endpoint import (
     HttpEndpoint,
-    not_found,
     reject_websocket,
 )
+from dragoman.server.http.route_table import RouteTable
 from dragoman.server.keys import KeyHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics import Metrics
@@ -141,15 +140,15 @@ def build_router(
 ) -> ASGIApp:
     """Build the router. An unknown path gets a 404 with the hub's error body.
 
-    Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash. The gateway's
-    paths have no parameters and the most traffic: they are looked up in a dict first.
+    Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash.
     """
-    gateway = {
-        path: HttpEndpoint(methods, auth=auth, scope="gateway", on_error=on_error, body_limits=body_limits)
-        for path, methods, on_error in gateway_routes(handlers)
-    }
     endpoints = {
-        **gateway,
+        **{
+            path: HttpEndpoint(
+                methods, auth=auth, scope="gateway", on_error=on_error, body_limits=body_limits
+            )
+            for path, methods, on_error in gateway_routes(handlers)
+        },
         **api_endpoints(
             api_routes(handlers), BrowserAuth(auth, handlers.console.browsers), body_limits=body_limits
         ),
@@ -166,8 +165,7 @@ def build_router(
         HttpEndpoint(metrics) if public_metrics else HttpEndpoint(metrics, auth=auth, scope="admin")
     )
     websockets = dict(websocket_routes(handlers, auth))
-    routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
-    router = Router(routes, default=not_found)
+    routes = RouteTable(endpoints)
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         path = scope.get("path", "")
@@ -179,8 +177,7 @@ def build_router(
             return socket(scope, receive, send)
         if "raw_path" in scope:
             scope["path"] = scope["raw_path"].decode("latin-1")
-        endpoint = gateway.get(path)
-        return (router if endpoint is None else endpoint)(scope, receive, send)
+        return routes(scope, receive, send)
 
     return app
 
@@ -355,6 +352,7 @@ class HubEndpoints:
             config.cors.origins,
             allow_loopback=not services.environment.require_keys,
             exposed_headers=EXPOSED_HEADERS,
+            separate=[MCP_PATH],
         )
 
     async def drain(self, seconds: float) -> None:

@@ -1,37 +1,68 @@
-"""CORS: which front ends of other origins may read answers, and a log line for those that may not."""
+"""CORS: which front ends of other origins may read answers, and a log line for those that may not.
+
+Starlette's middleware answers preflight requests. The headers of other responses are known before their
+request is handled, so they go with the request's scope: a middleware that looks at each message of a response
+costs a stream a call for every chunk.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.http.authority import parse_authority, parse_origin
+from dragoman.http.exchange import RESPONSE_HEADERS
 
 log = logging.getLogger(__name__)
 LOOPBACK_ORIGIN = r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?"
+WITHOUT_ORIGIN = {"vary": "Origin"}
 MAX_LOGGED = 50  # origins; a page can make up any number
 
 
-class OriginLog:
-    """Logs the first request of each origin that CORS does not allow, with the line that would allow it."""
+class CorsHeaders:
+    """Adds CORS headers to responses, and logs the first request of each origin that is not allowed.
 
-    def __init__(self, app: ASGIApp, cors: CORSMiddleware) -> None:
+    `exposed` are the headers that pages of other origins may read, as one text; None: no page of another
+    origin is allowed, and nothing is added. Paths in `separate` have headers of their own and pass the middleware.
+    """
+
+    def __init__(
+        self, app: ASGIApp, cors: CORSMiddleware, *, exposed: str | None, separate: Sequence[str] = ()
+    ) -> None:
         self._app = app
         self._cors = cors
+        self._exposed = exposed
+        self._separate = separate
         self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request; what has no `Origin` passes as it is."""
+        """Answer the request."""
+        app = self._app
         if scope["type"] == "http":
-            for name, value in scope["headers"]:
-                if name == b"origin":
-                    self._check(value.decode("latin-1"), headers=Headers(scope=scope), scope=scope)
-                    break
-        await self._app(scope, receive, send)
+            headers = scope["headers"]
+            origin = next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
+            if origin is not None:
+                self._check(origin, headers=Headers(scope=scope), scope=scope)
+            if (origin is not None and scope["method"] == "OPTIONS") or scope["path"] in self._separate:
+                app = self._app if self._exposed is None else self._cors
+            elif self._exposed is not None:
+                scope[RESPONSE_HEADERS] = self._headers_for(origin)
+        await app(scope, receive, send)
+
+    def _headers_for(self, origin: str | None) -> Mapping[str, str]:
+        """Return the headers of each response to a request from this origin."""
+        if origin is None or self._exposed is None:
+            return WITHOUT_ORIGIN
+        headers = {"vary": "Origin", "access-control-expose-headers": self._exposed}
+        if self._cors.allow_all_origins:
+            headers["access-control-allow-origin"] = "*"
+        elif self._cors.is_allowed_origin(origin):
+            headers["access-control-allow-origin"] = origin
+        return headers
 
     def _check(self, origin: str, *, headers: Headers, scope: Scope) -> None:
         page = parse_origin(origin)
@@ -52,9 +83,17 @@ class OriginLog:
 
 
 def allow_origins(
-    app: ASGIApp, origins: Sequence[str], *, allow_loopback: bool, exposed_headers: Sequence[str]
+    app: ASGIApp,
+    origins: Sequence[str],
+    *,
+    allow_loopback: bool,
+    exposed_headers: Sequence[str],
+    separate: Sequence[str] = (),
 ) -> ASGIApp:
-    """Allow front ends of these origins, with `allow_loopback` also all pages of this machine."""
+    """Allow front ends of these origins, with `allow_loopback` also all pages of this machine.
+
+    Paths in `separate` are of apps that do not take the response headers of the scope; see `Exchange`.
+    """
     cors = CORSMiddleware(
         app,
         allow_origins=origins,
@@ -63,4 +102,5 @@ def allow_origins(
         allow_headers=["*"],
         expose_headers=exposed_headers,
     )
-    return OriginLog(cors if origins or allow_loopback else app, cors)
+    exposed = ", ".join(exposed_headers) if origins or allow_loopback else None
+    return CorsHeaders(app, cors, exposed=exposed, separate=separate)

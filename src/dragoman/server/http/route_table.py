@@ -1,0 +1,51 @@
+"""Which endpoint answers a path: a look-up for paths without parameters, patterns for the others.
+
+A router tries its patterns one after the other, and the hub has some hundred. So the patterns are grouped by
+the beginning of the path, and those of one group are tried in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dragoman.server.http.endpoint import not_found
+
+PREFIX_SEGMENTS = 2  # such as /api/sessions
+
+
+class RouteTable:
+    """An ASGI app for HTTP requests that passes each one to the endpoint of its path; 404 without one.
+
+    `endpoints` are by path; where several patterns match a path, the first one counts.
+    """
+
+    def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
+        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        self._fixed = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
+        self._groups = {
+            prefix: Router([route for route in routes if may_match(route.path, prefix)], default=not_found)
+            for prefix in {prefix_of(path) for path in endpoints if "{" not in prefix_of(path)}
+        }
+        self._all = Router(routes, default=not_found)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Answer a request."""
+        path: str = scope["path"]
+        endpoint = self._fixed.get(path)
+        if endpoint is None:
+            endpoint = self._groups.get(prefix_of(path), self._all)
+        return endpoint(scope, receive, send)
+
+
+def prefix_of(path: str) -> str:
+    """Return the first segments of a path."""
+    return "/".join(path.split("/", PREFIX_SEGMENTS + 1)[: PREFIX_SEGMENTS + 1])
+
+
+def may_match(pattern: str, prefix: str) -> bool:
+    """Return whether a pattern may match paths that begin with these segments."""
+    own = prefix_of(pattern)
+    return own == prefix or "{" in own
