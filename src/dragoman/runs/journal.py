@@ -235,7 +235,7 @@ class Journal:
         self._flush_again = False
         plan = self._make_plan(write_all=write_all)
         try:
-            write = self._store.submit(self._job(plan), is_long=plan.size >= LONG_WRITE)
+            write = self._store.submit(self._job(plan), is_long=plan.size >= LONG_WRITE, passes_lazy=True)
         except (StoreError, Unavailable) as error:
             self._on_write_error(plan, error)
             return

@@ -119,24 +119,40 @@ class CallRepository:
         self._database = database
         self._host_id = host_id
         self._list_sql: dict[frozenset[str], str] = {}
+        self._unsent: dict[str, dict[str, Any]] = {}
+        """Calls whose start is not yet with the writer, as long as the database's `lazy_rounds` is this."""
+        self._unsent_since = -1
 
     @cached_property
     def _sql(self) -> CallStatements:
         return self._database.statements(CallStatements)
 
     async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
-        """Insert the call before it runs. Raises Conflict when its id is taken."""
+        """Insert the call before it runs. Raises Conflict when its id is taken.
+
+        Without `wait` it is inserted within milliseconds, or together with its end.
+        """
         params = to_params(record) | RUNNING_FIELDS | {"input": encode_json(record.input)}
         params["host"] = self._host_id
         params["door"] = None if record.run_id or record.parent_id else door.get()
+        sql, database = self._sql.insert, self._database
 
         def job(connection: DatabaseConnection) -> None:
-            connection.execute_batched(self._sql.insert, params)
+            connection.execute_batched(sql, params)
+
+        def failed(error: Exception) -> None:
+            log.error("cannot record call %s: %s", record.id, error)
+            if params["status"] != "running":  # it has its end, too, which is not to be lost
+                database.defer(job)
 
         if wait:
-            await self._database.write(job)
-        else:
-            self._database.enqueue(job)
+            await database.write(job)
+            return
+        database.enqueue(job, on_failure=failed, is_lazy=True)
+        if self._unsent_since != database.lazy_rounds:
+            self._unsent_since = database.lazy_rounds
+            self._unsent.clear()
+        self._unsent[record.id] = params
 
     async def record_resume(self, record: CallRecord) -> None:
         """Record that a pending call runs now. Raises Conflict when it is no longer pending."""
@@ -172,22 +188,34 @@ class CallRepository:
         """
         params = {"id": call_id, **to_params(completion), "notes": encode_json(completion.notes or None)}
         params |= {"result": encode_json(completion.result), "error": encode_json(completion.error)}
+        sql, database = self._sql.end, self._database
 
         def job(connection: DatabaseConnection) -> None:
-            connection.execute_batched(self._sql.end, params)
+            connection.execute_batched(sql, params)
 
         def failed(error: Exception) -> None:
             log.error("cannot record the end of call %s: %s", call_id, error)
-            self._database.defer(job)
+            database.defer(job)
 
+        is_merged = self._merge_end(call_id, params)
         try:
             if wait:
-                await self._database.write(job)
-            else:
-                self._database.enqueue(job, on_failure=failed)
+                await database.write(write_nothing if is_merged else job)
+            elif not is_merged:
+                database.enqueue(job, on_failure=failed)
         except (StoreError, Unavailable):
-            self._database.defer(job)
+            if not is_merged:
+                database.defer(job)
             raise
+
+    def _merge_end(self, call_id: str, params: Mapping[str, Any]) -> bool:
+        """Add the end of a call to its start, if that has not gone to the writer: one row is written once."""
+        if self._unsent_since != self._database.lazy_rounds or not self._database.is_up:
+            return False
+        start = self._unsent.pop(call_id, None)
+        if start is not None:
+            start.update(params)
+        return start is not None
 
     async def close_pending(self, call_id: str, completion: CallCompletion) -> None:
         """Record the end of a pending call and of its pending descendants."""
@@ -297,6 +325,10 @@ class CallRepository:
     async def _read_entries(self, sql: str, params: Params) -> Sequence[LedgerEntry]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_entry(row) for row in rows]
+
+
+def write_nothing(_: DatabaseConnection) -> None:
+    """Do nothing in a transaction: whoever waits for it waits for what was queued before."""
 
 
 def select_lines() -> Select[Any]:

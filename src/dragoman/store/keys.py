@@ -147,7 +147,7 @@ class ApiKeyRepository:
         A replaced secret is valid until its grace period ends; its key carries that time as `expires_at`.
         """
         now = self._clock()
-        key = await self._database.read(
+        key = await self._database.read_by_key(
             lambda connection: self._find_by_hash(connection, hash_secret(secret))
         )
         if not isinstance(key, ApiKey):
@@ -167,7 +167,9 @@ class ApiKeyRepository:
 
     async def get(self, id: str) -> ApiKey | None:
         """Return the key with this id, revoked or not."""
-        row = await self._database.read(lambda connection: connection.fetch_one(self._sql.get, {"id": id}))
+        row = await self._database.read_by_key(
+            lambda connection: connection.fetch_one(self._sql.get, {"id": id})
+        )
         return None if row is None else to_key(row[:-1])
 
     async def check_uses(

@@ -298,9 +298,9 @@ class RunRepository:
         """Return the session's last run, or the last one of an assistant message."""
         params: dict[str, Any] = {"session_id": session_id, "limit": 1}
         if message_id is None:
-            found = await self._read(self._sql.last, params)
+            found = await self._read_by_key(self._sql.last, params)
         else:
-            found = await self._read(self._sql.last_of_message, {**params, "message_id": message_id})
+            found = await self._read_by_key(self._sql.last_of_message, {**params, "message_id": message_id})
         return found[0] if found else None
 
     async def list(self, session_id: str) -> Sequence[RunRecord]:
@@ -367,6 +367,10 @@ class RunRepository:
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
         return is_new
+
+    async def _read_by_key(self, sql: str, params: Params) -> Sequence[RunRecord]:
+        rows = await self._database.read_by_key(lambda connection: connection.fetch_all(sql, params))
+        return [to_run(row) for row in rows]
 
     async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))

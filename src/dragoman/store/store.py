@@ -280,9 +280,11 @@ class Store:
         """Run a job and return its result once it is committed."""
         return await self.database.write(job)
 
-    def submit(self, job: DatabaseJob[T], *, is_long: bool = False) -> asyncio.Future[T]:
+    def submit(
+        self, job: DatabaseJob[T], *, is_long: bool = False, passes_lazy: bool = False
+    ) -> asyncio.Future[T]:
         """Queue a job; return the future of its result, done once it is committed. See `Database.submit`."""
-        return self.database.submit(job, is_long=is_long)
+        return self.database.submit(job, is_long=is_long, passes_lazy=passes_lazy)
 
     def enqueue(
         self, job: DatabaseJob[Any], *, on_failure: Callable[[Exception], None] | None = None

@@ -211,11 +211,11 @@ class SessionRepository:
 
     async def get(self, id: str) -> Session | None:
         """Return the session with this id of the hub's, or None."""
-        return await self._database.read(lambda connection: self.find(connection, id))
+        return await self._database.read_by_key(lambda connection: self.find(connection, id))
 
     async def get_own(self, id: str, *, owner: str) -> Session | None:
         """Return the owner's session that its client or the hub calls `id`, or None."""
-        return await self._database.read(lambda connection: self.find_own(connection, id, owner=owner))
+        return await self._database.read_by_key(lambda connection: self.find_own(connection, id, owner=owner))
 
     async def get_accessible(
         self, id: str, *, caller: Identity, role: SessionRole = "read"
@@ -228,7 +228,7 @@ class SessionRepository:
             return None
         if caller.bounds is not None and caller.bounds.role == "read" and role != "read":
             raise Forbidden("this session token may read only", hint="make one with the role `write`")
-        return await self._database.read(
+        return await self._database.read_by_key(
             lambda connection: (
                 self.find_own(connection, id, owner=caller.owner)
                 or self.find_shared(connection, id, caller=caller, role=role)
@@ -239,7 +239,7 @@ class SessionRepository:
         """Return the session of another owner that is shared with the caller, or None. Raises Forbidden."""
         if not is_of_others(id, caller.owner):
             return None
-        return await self._database.read(
+        return await self._database.read_by_key(
             lambda connection: self.find_shared(connection, id, caller=caller, role=role)
         )
 
