@@ -48,8 +48,10 @@ def assign_request_id(headers: Mapping[str, str]) -> str:
 
 def log_request(record: UsageRecord) -> None:
     """Log one line for a request that has ended: caller, model, provider, duration and usage."""
-    if log.isEnabledFor(logging.INFO):
-        log.info("request", extra={"fields": log_fields(record)})
+    if log.isEnabledFor(logging.INFO):  # `log.info` would search the stack for the caller of each request
+        line = logging.LogRecord(log.name, logging.INFO, __file__, 0, "request", None, None)
+        line.fields = log_fields(record)
+        log.handle(line)
 
 
 def log_fields(record: UsageRecord) -> dict[str, Any]:
