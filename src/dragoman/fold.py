@@ -430,6 +430,6 @@ def _source_part(event: e.SourceUrl | e.SourceDocument | e.File) -> Part:
 
 def merge_metadata(old: Any, new: Any) -> Any:
     """Merge metadata as the AI SDK does: objects deeply; anything else is replaced."""
-    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+    if old is None or new is None or not isinstance(old, Mapping) or not isinstance(new, Mapping):
         return new
     return {**old, **{key: merge_metadata(old.get(key), value) for key, value in new.items()}}

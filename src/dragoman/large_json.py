@@ -35,6 +35,7 @@ _BRACKET = re.compile(rb"[][{}]")
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..$", re.DOTALL)
 _SPACES = b" \t\r\n"
 _encoder = msgspec.json.Encoder()
+_SCALARS = frozenset({int, float, bool, type(None)})
 
 
 def decode_large(raw: bytes, decode: Callable[[bytes], Any]) -> Any:
@@ -92,11 +93,14 @@ def measure(value: Any) -> int:
     pending = [value]
     while pending and size <= SMALL:
         item = pending.pop()
-        if isinstance(item, str | bytes):
+        kind = type(item)
+        if kind is str or isinstance(item, str | bytes):
             size += len(item)
             continue
         size += _VALUE
-        if isinstance(item, Mapping):
+        if kind in _SCALARS:  # before the check for a mapping, which is a search for any other class
+            continue
+        if kind is dict or isinstance(item, Mapping):
             size += _VALUE * len(item)
             if size <= SMALL:
                 pending += [*item, *item.values()]

@@ -62,6 +62,8 @@ class ToolExecution:
     async def run(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Sequence[e.Event], None]:
         """Yield the events of the calls, one batch for everything that happened at once."""
         running = {asyncio.create_task(self._run_call(call)) for call in calls}
+        for task in running:
+            task.add_done_callback(self._wake)
         try:
             while running:
                 await self._wait_for_news(running)
@@ -77,11 +79,18 @@ class ToolExecution:
 
     async def _wait_for_news(self, running: set[asyncio.Task[list[e.Event]]]) -> None:
         """Wait until a call ends, or until collected progress is due."""
+        if any(task.done() for task in running):
+            return
         loop = asyncio.get_running_loop()
-        left = max(0.0, self._next_progress_at - loop.time()) if self._progress else None
         self._wakeup = loop.create_future()
-        news = () if self._progress else (self._wakeup,)
-        await asyncio.wait({*running, *news}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if self._progress:
+            await asyncio.wait([self._wakeup], timeout=max(0.0, self._next_progress_at - loop.time()))
+        else:
+            await self._wakeup
+
+    def _wake(self, _: object = None) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
 
     def _progress_events(self) -> list[e.Event]:
         now = asyncio.get_running_loop().time()
@@ -94,9 +103,10 @@ class ToolExecution:
 
     def _on_progress(self, call: ToolPart, value: Any) -> None:
         if call.tool_call_id not in self._finished_ids:
+            is_first = not self._progress
             self._progress[call.tool_call_id] = value
-            if self._wakeup is not None and not self._wakeup.done():
-                self._wakeup.set_result(None)
+            if is_first:  # what comes later is collected until it is due
+                self._wake()
 
     async def _run_call(self, call: ToolPart) -> list[e.Event]:
         call_id = call.tool_call_id

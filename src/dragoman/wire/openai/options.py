@@ -145,4 +145,4 @@ def _is_thinking_disabled(options: Mapping[str, Any]) -> bool:
 
 def _mapping_field(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     inner = value.get(name)
-    return inner if isinstance(inner, Mapping) else {}
+    return inner if inner is not None and isinstance(inner, Mapping) else {}
