@@ -1,7 +1,8 @@
 """Counts what a stored chat turn with one tool call costs: Python calls, SQL statements, or CPU time.
 
 A hub with sessions, journal and usage records in SQLite runs in this process; its client and its model
-server are a few lines beside it. The figures contain them, so only a comparison with another version means something.
+server are a few lines beside it. The figures contain them, so only a comparison with another version means
+something.
 
 examples
   python benchmarks/chat_turn.py                      calls and statements a turn, one turn after the other

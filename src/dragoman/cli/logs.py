@@ -125,7 +125,8 @@ def configure_logging(level: Level, *, as_json: bool, secrets: Collection[str] =
     `secrets` is read for each line, so the caller may add to it.
     """
     # No format names the thread or the process; finding them out takes a third of the time of a record.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    for switch in ("logThreads", "logProcesses", "logMultiprocessing"):
+        setattr(logging, switch, False)
     handler = StderrHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(secrets) if as_json else TextFormatter(secrets))
     root = logging.getLogger()

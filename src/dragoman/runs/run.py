@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
 CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
 TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
+OPENINGS = (e.Start, e.StartStep)
+"""Events before the model's answer."""
 COMPLETIONS = frozenset(
     {
         e.TextEnd,
@@ -134,8 +136,12 @@ class HubRun:
         settings: RunSettings,
         on_end: Callable[[HubRun], None],
         action: ChatAction | None = None,
+        is_stored: bool = True,
     ) -> None:
-        """`action` is what the run was started for."""
+        """`action` is what the run was started for.
+
+        A run that is not yet stored asks its model, and shows and does nothing else before `begin`.
+        """
         self.row = row
         self.action = action
         self.is_unattended = loop.turn.restored is not None and not row.background
@@ -168,9 +174,23 @@ class HubRun:
         self.is_elsewhere = False
         """Whether it was left unwritten, for another host or process to go on with."""
         self._timer: asyncio.TimerHandle | None = None
+        self._stored: asyncio.Future[None] | None = (
+            None if is_stored else asyncio.get_running_loop().create_future()
+        )
         self._task = asyncio.create_task(self._drive(), name=row.id)
         if loop.turn.context.deadline is not None:
             self.stop_at(loop.turn.context.deadline)
+
+    def begin(self) -> None:
+        """Go on: the run is stored."""
+        if self._stored is not None and not self._stored.done():
+            self._stored.set_result(None)
+
+    def abandon(self) -> None:
+        """End a run that could not be stored, as if it had not been begun."""
+        self._on_end = lambda _: None
+        self.stop_unwritten()
+        self.begin()
 
     def stop(self, reason: str) -> None:
         """Stop the run now, unless it is ending already. Await `done` for its end."""
@@ -266,7 +286,11 @@ class HubRun:
         name = row.agent or "default"
         with tracing.run(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
             try:
-                await self._consume_loop()
+                try:
+                    await self._consume_loop()
+                finally:
+                    if self._stored is not None:
+                        await self._stored
             except asyncio.CancelledError:
                 if self.is_elsewhere:
                     self._end()
@@ -288,8 +312,13 @@ class HubRun:
 
     async def _consume_loop(self) -> None:
         tail, check_at = self.tail, CHECK_INTERVAL
+        opening: list[Batch] | None = None if self._stored is None else []
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
+                if opening is not None:
+                    opening = await self._open(opening, batch)
+                    if opening is not None:
+                        continue
                 if isinstance(batch[-1], e.Finish):
                     await self._finish(await self._withdraw_dropped(batch))
                     continue
@@ -302,6 +331,20 @@ class HubRun:
                 if self.fold.size >= check_at:
                     await self._make_room()
                     check_at = self.fold.size + CHECK_INTERVAL
+
+    async def _open(self, opening: list[Batch], batch: Batch) -> list[Batch] | None:
+        """Hold what comes before the model's answer, and then wait until the run is stored.
+
+        Return what is held; None when it was released, and `batch` is the next one.
+        """
+        if all(type(event) in OPENINGS for event in batch):
+            self.tail.add(batch)
+            return [*opening, batch]
+        if self._stored is not None:
+            await self._stored
+        for held in opening:
+            self.tail.release(held)
+        return None
 
     def _publish(self, batch: Batch) -> None:
         """Fold and release a batch; hold what says that a part is complete until the database has it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -142,22 +143,62 @@ class RunFactory:
             context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        await self._store_begin(
-            row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
-        )
+        storing = self._submit_begin(row, run_plan, session=session, claim=claim)
+        if storing is None:
+            await self._store_begin(
+                row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
+            )
         if agent.briefing is not None:
             run_plan = await add_briefing(run_plan, agent.briefing, context=context)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
-        return HubRun(
+        run = HubRun(
             row,
             Loop(turn),
             action=request.action if cut_off is None else None,
             store=self._store,
             settings=self.settings,
             on_end=on_end,
+            is_stored=storing is None,
         )
+        if storing is not None:
+            await self._await_begin(run, storing)
+        return run
+
+    def _submit_begin(
+        self,
+        row: rows.RunRecord,
+        run_plan: RunPlan,
+        *,
+        session: Session,
+        claim: DatabaseJob[None] | None,
+    ) -> asyncio.Future[None] | None:
+        """Begin to store a run whose model may be asked meanwhile; None if that has to wait.
+
+        It waits where storing may well fail (another host may be faster), and where more happens before the
+        model is asked than can be undone.
+        """
+        is_new = run_plan.restored is None and not run_plan.withdrawn and not run_plan.input_events
+        if not is_new or claim is not None or self._store.host_id is not None or self.settings.hooks:
+            return None
+        return self._store.runs.submit_create(
+            row,
+            assistant=with_inputs(run_plan),
+            user=run_plan.user,
+            session=session,
+            drop_from=run_plan.drop_from,
+        )
+
+    async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
+        """Let a run show itself once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
+        try:
+            await storing
+        except BaseException:
+            run.abandon()
+            raise
+        self._store.runs.note_created()
+        run.begin()
 
     async def _inherit_settings(self, request: ChatRequest, session: Session | None) -> ChatRequest:
         """Return a request that continues an answer as one in the background, if the answer was begun so."""

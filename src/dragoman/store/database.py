@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -158,7 +159,8 @@ class Database:
         """Queue a job; jobs are committed in the order of their calls. Raises Unavailable when too many wait.
 
         `on_failure` hears why when it could not be done, instead of the database's `on_error`. A job
-        `is_lazy` goes to the writer with the next one that does not pass it, at the latest after `LAZY_SECONDS`.
+        `is_lazy` goes to the writer with the next one that does not pass it, at the latest after
+        `LAZY_SECONDS`.
         """
         if self._queued_count >= MAX_QUEUED:
             raise Unavailable(
@@ -193,23 +195,19 @@ class Database:
         return await answer
 
     async def read_by_key(self, query: DatabaseJob[T]) -> T:
-        """Do what `read` does, for a few rows that are found by an index.
+        """Do what `read` does, for a few rows that are found by an index; each statement by itself.
 
         On SQLite the query runs at once, in the thread of the event loop: it takes a fifth of the time that
-        waking another thread takes. One that would have to wait for a lock goes to the readers.
+        waking another thread takes. Without a transaction, since each statement gives up the interpreter to
+        the writer. A query that fails, or would have to wait for a lock, runs again in a reader.
         """
         if self._backend.name != "sqlite":
             return await self.read(query)
         self._check_available(writing=False)
-        result, error = self._run_read(query)
-        if error is None:
-            row: T = result
-            return row
-        if isinstance(error, StoreError) and error.transient:
+        try:
+            return query(self._reader_connection())
+        except (sqlite3.Error, OSError, StoreError):
             return await self.read(query)
-        if self._monitor is not None:
-            self._monitor.observe_error(error, writing=False)
-        raise error
 
     @asynccontextmanager
     async def try_lock(self, name: str) -> AsyncIterator[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -179,7 +180,31 @@ class RunRepository:
         was faster. Raises RunActive, NotFound (session or message), Forbidden (another owner's session),
         Conflict (a message id is taken, or the assistant message is not the last).
         """
+        await self.submit_create(
+            run,
+            assistant=assistant,
+            user=user,
+            session=session,
+            drop_from=drop_from,
+            extra_job=extra_job,
+        )
+        self.note_created()
 
+    def note_created(self) -> None:
+        """Let those who follow events look for those of a new run."""
+        self._events.on_stored()
+
+    def submit_create(
+        self,
+        run: RunRecord,
+        *,
+        assistant: Message,
+        user: Message | None = None,
+        session: Session | None = None,
+        drop_from: int | str | None = None,
+        extra_job: DatabaseJob[None] | None = None,
+    ) -> asyncio.Future[None]:
+        """Do what `create` does; return what is done once it is stored. Call `note_created` then."""
         run = replace(run, door=run.door or door.get())
         started = run_started(run, user=user)
 
@@ -197,8 +222,7 @@ class RunRepository:
             self._events.insert(connection, started)
             connection.execute_batched(self._sql.touch_session, touched)
 
-        await self._database.write(job)
-        self._events.on_stored()
+        return self._database.submit(job)
 
     async def resume(self, run: RunRecord, message: Message) -> None:
         """Write that a run goes on after a crash, and its message as it goes on, in one transaction.
