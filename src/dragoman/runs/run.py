@@ -136,12 +136,8 @@ class HubRun:
         settings: RunSettings,
         on_end: Callable[[HubRun], None],
         action: ChatAction | None = None,
-        is_stored: bool = True,
     ) -> None:
-        """`action` is what the run was started for.
-
-        A run that is not yet stored asks its model, and shows and does nothing else before `begin`.
-        """
+        """`action` is what the run was started for."""
         self.row = row
         self.action = action
         self.is_unattended = loop.turn.restored is not None and not row.background
@@ -174,12 +170,15 @@ class HubRun:
         self.is_elsewhere = False
         """Whether it was left unwritten, for another host or process to go on with."""
         self._timer: asyncio.TimerHandle | None = None
-        self._stored: asyncio.Future[None] | None = (
-            None if is_stored else asyncio.get_running_loop().create_future()
-        )
+        self._stored: asyncio.Future[None] | None = None
+        self._opening: list[Batch] = []
         self._task = asyncio.create_task(self._drive(), name=row.id)
         if loop.turn.context.deadline is not None:
             self.stop_at(loop.turn.context.deadline)
+
+    def await_begin(self) -> None:
+        """Ask the model, and show and do nothing else before `begin`: the run is being stored."""
+        self._stored = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
         """Go on: the run is stored."""
@@ -286,11 +285,7 @@ class HubRun:
         name = row.agent or "default"
         with tracing.run(name, run_id=row.id, session_id=row.session_id, model=row.model) as span:
             try:
-                try:
-                    await self._consume_loop()
-                finally:
-                    if self._stored is not None:
-                        await self._stored
+                await self._consume_loop()
             except asyncio.CancelledError:
                 if self.is_elsewhere:
                     self._end()
@@ -312,13 +307,10 @@ class HubRun:
 
     async def _consume_loop(self) -> None:
         tail, check_at = self.tail, CHECK_INTERVAL
-        opening: list[Batch] | None = None if self._stored is None else []
         async with aclosing(self._loop.run()) as batches:
             async for batch in batches:
-                if opening is not None:
-                    opening = await self._open(opening, batch)
-                    if opening is not None:
-                        continue
+                if self._stored is not None and await self._is_held(self._stored, batch):
+                    continue
                 if isinstance(batch[-1], e.Finish):
                     await self._finish(await self._withdraw_dropped(batch))
                     continue
@@ -332,19 +324,23 @@ class HubRun:
                     await self._make_room()
                     check_at = self.fold.size + CHECK_INTERVAL
 
-    async def _open(self, opening: list[Batch], batch: Batch) -> list[Batch] | None:
-        """Hold what comes before the model's answer, and then wait until the run is stored.
-
-        Return what is held; None when it was released, and `batch` is the next one.
-        """
+    async def _is_held(self, stored: asyncio.Future[None], batch: Batch) -> bool:
+        """Hold a batch that comes before the model's answer; with the first other one, wait for `begin`."""
         if all(type(event) in OPENINGS for event in batch):
             self.tail.add(batch)
-            return [*opening, batch]
-        if self._stored is not None:
-            await self._stored
-        for held in opening:
-            self.tail.release(held)
-        return None
+            self._opening.append(batch)
+            return True
+        await self._release_opening(stored)
+        return False
+
+    async def _release_opening(self, stored: asyncio.Future[None]) -> None:
+        """Wait until the run is stored, and release what came before that."""
+        if not stored.done():
+            await asyncio.shield(stored)
+        self._stored = None
+        for batch in self._opening:
+            self.tail.release(batch)
+        self._opening.clear()
 
     def _publish(self, batch: Batch) -> None:
         """Fold and release a batch; hold what says that a part is complete until the database has it."""
@@ -420,6 +416,8 @@ class HubRun:
     async def _finish(self, last_batch: Batch) -> None:
         """Fold and store the last batch, then publish it; shielded, so that a run ends whoever cancels."""
         self._stop_reason = self._stop_reason or "the run has ended"
+        if self._stored is not None:
+            await self._release_opening(self._stored)
         self.tail.add(last_batch)
         await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
 

@@ -143,7 +143,9 @@ class RunFactory:
             context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        storing = self._submit_begin(row, run_plan, session=session, claim=claim)
+        storing = None
+        if agent.briefing is None and claim is None:
+            storing = self._submit_begin(row, run_plan, session=session)
         if storing is None:
             await self._store_begin(
                 row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
@@ -160,19 +162,14 @@ class RunFactory:
             store=self._store,
             settings=self.settings,
             on_end=on_end,
-            is_stored=storing is None,
         )
         if storing is not None:
+            run.await_begin()
             await self._await_begin(run, storing)
         return run
 
     def _submit_begin(
-        self,
-        row: rows.RunRecord,
-        run_plan: RunPlan,
-        *,
-        session: Session,
-        claim: DatabaseJob[None] | None,
+        self, row: rows.RunRecord, run_plan: RunPlan, *, session: Session
     ) -> asyncio.Future[None] | None:
         """Begin to store a run whose model may be asked meanwhile; None if that has to wait.
 
@@ -180,7 +177,7 @@ class RunFactory:
         model is asked than can be undone.
         """
         is_new = run_plan.restored is None and not run_plan.withdrawn and not run_plan.input_events
-        if not is_new or claim is not None or self._store.host_id is not None or self.settings.hooks:
+        if not is_new or self._store.host_id is not None or self.settings.hooks:
             return None
         return self._store.runs.submit_create(
             row,
@@ -191,7 +188,7 @@ class RunFactory:
         )
 
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
-        """Let a run show itself once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
+        """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
         try:
             await storing
         except BaseException:
