@@ -26,7 +26,7 @@ help: ## this list
 
 # ---- using it ----------------------------------------------------------------------------------------------
 
-.PHONY: setup demo serve bench gatewaybench agentbench
+.PHONY: setup demo serve bench peerbench gatewaybench agentbench
 setup: $(MADE)/wheel $(MADE)/local $(MADE)/clients packages ## .venv with the package and everything that tests need
 	@echo "make setup: done; the program is $(BIN)/dragoman"
 
@@ -36,7 +36,10 @@ demo: $(MADE)/wheel $(MADE)/local $(MADE)/clients ## a hub, a model and a questi
 serve: $(MADE)/wheel ## the hub on this machine, its data in .dragoman
 	@$(BIN)/dragoman serve --data .dragoman $(ARGS)
 
-bench: setup ## measure against the peers (docs/performance.md)
+bench: setup ## measure the hub beside a bare process, against the last landed figures: below ten minutes
+	@$(BIN)/python benchmarks/landed.py $(ARGS)
+
+peerbench: setup ## measure against the peers (docs/performance.md)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 gatewaybench: setup ## the gateway beside LiteLLM, Portkey and nginx (docs/performance.md)

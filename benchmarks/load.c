@@ -1,9 +1,11 @@
-/* A load generator for streaming HTTP answers: one thread, epoll, any number of connections, each in a closed loop.
+/* A load generator for streaming HTTP answers: one thread, epoll, any number of connections, each in a closed loop or,
+   with -q, so many requests a second from all of them together, whatever the answers take.
 
-     load -p PORT [-u PATH] [-c CONNECTIONS] [-r OPENED_PER_SECOND] [-w WARMUP] [-o] [-d SECONDS]
+     load -p PORT [-u PATH] [-c CONNECTIONS] [-r OPENED_PER_SECOND] [-q REQUESTS_PER_SECOND] [-w WARMUP] [-o] [-d SECONDS]
           -b BODY [-x CHUNKS] [-b BODY -x CHUNKS]... [-e LAST_WORDS] [-H HEADER]... [-P NAME=PID]...
 
-   Every connection posts the bodies in turn, each answer read to its end before the next request. "%ID%" in a body
+   Every connection posts the bodies in turn, each answer read to its end before the next request. With -q the time of
+   a request counts from when it was due: one that has to wait for a free connection is not shown as fast. "%ID%" in a body
    becomes 16 digits that no other request has. After WARMUP seconds (-o: or when every connection has begun to get its
    answer) it prints "measuring", counts for SECONDS (up to ten times that until there are CONNECTIONS answers, unless -o)
    and prints one JSON object:
@@ -34,12 +36,13 @@ struct process {
     double cpu;
 };
 
-enum state { CONNECTING, SENDING, READING_HEAD, READING_BODY };
+enum state { CONNECTING, IDLE, SENDING, READING_HEAD, READING_BODY };
 enum framing { BY_LENGTH, BY_CHUNKS, BY_CLOSE };
 enum chunk_state { SIZE, DATA, AFTER_DATA, TRAILER };
 
 struct connection {
     int fd, next; /* next: the request that is sent now or next */
+    struct connection *next_idle;
     enum state state;
     int64_t started;
     char *out;
@@ -63,6 +66,9 @@ static bool measuring, early;
 static int flowing; /* connections on which an answer has begun */
 static const char *last_words = "[DONE]";
 static unsigned request_number;
+static double requests_per_second; /* 0: closed loops */
+static int64_t due;
+static struct connection *idle;
 static uintmax_t answered, failed, incomplete, chunks, frames, bytes;
 static struct histogram first_frame, first_chunk, response, delay;
 
@@ -116,6 +122,25 @@ static void start_request(struct connection *c) {
     c->line_empty = true;
     memset(c->tail, 0, TAIL);
     send_request(c);
+}
+
+/* Starts the next request at once, or lets the connection wait for its turn. */
+static void next_request(struct connection *c) {
+    if (!requests_per_second)
+        return start_request(c);
+    c->state = IDLE;
+    watch(c, EPOLLIN, EPOLL_CTL_MOD);
+    c->next_idle = idle;
+    idle = c;
+}
+
+/* Starts the requests that are due, as far as connections are free. */
+static void start_due(int64_t now) {
+    for (struct connection *c; requests_per_second && due <= now && (c = idle); due += (int64_t)(1e6 / requests_per_second)) {
+        idle = c->next_idle;
+        start_request(c);
+        c->started = due;
+    }
 }
 
 /* ---- reading an answer */
@@ -234,7 +259,7 @@ static void finish_answer(struct connection *c, int64_t now) {
     if (c->closes || c->framing == BY_CLOSE)
         open_connection(c);
     else
-        start_request(c);
+        next_request(c);
 }
 
 /* Adds a read to the head; the part of the read that is body already, or NULL while the head goes on. */
@@ -272,7 +297,7 @@ static void receive(struct connection *c) {
 static void serve(struct connection *c, uint32_t events) {
     if (c->state == CONNECTING) {
         if (!(events & (EPOLLERR | EPOLLHUP)))
-            return start_request(c);
+            return next_request(c);
         usleep(1000); /* nobody there: don't spin */
         return fail(c);
     }
@@ -303,7 +328,12 @@ static void report(double seconds, double own_cpu, long open_answers) {
 
 static void poll_once(void) {
     static struct epoll_event events[MAX_EVENTS];
-    int ready = epoll_wait(poller, events, MAX_EVENTS, 1);
+    int64_t now = now_us(), left = 1000;
+    start_due(now);
+    if (requests_per_second && idle && due - now < left)
+        left = due - now;
+    struct timespec timeout = {.tv_nsec = (left < 0 ? 0 : left) * 1000};
+    int ready = epoll_pwait2(poller, events, MAX_EVENTS, &timeout, NULL);
     for (int i = 0; i < ready; i++)
         serve(events[i].data.ptr, events[i].events);
 }
@@ -313,6 +343,7 @@ static void run(int connections, int opened_per_second, double warmup, double se
     int64_t begun = now_us(), from = begun + (int64_t)(warmup * 1e6), until = INT64_MAX, late = INT64_MAX;
     double own_cpu = 0;
     long opened = 0, open_answers = 0;
+    due = begun;
     for (int64_t now; (now = now_us()) < until || (!early && answered < (uintmax_t)connections && now < late); poll_once()) {
         long wanted = opened_per_second ? (now - begun) * opened_per_second / 1000000 + 1 : connections;
         for (; opened < wanted && opened < connections; opened++) {
@@ -346,12 +377,13 @@ static void add_process(char *option) {
 int main(int argc, char **argv) {
     int connections = 1, opened_per_second = 0;
     double warmup = 1, seconds = 3;
-    for (int letter; (letter = getopt(argc, argv, "p:u:c:r:w:d:b:x:e:H:P:o")) != -1;) {
+    for (int letter; (letter = getopt(argc, argv, "p:u:c:r:q:w:d:b:x:e:H:P:o")) != -1;) {
         switch (letter) {
         case 'p': address.sin_port = htons((uint16_t)atoi(optarg)); break;
         case 'u': path = optarg; break;
         case 'c': connections = atoi(optarg); break;
         case 'r': opened_per_second = atoi(optarg); break;
+        case 'q': requests_per_second = atof(optarg); break;
         case 'w': warmup = atof(optarg); break;
         case 'd': seconds = atof(optarg); break;
         case 'b': add_request(optarg); break;

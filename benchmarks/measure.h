@@ -45,8 +45,8 @@ static inline double histogram_quantile(const struct histogram *h, double q) {
 }
 
 static inline void histogram_print(const char *name, const struct histogram *h) {
-    printf(", \"%s\": {\"p50\": %.0f, \"p90\": %.0f, \"p99\": %.0f}", name, histogram_quantile(h, 0.5),
-           histogram_quantile(h, 0.9), histogram_quantile(h, 0.99));
+    printf(", \"%s\": {\"p50\": %.0f, \"p90\": %.0f, \"p99\": %.0f, \"p999\": %.0f}", name, histogram_quantile(h, 0.5),
+           histogram_quantile(h, 0.9), histogram_quantile(h, 0.99), histogram_quantile(h, 0.999));
 }
 
 /* Seconds of CPU that a process and all its threads have used, 0 when it is gone. */

@@ -59,7 +59,10 @@ class Result:
 class Load:
     """A load generator that runs; leaving it ends it."""
 
-    def __init__(self, ready: Ready, *, connections: int, seconds: float, upstream: Running) -> None:
+    def __init__(
+        self, ready: Ready, *, connections: int, seconds: float, upstream: Running, rate: float = 0.0
+    ) -> None:
+        """With a `rate`, so many requests a second are sent, whatever their answers take."""
         task = ready.place.task
         watched = {f"server{place}": pid for place, pid in enumerate(ready.running.pids)}
         options: list[tuple[str, object]] = [
@@ -67,6 +70,7 @@ class Load:
             ("-u", task.path),
             ("-c", connections),
             ("-r", task.opened_per_second),
+            ("-q", rate),
             ("-w", task.warmup),
             ("-d", seconds),
             ("-b", ready.body),
