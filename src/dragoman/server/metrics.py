@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 import platform
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from prometheus_client import CollectorRegistry, Metric, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
-from typing_extensions import override
 
 from dragoman.http.exchange import Exchange
 from dragoman.usage_record import UsageRecord
@@ -96,83 +90,6 @@ class Histogram:
         """The counts so far."""
         rows = {labels: tuple(row) for labels, row in self._values.items()}
         return MetricReading("histogram", *self._definition, rows, self._bounds)
-
-
-# Exposition: readings in the format that a Prometheus scraper accepts.
-
-
-def expose(readings: Sequence[MetricReading], accept: str, *, host: str | None = None) -> tuple[bytes, str]:
-    """Return readings and process metrics, with the content type. Reads /proc: not for the event loop.
-
-    `host` becomes a label of each sample: behind one address of several hosts each scrape reads another one.
-    """
-    registry = CollectorRegistry()
-    for each in (ReadingCollector(readings), ProcessCollector(registry=None)):
-        registry.register(each if host is None else LabelledCollector(each, host=host))
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
-
-
-class LabelledCollector(Collector):
-    """What another collector has, each sample with the label `host`."""
-
-    def __init__(self, collector: Collector, *, host: str) -> None:
-        self._collector = collector
-        self._host = host
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metric families of the other collector."""
-        for family in self._collector.collect():
-            family.samples = [
-                each._replace(labels={"host": self._host, **each.labels}) for each in family.samples
-            ]
-            yield family
-
-
-class ReadingCollector(Collector):
-    """Readings as the Prometheus client collects them."""
-
-    def __init__(self, readings: Sequence[MetricReading]) -> None:
-        self._readings = readings
-
-    @override
-    def collect(self) -> Iterator[Metric]:
-        """Yield a metric family for each reading."""
-        return (metric_family(reading) for reading in self._readings)
-
-
-def metric_family(reading: MetricReading) -> Metric:
-    match reading.kind:
-        case "counter":
-            return counter_family(reading)
-        case "gauge":
-            return gauge_family(reading)
-        case "histogram":
-            return histogram_family(reading)
-
-
-def counter_family(reading: MetricReading) -> Metric:
-    made = CounterMetricFamily(reading.name, reading.text, labels=reading.labels)
-    for labels, value in reading.rows.items():
-        made.add_metric(labels, value)
-    return made
-
-
-def gauge_family(reading: MetricReading) -> Metric:
-    made = GaugeMetricFamily(reading.name, reading.text, labels=reading.labels)
-    for labels, value in reading.rows.items():
-        made.add_metric(labels, value)
-    return made
-
-
-def histogram_family(reading: MetricReading) -> Metric:
-    made = HistogramMetricFamily(reading.name, reading.text, labels=reading.labels)
-    ends = [*(repr(bound) for bound in reading.bounds), "+Inf"]
-    for labels, row in reading.rows.items():
-        *counts, total = row
-        made.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), total)
-    return made
 
 
 MAX_MODELS = 500  # names of models that get series of their own
@@ -375,6 +292,7 @@ def _readings(sources: MetricSources) -> list[MetricReading]:
 
 
 def _expose(readings: list[MetricReading], accept: str, *, host: str | None) -> tuple[bytes, str]:
-    # late: Prometheus' client costs every start 0.1 s, and only a scrape needs it
+    # late: Prometheus' client costs every start 0.1 s and 5 MB, and only a scrape needs it
+    from dragoman.server.metrics_exposition import expose  # late: as above
 
     return expose(readings, accept, host=host)
