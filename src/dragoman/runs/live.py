@@ -98,7 +98,9 @@ class LiveTail:
         for follower in self._followers:
             if follower.position is None:
                 follower.batch = batch if follower.batch is None else [*follower.batch, *batch]
-            follower.wake()
+            wakeup = follower.wakeup  # as `wake`, without a call for every chunk
+            if wakeup is not None and not wakeup.done():
+                wakeup.set_result(None)
 
     def announce(self, event: Event) -> None:
         """Hand a transient event, which is not in the fold, to all followers that have begun."""
@@ -185,7 +187,7 @@ class Follower:
         self.rest: Iterator[Sequence[CompactEvent]] | None = None
         self._rest_size = 0
         self._tail = tail
-        self._wakeup: asyncio.Future[None] | None = None
+        self.wakeup: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     async def next(self) -> Batch | None:
@@ -204,11 +206,11 @@ class Follower:
             if has_waited:
                 return ()
             has_waited = True
-            self._wakeup = self._loop.create_future()
+            self.wakeup = self._loop.create_future()
             try:
-                await self._wakeup
+                await self.wakeup
             finally:
-                self._wakeup = None
+                self.wakeup = None
 
     def take_difference(self) -> None:
         """Take what the fold has grown by since `position`, unless it is long: soon it cannot be shown."""
@@ -269,8 +271,8 @@ class Follower:
 
     def wake(self) -> None:
         """Make `next()` return."""
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
+        if self.wakeup is not None and not self.wakeup.done():
+            self.wakeup.set_result(None)
 
     def detach(self) -> None:
         """Stop following; `next()` returns None."""

@@ -79,6 +79,12 @@ class TextBlockWriter:
             self._flush()
             self._events += events
 
+    def extend(self, text: str) -> TextDelta | None:
+        """Return the delta by which the open text grows; None unless it is the only event to be taken."""
+        if self.kind != "text" or self.pending_text or self._events or self._surrogates.pending:
+            return None
+        return TextDelta(self._block_id, text)
+
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
         if self.pending_text:

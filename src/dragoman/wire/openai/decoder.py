@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from dragoman.errors import FrameTooLong, ProviderError
-from dragoman.events import Event
+from dragoman.events import Event, TextDelta
 from dragoman.json_text import DECODE_ERRORS
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
-from dragoman.wire.openai.plain_chunks import read_plain_text
+from dragoman.wire.openai.plain_chunks import decode_plain_chunk, read_plain_text
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
     EMPTY_VALUES,
@@ -91,6 +91,8 @@ class OpenAIDecoder:
         except FrameTooLong as error:
             payloads = []
             self._builder.fail(ProviderError(error.message, category="api_error", hint=error.hint))
+        if len(payloads) == 1 and self._plain_attempts and (delta := self._plain_delta(payloads[0])):
+            return [delta]
         if payloads:
             self._decode_frames(payloads)
         events = self._builder.take_events()
@@ -154,6 +156,17 @@ class OpenAIDecoder:
             done = self._decode_each(payloads, last=last) or done
         if done:
             self._finish(done=True)
+
+    def _plain_delta(self, payload: bytes) -> TextDelta | None:
+        """Return the event of a frame by which the text grows, as most do that come alone in a read."""
+        if self._builder.blocks.kind != "text" or type(payload) is not bytes:
+            return None
+        try:
+            text = decode_plain_chunk(payload).choices[0].delta.content
+        except DECODE_ERRORS:
+            self._plain_attempts -= 1
+            return None
+        return self._builder.extend_text(text) if text else None
 
     def _add_plain_text(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
         """Add the first chunks if they hold nothing but text; return the others."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dragoman.errors import ProviderError
-from dragoman.events import Event, FinishReason, FinishStep, Usage
+from dragoman.events import Event, FinishReason, FinishStep, TextDelta, Usage
+from dragoman.json_text import is_well_formed
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
     OpenAIChoice,
@@ -91,7 +92,7 @@ class OpenAIEventBuilder:
         self._lenient_finish = quirks.lenient_finish
         self._provider = provider
         self._reasoning = ReasoningAccumulator(provider)
-        self._blocks = TextBlockWriter(self._reasoning.take_metadata)
+        self.blocks = TextBlockWriter(self._reasoning.take_metadata)
         self._think_tags = ThinkTagSplitter(quirks.think_tags)
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
         self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
@@ -143,7 +144,7 @@ class OpenAIEventBuilder:
 
     def add_text(self, text: str) -> None:
         """Add text of the answer."""
-        blocks, tags = self._blocks, self._think_tags
+        blocks, tags = self.blocks, self._think_tags
         if (  # more of a text, in which no tag begins: nothing to split
             text
             and blocks.kind == "text"
@@ -155,6 +156,19 @@ class OpenAIEventBuilder:
             tags.last_character = text[-1]
         else:
             self._add_content(text)
+
+    def extend_text(self, text: str) -> TextDelta | None:
+        """Return the delta of more text; None, and nothing is added, where `add_text` would do more."""
+        tags = self._think_tags
+        is_plain = tags.state in ("text", "plain") and not (tags.pending or self._content)
+        if not is_plain or self.has_tool_calls or "<" in text:
+            return None
+        if not (text.isascii() or is_well_formed(text)):
+            return None
+        delta = self.blocks.extend(text)
+        if delta is not None:
+            tags.last_character = text[-1]
+        return delta
 
     def _add_delta(self, delta: OpenAIDelta, *, has_more: bool = True) -> None:
         """Add any delta; one without `has_more` contains only content and tool calls."""
@@ -197,8 +211,8 @@ class OpenAIEventBuilder:
         if self._content:
             self._split_content()
         if self.has_tool_calls:
-            self._blocks.insert(self.tool_calls.take_events())
-        return self._blocks.take_events()
+            self.blocks.insert(self.tool_calls.take_events())
+        return self.blocks.take_events()
 
     def end(self, *, done: bool) -> None:
         """Close the answer, after `[DONE]` or without; it fails if the provider gave no finish reason."""
@@ -214,16 +228,16 @@ class OpenAIEventBuilder:
         if self.failure is not None or reason is None:
             return
         self._flush_content()
-        self._blocks.insert(self.tool_calls.flush())
-        if self._reasoning.has_opaque and self._blocks.kind != "reasoning":
-            self._blocks.open("reasoning")  # a late signature gets a block of its own
-        self._blocks.close()
+        self.blocks.insert(self.tool_calls.flush())
+        if self._reasoning.has_opaque and self.blocks.kind != "reasoning":
+            self.blocks.open("reasoning")  # a late signature gets a block of its own
+        self.blocks.close()
         calls = self.tool_calls.finish(truncated=reason == "length")
-        self._blocks.insert(calls)
+        self.blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
         model = self.model or self._requested_model
-        self._blocks.insert([FinishStep(reason, self.usage, model, self._provider)])
+        self.blocks.insert([FinishStep(reason, self.usage, model, self._provider)])
 
     def _add_choice(self, choice: OpenAIChoice) -> None:
         if choice.delta is not None:
@@ -251,7 +265,7 @@ class OpenAIEventBuilder:
                 self._add_content_part(part)
             return
         if self.has_tool_calls:
-            self._blocks.insert(self.tool_calls.flush())
+            self.blocks.insert(self.tool_calls.flush())
         self._started = True
         self._content.append(content)
 
@@ -281,7 +295,7 @@ class OpenAIEventBuilder:
             self._write_block("reasoning", reasoning)
         elif has_details and self._reasoning.has_opaque and not self._started:
             self._started = True
-            self._blocks.open("reasoning")
+            self.blocks.open("reasoning")
 
     def _add_content_part(self, part: Any) -> None:
         """Add one part of a content list (Mistral, Databricks)."""
@@ -315,7 +329,7 @@ class OpenAIEventBuilder:
             and fragment.extra_content is None
             and not self._content
             and not self._think_tags.pending
-            and self._blocks.kind is None
+            and self.blocks.kind is None
             and self.tool_calls.append_arguments(fragment.index, function_delta.arguments)
         )
 
@@ -323,7 +337,7 @@ class OpenAIEventBuilder:
         if not (fragment.id or fragment.name or fragment.arguments or fragment.metadata):
             return
         self._flush_content()
-        self._blocks.close()
+        self.blocks.close()
         self.has_tool_calls = self._started = True
         self.tool_calls.add(fragment)
 
@@ -332,9 +346,9 @@ class OpenAIEventBuilder:
             return
         self._flush_content()
         if self.has_tool_calls:
-            self._blocks.insert(self.tool_calls.flush())
+            self.blocks.insert(self.tool_calls.flush())
         self._started = True
-        self._blocks.write(kind, block_text)
+        self.blocks.write(kind, block_text)
 
     def _insert_events(self, events: list[Event]) -> None:
         """Insert events at the current position."""
@@ -342,8 +356,8 @@ class OpenAIEventBuilder:
             return
         self._split_content()
         if self.has_tool_calls:
-            self._blocks.insert(self.tool_calls.take_events())
-        self._blocks.insert(events)
+            self.blocks.insert(self.tool_calls.take_events())
+        self.blocks.insert(events)
 
     def _split_content(self) -> None:
         """Split the text so far into text and reasoning; keep back the beginning of a tag."""
@@ -362,9 +376,9 @@ class OpenAIEventBuilder:
     def _write_tagged(self, tagged: list[TaggedText]) -> None:
         for kind, text in tagged:
             if kind == "border":
-                self._blocks.close()
+                self.blocks.close()
             else:
-                self._blocks.write(kind, text)
+                self.blocks.write(kind, text)
 
     def _set_usage(self, usage: Any) -> None:
         """Keep the last usage that has counts, wherever the chunk has it."""

@@ -58,7 +58,9 @@ class PlainChunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     prompt_token_ids: Any = None
 
 
-_decode_lines = msgspec.json.Decoder(PlainChunk).decode_lines
+_decoder = msgspec.json.Decoder(PlainChunk)
+decode_plain_chunk = _decoder.decode
+_decode_lines = _decoder.decode_lines
 
 
 class PlainText(NamedTuple):
