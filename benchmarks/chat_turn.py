@@ -30,7 +30,7 @@ from typing import Any
 import uvloop
 
 import dragoman
-from dragoman.cli.hosting import host_hub
+from dragoman.cli.serving.hosting import host_hub
 from dragoman.config import parse_config
 from dragoman.store.sqlite import SQLiteConnection
 
