@@ -143,52 +143,23 @@ class RunFactory:
             context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        storing = None
-        if agent.briefing is None and claim is None:
-            storing = self._submit_begin(row, run_plan, session=session)
-        if storing is None:
-            await self._store_begin(
-                row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
-            )
+        storing = await self._store_begin(
+            row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
+        )
         if agent.briefing is not None:
             run_plan = await add_briefing(run_plan, agent.briefing, context=context)
         turn = make_turn(
             resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
         )
-        run = HubRun(
-            row,
-            Loop(turn),
-            action=request.action if cut_off is None else None,
-            store=self._store,
-            settings=self.settings,
-            on_end=on_end,
-        )
+        action = request.action if cut_off is None else None
+        run = HubRun(row, Loop(turn), action=action, store=self._store, settings=self.settings, on_end=on_end)
         if storing is not None:
-            run.await_begin()
             await self._await_begin(run, storing)
         return run
 
-    def _submit_begin(
-        self, row: rows.RunRecord, run_plan: RunPlan, *, session: Session
-    ) -> asyncio.Future[None] | None:
-        """Begin to store a run whose model may be asked meanwhile; None if that has to wait.
-
-        It waits where storing may well fail (another host may be faster), and where more happens before the
-        model is asked than can be undone.
-        """
-        is_new = run_plan.restored is None and not run_plan.withdrawn and not run_plan.input_events
-        if not is_new or self._store.host_id is not None or self.settings.hooks:
-            return None
-        return self._store.runs.submit_create(
-            row,
-            assistant=with_inputs(run_plan),
-            user=run_plan.user,
-            session=session,
-            drop_from=run_plan.drop_from,
-        )
-
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
         """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
+        run.await_begin()
         try:
             await storing
         except BaseException:
@@ -219,12 +190,17 @@ class RunFactory:
         toolbox: Toolbox,
         identity: Identity,
         claim: DatabaseJob[None] | None,
-    ) -> None:
-        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
+    ) -> asyncio.Future[None] | None:
+        """Store the run with the messages that its plan adds, changes and drops; or that it goes on.
+
+        Return what is done once a new run is stored, if its model may be asked meanwhile: not where storing
+        may well fail (another host may be faster), or where more than that happens before the answer.
+        """
+        runs = self._store.runs
         if run_plan.restored is not None:
-            await self._store.runs.resume(row, run_plan.assistant)
-            return
-        await self._store.runs.create(
+            await runs.resume(row, run_plan.assistant)
+            return None
+        storing = runs.submit_create(
             row,
             assistant=with_inputs(run_plan),
             user=run_plan.user,
@@ -232,10 +208,16 @@ class RunFactory:
             drop_from=run_plan.drop_from,
             extra_job=claim,
         )
+        is_simple = not run_plan.withdrawn and not run_plan.input_events and claim is None
+        if is_simple and self._store.host_id is None and self.settings.hooks is None:
+            return storing
+        await storing
+        runs.note_created()
         if run_plan.withdrawn:
             await withdraw_requests(
                 run_plan, session.id, toolbox=toolbox, identity=identity, store=self._store
             )
+        return None
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:
         """Return the agent of the request. Raises BadRequest for an unknown one, Forbidden for its model."""
