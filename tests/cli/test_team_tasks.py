@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.cli.program import Hub, finish, read_until, serving, start
+from tests.cli.program import Hub, finish, read_until, scripted, serving, start
 from tests.teams.team_hub import call, write_teams
 
+LAYOUT = Path(__file__).parents[1] / "teams/openhive"
 TEAMS: dict[str, Any] = {
     "press": {
         "steps": [{"text": "Let me see.", "tools": [call("time_now")]}, {"text": "The note is written."}],
@@ -90,3 +92,29 @@ def test_the_tail_shows_tasks_and_calls_of_a_team_and_goes_on_behind_an_event(ru
     assert started in shown
     finish(later, signal.SIGINT)
     assert "there is no team 'pres'" in run("teams", "tail", "pres", "--hub", hub.url).err
+
+
+@pytest.mark.promise("openhive-layout")
+def test_a_folder_in_openhives_layout_is_imported_and_its_teams_do_a_task(run: Run, tmp_path: Path) -> None:
+    """The folder is written by us, after the description of OpenHive alone."""
+    imported = run("teams", "import", LAYOUT, "--teams", tmp_path / "teams")
+    assert (imported.code, "imported main, ops-team" in imported.out) == (0, True), imported
+    ask = call("query_team", team="ops-team", query="Are the servers up?", timeout_ms=60_000)
+    models = {
+        "anthropic": [{"tools": [ask]}, {"text": "Ops says: all servers are up."}],
+        "openai": [{"tools": [call("read", path="workspace/status.txt")]}, {"text": "All servers are up."}],
+    }
+    providers = {name: scripted(tmp_path, name, steps, play="turns") for name, steps in models.items()}
+    config = {"providers": providers, "model": "anthropic/x", "teams": str(tmp_path / "teams")}
+    (tmp_path / "teams/ops-team/workspace/status.txt").write_text("up")
+    with serving(tmp_path / "served", config, "--no-auth") as hub:
+        done = run("teams", "run", "main", "Look after the servers.", "--hub", hub.url)
+        assert (done.code, done.out) == (0, "Ops says: all servers are up.\n"), done
+        tasks = run("teams", "tasks", "--json", "--hub", hub.url).json["tasks"]
+        assert [(each["team"], each["state"], each["result"]) for each in tasks] == [
+            ("ops-team", "done", "All servers are up."),
+            ("main", "done", "Ops says: all servers are up."),
+        ]
+        calls = run("calls", "list", "--json", "--hub", hub.url).json["calls"]
+        statuses = {each["name"]: each["status"] for each in calls}
+        assert (statuses["teams.ask"], statuses["files.read"]) == ("done", "done")

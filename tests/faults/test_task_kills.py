@@ -1,4 +1,4 @@
-"""`kill -9` of a hub whose teams have tasks: each runs once and acts once, and its result comes back once."""
+"""`kill -9` of a hub with tasks and triggers: each task and occurrence runs once, each result comes once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from tests.faults.process import Process, started
 from tests.faults.test_run_commits import effects
 from tests.serving import ask
 from tests.teams.team_hub import call, write_teams
+from tests.waiting import poll
 
 KILLS = rounds(quick=4, thorough=200)
 TEAMS = rounds(quick=5, thorough=20)
 TASKS = rounds(quick=20, thorough=200)
+TRIGGERS = rounds(quick=2, thorough=10)
+TICK = rounds(quick=1, thorough=10)  # seconds
 EFFECTS = Path(__file__).with_name("effects.py")
 LIMIT = 1_200.0
 
@@ -52,6 +55,41 @@ async def give(hub: Process, number: int) -> None:
     assert response.status_code in (202, 503), response.text
 
 
+async def add_triggers(hub: Process) -> list[str]:
+    """Windows that never close, each with a tick for a team; their results go to a session."""
+    ids: list[str] = []
+    for number in range(TRIGGERS):
+        body = {
+            "team": f"team{number % TEAMS}",
+            "name": f"t{number}",
+            "type": "window",
+            "config": {"during": "* * * * *", "tick": f"{TICK}s"},
+            "task": f"Tick of {number}.",
+            "overlap": "queue",
+            "failure_threshold": 100,
+            "session": f"s{number % 3}",
+        }
+        created = await hub.http.post("/api/triggers", json=body)
+        assert created.status_code == 201, created.text
+        ids.append(created.json()["id"])
+        assert (await hub.http.post(f"/api/triggers/{ids[-1]}/enable")).status_code == 200
+    return ids
+
+
+async def end_triggers(hub: Process, ids: list[str]) -> list[Json]:
+    """Disable triggers; what they fired, once all of it has ended."""
+    for id in ids:
+        assert (await hub.http.post(f"/api/triggers/{id}/disable")).status_code == 200
+    while True:
+        fired: list[Json] = []
+        for id in ids:
+            page = await hub.http.get(f"/api/triggers/{id}/history", params={"limit": 500})
+            fired += page.json()["occurrences"]
+        if all(each["state"] in ("done", "failed", "skipped", "cancelled") for each in fired):
+            return fired
+        await asyncio.sleep(0.05)
+
+
 async def read_tasks(hub: Process) -> list[Json]:
     tasks: list[Json] = []
     before: Json = {}
@@ -70,7 +108,7 @@ async def work(hub: Process, numbers: set[int]) -> bool:
             await give(hub, number)
             numbers.add(number)
     while True:
-        tasks = await read_tasks(hub)
+        tasks = [task for task in await read_tasks(hub) if task["source"] == "api"]
         if len(tasks) == TASKS and all(task["deliveredAt"] for task in tasks):
             return True
         await asyncio.sleep(0.05)
@@ -85,7 +123,8 @@ async def live(hub: Process, numbers: set[int], *, seconds: float | None) -> boo
 
 
 @pytest.mark.promise("tasks-run-once")
-async def test_after_random_kills_each_task_has_run_once_and_its_result_came_back_once(
+@pytest.mark.promise("trigger-once")
+async def test_after_random_kills_each_task_and_occurrence_has_run_once_and_its_result_came_back_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "effects"
@@ -96,6 +135,7 @@ async def test_after_random_kills_each_task_has_run_once_and_its_result_came_bac
         for number in range(3):
             response = await hub.http.post("/api/chat", json=ask("hi", session=f"s{number}"))
             assert response.status_code == 200
+        triggers = await add_triggers(hub)
     kills = 0
     async with asyncio.timeout(LIMIT):
         while kills < KILLS:
@@ -107,6 +147,8 @@ async def test_after_random_kills_each_task_has_run_once_and_its_result_came_bac
                 kills += 1
         async with started(config, data) as hub:
             assert await live(hub, set(), seconds=None)
+            fired = await end_triggers(hub, triggers)
+            await delivered_all(hub)
             tasks = await read_tasks(hub)
             sessions = [await hub.messages(f"s{number}") for number in range(3)]
             runs = [await runs_of(hub, task["sessionId"]) for task in tasks]
@@ -118,10 +160,25 @@ async def test_after_random_kills_each_task_has_run_once_and_its_result_came_bac
     assert set(runs) == {1}
     keys = Counter(key for _, _, key in effects(file))
     # A call that was cut off is repeated under its own key.
-    assert len(done) <= len(keys) <= TASKS
+    assert len(done) <= len(keys) <= len(tasks)
+    by_trigger = {task["id"] for task in tasks if task["source"] == "trigger"}
+    assert len(tasks) - len(by_trigger) == TASKS
+    assert Counter(each["task"] for each in fired if "task" in each) == Counter(by_trigger)
+    assert {each["trigger"] for each in fired} == set(triggers)
+    given_up = [task["id"] for task in tasks if task not in done]
+    print(f"{kills} kills, {len(tasks)} tasks, {len(fired)} occurrences, {len(given_up)} tasks given up")
     parts = [part for messages in sessions for each in messages for part in each["parts"]]
     delivered = Counter(part["data"]["taskId"] for part in parts if part["type"] == "data-task-result")
     assert delivered == {task["id"]: 1 for task in tasks}
+
+
+async def delivered_all(hub: Process) -> None:
+    """Wait until all results are where they belong."""
+
+    async def look() -> bool:
+        return all(task["deliveredAt"] for task in await read_tasks(hub))
+
+    await poll(look)
 
 
 async def runs_of(hub: Process, session: str) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -90,6 +92,46 @@ async def test_the_support_desk_asks_two_specialists_and_a_person_and_only_billi
         calls = (await served.http.get("/api/calls?limit=50")).json()["calls"]
         refunds = [each["status"] for each in calls if each["name"] == "shop.refund"]
         assert refunds == ["done"]
+
+
+@pytest.mark.parametrize("example", ["nightly"], indirect=True)
+async def test_the_nightly_research_team_waits_for_a_person_then_ticks_at_night_and_reports_what_is_new(
+    example: Path, tmp_path: Path
+) -> None:
+    async with hub_of(example / "dragoman.yaml", tmp_path / "data") as served:
+        [trigger] = await eventually(lambda: triggers(served))
+        assert trigger["state"] == "pending"
+        path = f"/api/triggers/{trigger['id']}"
+        assert (await served.http.post(f"{path}/enable")).json()["state"] == "active"
+        times = (await served.http.get(f"{path}?next=6")).json()["nextTimes"]
+        hours = {datetime.fromisoformat(each).astimezone(ZoneInfo("Europe/Berlin")).hour for each in times}
+        assert hours <= {2, 3, 4}
+        assert (await served.http.post(f"{path}/run")).status_code == 202
+        [occurrence] = await eventually(lambda: settled(served, path))
+        assert (occurrence["state"], "80 degrees (tea.md)" in occurrence["result"]) == ("done", True)
+        [told] = await eventually(lambda: texts(served, "desk"))
+        assert "green tea is brewed at 80 degrees" in told
+        assert (await served.http.get(path)).json()["cursor"] == {"last": "tea.md"}
+        memories = (await served.http.get("/api/memory?team=research")).json()["memories"]
+        assert [each["key"] for each in memories] == ["tea"]
+
+
+async def triggers(served: Served) -> list[Json]:
+    found: list[Json] = (await served.http.get("/api/triggers?team=research")).json()["triggers"]
+    return found
+
+
+async def settled(served: Served, path: str) -> list[Json]:
+    """What a trigger fired, once its task has ended."""
+    found: list[Json] = (await served.http.get(f"{path}/history")).json()["occurrences"]
+    return [each for each in found if each["state"] not in ("pending", "starting", "running")]
+
+
+async def texts(served: Served, session: str) -> list[str]:
+    """The texts of the messages of a session; none before it is there."""
+    response = await served.http.get(f"/api/sessions/{session}/messages")
+    messages = response.json()["messages"] if response.status_code == 200 else []
+    return [part["text"] for each in messages for part in each["parts"] if part["type"] == "text"]
 
 
 async def results(served: Served, session: str) -> list[Json]:

@@ -42,17 +42,38 @@ class TaskContexts:
         self.budgets = TaskBudgets(store)
         self.sessions: dict[str, TeamTask] = {}
         """The tasks whose runs this host has, by their sessions."""
+        self.sources: set[str] = set()
+        """The sessions in which tasks were given at this host."""
+        self._beginning: dict[str, TeamTask] = {}
+
+    def begin(self, task: TeamTask) -> None:
+        """Note that the first run of a task begins at this host, so that the task is not read again."""
+        self.sessions[task.session_id] = self._beginning[task.session_id] = task
+
+    def not_begun(self, task: TeamTask) -> None:
+        """Forget that a task begins: another host has it, or it has to wait."""
+        for tasks in (self.sessions, self._beginning):
+            if tasks.get(task.session_id) is task:
+                del tasks[task.session_id]
+
+    def find_childless(self, session_id: str) -> TeamTask | None:
+        """Return the task of a session, as it was before its only run, if that gave no tasks; else None."""
+        task = self.sessions.get(session_id)
+        is_first = task is not None and task.state == "queued" and task.topic is None
+        return task if is_first and session_id not in self.sources else None
 
     def forget(self, task: TeamTask) -> None:
         """Forget a task that has ended."""
         self.budgets.forget(task)
         self.sessions.pop(task.session_id, None)
+        self.sources.discard(task.session_id)
+        self._beginning.pop(task.session_id, None)
 
     async def bind(self, context: Context) -> Context:
         """Return the context of a run within its task; as it is for the run of any other session."""
         if not is_task_session(context.session_id):
             return await self._share_again(context)
-        task = await self._store.team_tasks.find_of_session(str(context.session_id))
+        task = await self._find(str(context.session_id))
         if task is None or task.owner != context.identity.owner:
             return context
         if task.is_active:
@@ -65,6 +86,10 @@ class TaskContexts:
             deadline=earlier(context.deadline, task.deadline),
             budget=within(context.budget, await self._limit(task, context)),
         )
+
+    async def _find(self, session_id: str) -> TeamTask | None:
+        beginning = self._beginning.pop(session_id, None)
+        return beginning or await self._store.team_tasks.find_of_session(session_id)
 
     def _parents(self, task: TeamTask) -> tuple[ParentAgent, ...]:
         above = tuple(ParentAgent(agent, self._decider) for agent in task.chain)

@@ -70,7 +70,10 @@ class TeamTasks(StoredTasks):
         for replaced in submitted.replaced:
             self.worker.stop(replaced, str(replaced.error))
         if submitted.is_new:
+            if task.source_session is not None:
+                self._contexts.sources.add(task.source_session)
             self.worker.wake(task.team)
+            self.worker.hold_back(task)
         return submitted
 
     async def wait(self, task: TeamTask) -> TeamTask:

@@ -58,6 +58,10 @@ class TaskWorker:
         self.delivery = ResultDelivery(store, runs, max_wakes=max_wakes)
         self.delivery.on_added = self._result_added
         self._dispatching: dict[str, bool] = {}
+        self._held_back: set[str] = set()
+        """Teams with tasks that may begin when another one has ended, as far as this host knows."""
+        self._ordered: set[str] = set()
+        """Teams that had tasks which wait for others of the same topic or text."""
         self._settling: dict[str, bool] = {}
         self._stopped_above: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
@@ -66,6 +70,11 @@ class TaskWorker:
         self._has_swept = False
 
     # What is told from outside.
+
+    def hold_back(self, task: TeamTask) -> None:
+        """Look after a task that may have to wait for others once one of them has ended."""
+        if task.overlap == "queue" or task.topic is not None:
+            self._ordered.add(task.team)
 
     def wake(self, team: str) -> None:
         """Begin what waits in a team's queue, in the background."""
@@ -154,6 +163,7 @@ class TaskWorker:
 
     async def _begin_ready(self, team: str) -> None:
         spec = self._teams.find(team)
+        self._held_back.discard(team)
         ready = await self._store.team_tasks.list_ready(team, limit=MAX_BEGUN)
         is_full = False
         for task in ready:
@@ -161,6 +171,8 @@ class TaskWorker:
                 await self.end(task, TaskEnd(state="failed", error=f"there is no team {team!r} any more"))
             elif task.read_only or not (is_full or self._runs.queue.is_full):
                 is_full |= not await self._begin(task, concurrency=spec.concurrency)
+        if is_full or self._runs.queue.is_full or len(ready) == MAX_BEGUN:
+            self._held_back.add(team)
 
     async def _begin(self, task: TeamTask, *, concurrency: int) -> bool:
         """Begin the run of a task; return whether the next one may begin as well."""
@@ -175,15 +187,14 @@ class TaskWorker:
             queued_id=run_id,
         )
         claim = self._store.team_tasks.claim_job(task, run_id=run_id, concurrency=concurrency)
-        self._contexts.sessions[task.session_id] = task
+        self._contexts.begin(task)
         try:
             identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
             await self._runs.begin_waiting(request, identity, claim=claim)
             return True
-        except RunActive:
-            return True
-        except Conflict:
-            return task.read_only
+        except (RunActive, Conflict) as error:
+            self._contexts.not_begun(task)
+            return task.read_only or isinstance(error, RunActive)
         except (StoreError, Unavailable):
             raise
         except DragomanError as error:
@@ -209,11 +220,14 @@ class TaskWorker:
             del self._settling[session_id]
 
     async def _settle_once(self, session_id: str) -> None:
-        task = await self._store.team_tasks.find_of_session(session_id)
-        if task is None or task.state not in ("running", "waiting"):
-            return
-        # In this order: what one of these has seen to be over is in those behind it.
-        is_awaiting = await self._awaits_results(task)
+        task = self._contexts.find_childless(session_id)
+        is_awaiting = False
+        if task is None:
+            task = await self._store.team_tasks.find_of_session(session_id)
+            if task is None or task.state not in ("running", "waiting"):
+                return
+            # In this order: what one of these has seen to be over is in those behind it.
+            is_awaiting = await self._awaits_results(task)
         if await self._runs.queue.has_waiting(session_id) or await self._runs.is_running(session_id):
             return
         row = await self._store.runs.get_last(session_id)
@@ -249,7 +263,8 @@ class TaskWorker:
             await self._cancel_below(ended.session_id, None)
         if ended.delivered_at is None:
             self._spawn(self.delivery.deliver_to(str(ended.source_session)))
-        self.wake(task.team)
+        if task.team in self._held_back or task.team in self._ordered:
+            self.wake(task.team)
         return ended
 
     async def _cancel_below(self, session_id: str, message_id: str | None) -> None:

@@ -11,11 +11,12 @@ from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
-from dragoman.errors import CallError, Conflict, NotFound
+from dragoman.errors import CallDenied, CallError, Conflict, NotFound
 from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.store.teams.triggers import TriggerRecord
+from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.lessons import LearningKind
 from dragoman.teams.trigger_spec import (
     MAX_STEPS,
@@ -231,13 +232,17 @@ def test_operation(own: OwnTriggers) -> Operation:
     """Return `triggers.test`."""
 
     async def test(name: Name, *, team: Team = None, context: Context) -> dict[str, Any]:
-        """Fire a trigger of your team once, now, also if it is not active.
+        """Fire a trigger of your team once, now. An agent fires active ones, and not in a task.
 
         Args:
             name: The trigger.
             team: The team, if no team calls.
         """
         trigger = await own.find(name, context, team=team)
+        if context.agent is not None and is_task_session(context.session_id):
+            raise CallDenied("A task may not fire triggers: it could fire the one that gave it, without end.")
+        if context.agent is not None and trigger.state != "active":
+            raise CallDenied(f"The trigger {trigger.name!r} is {trigger.state}: a person activates it first.")
         return occurrence_to_json(await own.service.run_now(trigger, is_test=True))
 
     return from_function(test, NAMESPACE, effect="once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from dragoman.operations.access import is_visible, visible_owner
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.operations.ledger import hash_input
 from dragoman.session_ids import hub_session_id
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.registry import TeamRegistry
@@ -183,17 +185,30 @@ class TriggerService:
         return await self.triggers.get(trigger.id)
 
     async def enable(self, trigger: TriggerRecord, *, by: Identity) -> TriggerRecord:
-        """Activate a trigger as it is now. A trigger of a file gets the identity of who activates it."""
+        """Activate a trigger as it is now. A trigger of a file gets the identity of who activates it.
+
+        The session that it names is made if it is not there.
+        """
         changes: dict[str, Any] = {"state": "active", "reason": None, "failures": 0, "overlaps": 0}
         if trigger.source != "api" and trigger.state == "pending":
             changes |= {"owner": by.owner, "key_id": by.key_id}
+        definition, owner = read_definition(trigger), str(changes.get("owner", trigger.owner))
+        if definition.fields.session is not None:
+            changes["session_id"] = hub_session_id(definition.fields.session, owner=owner)
+            await self._make_session(definition.fields.session, owner=owner)
         changes |= {"approval_id": None, "progress": None}
         if trigger.type in MESSAGE_TYPES:  # messages from now on
             changes["progress"] = str(await self.store.events.last_position())
-        changes["next_at"] = next_time(read_definition(trigger), self.triggers.now())
+        changes["next_at"] = next_time(definition, self.triggers.now())
         await self.triggers.update(trigger.id, **changes)
         self.on_change()
         return await self.triggers.get(trigger.id)
+
+    async def _make_session(self, id: str, *, owner: str) -> None:
+        now = self.triggers.now()
+        session = Session(id=hub_session_id(id, owner=owner), owner=owner, created_at=now, updated_at=now)
+        with suppress(Conflict):  # it is there
+            await self.store.sessions.create(session)
 
     async def disable(self, trigger: TriggerRecord, reason: str | None = None) -> TriggerRecord:
         """Let a trigger fire no more, until it is enabled. Its running tasks go on."""
