@@ -34,10 +34,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # as a script, too
 
 from benchmarks.harness.build import HERE, Absent, install, is_newer
+from benchmarks.libraries.peers import PEER_PYTHON, install_peers
 from benchmarks.peers.teams.model_server import DONE, HANGS, MEMBERS
 
-PEERS = HERE / "peers" / "teams"
-PEER_PYTHON = PEERS / ".venv" / "bin" / "python"
+CREWAI = HERE / "peers" / "teams"
+PYTHONS: dict[str, Path] = {}
+"""Interpreters that have the peers, by name, if the command line says so."""
 TICKS = os.sysconf("SC_CLK_TCK")
 TESTS = ("idle", "delegate", "stop", "peers")
 IDLE_TEAMS, IDLE_TRIGGERS = 100, 1_000
@@ -206,9 +208,9 @@ def measure_peers(url: str, seconds: float) -> Sequence[str]:
         while time.perf_counter() - began < seconds:
             count += give_many(served, WARM)
         rates["Dragoman"] = count / (served.cpu - used)
-    for name, module in (("Agno", "with_agno"), ("CrewAI", "with_crewai")):
+    for name, find in (("Agno", agno_python), ("CrewAI", crewai_python)):
         try:
-            rates[name] = peer_rate(f"benchmarks.peers.teams.{module}", url, seconds=seconds)
+            rates[name] = peer_rate(name, PYTHONS.get(name) or find(), url=url, seconds=seconds)
         except Absent as reason:
             lines.append(f"peers: {name} ABSENT: {reason}")
     ours = rates["Dragoman"]
@@ -221,12 +223,12 @@ def measure_peers(url: str, seconds: float) -> Sequence[str]:
 def give_many(served: Hub, count: int) -> int:
     """Have the manager do so many tasks, four at a time."""
     with served.events("task.ended") as events:
-        waiting, given = 0, 0
-        while given < count or waiting:
-            while given < count and waiting < 4:
+        waiting, submitted = 0, 0
+        while submitted < count or waiting:
+            while submitted < count and waiting < 4:
                 task = {"team": "manager", "task": "Have the members write."}
                 served.ask("POST", "/api/tasks", task)
-                waiting, given = waiting + 1, given + 1
+                waiting, submitted = waiting + 1, submitted + 1
             event = next(events)
             if event["data"]["team"] == "manager":
                 assert event["data"]["state"] == "done", event
@@ -236,12 +238,12 @@ def give_many(served: Hub, count: int) -> int:
     return count
 
 
-def peer_rate(module: str, url: str, *, seconds: float) -> float:
+def peer_rate(name: str, python: Path, *, url: str, seconds: float) -> float:
     """The tasks per CPU-second of a peer; `Absent` when it cannot be used."""
-    install_peers()
+    module = f"benchmarks.peers.teams.with_{name.lower()}"
     quiet = {"AGNO_TELEMETRY": "false", "CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
     quiet |= {"CREWAI_TRACING_ENABLED": "false", "CREWAI_TESTING": "true"}
-    command = [str(PEER_PYTHON), "-m", "benchmarks.peers.teams.worker", module, url, str(seconds)]
+    command = [str(python), "-m", "benchmarks.peers.teams.worker", module, url, str(seconds)]
     with tempfile.TemporaryDirectory(prefix="bench-") as home:
         environment = {**os.environ, **quiet, "HOME": home, "PYTHONPATH": str(HERE.parent)}
         done = subprocess.run(
@@ -253,14 +255,23 @@ def peer_rate(module: str, url: str, *, seconds: float) -> float:
     return float(found["tasks"] / found["cpu"])
 
 
-def install_peers() -> None:
-    """Install the peers into an environment of their own; `Absent` with the way to do it by hand."""
-    lock, done = PEERS / "requirements.txt", PEERS / ".venv" / "installed"
-    if is_newer(done, [lock]):
-        return
-    install([sys.executable, "-m", "venv", "--clear", str(PEERS / ".venv")], cwd=PEERS)
-    install([str(PEER_PYTHON), "-m", "pip", "install", "-q", "--require-hashes", "-r", str(lock)], cwd=PEERS)
-    done.touch()
+def crewai_python() -> Path:
+    """The interpreter that has CrewAI, once it is installed; `Absent` without a lock file."""
+    lock, done = CREWAI / "requirements.txt", CREWAI / ".venv" / "installed"
+    python = CREWAI / ".venv" / "bin" / "python"
+    if not lock.exists():
+        raise Absent("it is not installed; name an environment that has it with --crewai DIR/bin/python")
+    if not is_newer(done, [lock]):
+        install([sys.executable, "-m", "venv", "--clear", str(CREWAI / ".venv")], cwd=CREWAI)
+        install([str(python), "-m", "pip", "install", "-q", "--require-hashes", "-r", str(lock)], cwd=CREWAI)
+        done.touch()
+    return python
+
+
+def agno_python() -> Path:
+    """The interpreter that has Agno, once it is installed."""
+    install_peers()
+    return PEER_PYTHON
 
 
 def measure_stop(url: str, seconds: float) -> Sequence[str]:
@@ -274,7 +285,7 @@ def measure_stop(url: str, seconds: float) -> Sequence[str]:
         taken = [stop_once(served, number) for number in range(max(3, int(seconds / 3)))]
     taken.sort()
     median, worst = 1e3 * taken[len(taken) // 2], 1e3 * taken[-1]
-    return [f"stop: four runs below each other stopped after {median:.0f} ms (median), {worst:.0f} ms (worst)"]
+    return [f"stop: four nested runs stopped after {median:.0f} ms (median), {worst:.0f} ms (worst)"]
 
 
 def stop_once(served: Hub, number: int) -> float:
@@ -303,7 +314,13 @@ def main() -> None:
     )
     parser.add_argument("--only", default=",".join(TESTS), help="tests, with commas between")
     parser.add_argument("--seconds", type=float, default=30.0, help="for how long each is measured")
+    for name in ("agno", "crewai"):
+        parser.add_argument(
+            f"--{name}", type=Path, help="an interpreter that has it, instead of installing it"
+        )
     options = parser.parse_args()
+    chosen = {"Agno": options.agno, "CrewAI": options.crewai}
+    PYTHONS.update({name: python for name, python in chosen.items() if python is not None})
     measures = {
         "idle": measure_idle,
         "delegate": measure_delegate,

@@ -164,3 +164,34 @@ async def finished(hub: Served, count: int) -> list[Any]:
     messages = await hub.messages()
     is_over = len(messages) == count and "finishReason" in messages[-1].get("metadata", {})
     return messages if is_over else []
+
+
+async def test_tasks_of_a_topic_run_in_one_session_one_after_the_other(tmp_path: Path) -> None:
+    async with team_hub(tmp_path, {"press": HOLD}) as hub:
+        first = await give(hub, "press", "Begin the report.", topic="report")
+        second = await give(hub, "press", "Go on with it.", topic="report")
+        other = await give(hub, "press", "Something else.", topic="other")
+        assert first.session_id == second.session_id != other.session_id
+        await eventually(lambda: len(gate.callers["door"]) == 2)  # one of each topic
+        assert (await read(hub, second.id)).state == "queued"
+        gate.doors["door"].set()
+        ends = await ended(hub, first.id, second.id, other.id)
+        assert {end.state for end in ends} == {"done"}
+        roles = [each["role"] for each in await hub.messages(first.session_id)]
+        assert roles == ["user", "assistant"] * 2
+
+
+async def test_the_words_of_a_task_choose_its_topic_unless_it_names_one(tmp_path: Path) -> None:
+    topics = {"billing": ["invoice"], "shipping": ["parcel", "delivery date"]}
+    async with team_hub(tmp_path, {"press": {"topics": topics}}) as hub:
+        chosen = [
+            (await give(hub, "press", text, **fields)).topic
+            for text, fields in (
+                ("Where is my PARCEL?", {}),
+                ("The delivery  date of an invoice?", {}),
+                ("Invoices are late.", {}),
+                ("An invoice.", {"topic": "other"}),
+                ("An invoice.", {"read_only": True}),
+            )
+        ]
+        assert chosen == ["shipping", "billing", None, "other", None]

@@ -109,8 +109,8 @@ async def test_the_nightly_research_team_waits_for_a_person_then_ticks_at_night_
         assert (await served.http.post(f"{path}/run")).status_code == 202
         [occurrence] = await eventually(lambda: settled(served, path))
         assert (occurrence["state"], "80 degrees (tea.md)" in occurrence["result"]) == ("done", True)
-        [told] = await eventually(lambda: texts(served, "desk"))
-        assert "green tea is brewed at 80 degrees" in told
+        [text] = await eventually(lambda: texts(served, "desk"))
+        assert "green tea is brewed at 80 degrees" in text
         assert (await served.http.get(path)).json()["cursor"] == {"last": "tea.md"}
         memories = (await served.http.get("/api/memory?team=research")).json()["memories"]
         assert [each["key"] for each in memories] == ["tea"]

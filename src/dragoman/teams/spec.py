@@ -65,7 +65,8 @@ class TeamFile(TeamSection, frozen=True):
     `allowed_tools` are patterns of operation ids: what none of them matches is not there for the team.
     `needs_skill` are patterns of those of them that are callable only in a run that has loaded a skill that
     requires them. `members` are the teams that it may delegate to beside its parent and children. `folders`
-    are further folders, by name, for its file operations. `triggers` give it tasks, by name. With `wake`, the
+    are further folders, by name, for its file operations. `triggers` give it tasks, by name. `topics`
+    are conversations of its own, each with the words of a task that belongs to it. With `wake`, the
     result of a task makes the team go on.
     """
 
@@ -85,6 +86,7 @@ class TeamFile(TeamSection, frozen=True):
     folders: dict[str, Text] = {}
     rates: dict[str, Text] = {}
     triggers: dict[str, dict[str, Any]] = {}
+    topics: dict[str, Annotated[tuple[Text, ...], Meta(min_length=1)]] = {}
     wake: bool = False
     when_busy: Literal["refuse", "queue", "steer", "interrupt"] = "queue"
 

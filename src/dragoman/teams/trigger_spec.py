@@ -119,6 +119,7 @@ class TriggerFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     priority: Literal["low", "normal", "high", "critical"] = "normal"
     budget: Dollars | None = None
     deliver: ResultDelivery = "session"
+    topic: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     session: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     webhook: Annotated[str, Meta(max_length=2_000)] | None = None
     quiet_when: Annotated[str, Meta(min_length=1, max_length=200)] | None = None

@@ -109,7 +109,8 @@ class TaskListStatements:
         order = TABLE.c.rank, TABLE.c.created_at, TABLE.c.id
         newest = TABLE.c.created_at.desc(), TABLE.c.id.desc()
         ready = and_(claimable(), ~IS_BUSY)
-        of_session = FOUND.where(TABLE.c.session_id == bindparam("session_id")).order_by(*newest)
+        at_work = case((state_in("running", "waiting"), ZERO), else_=literal_column("1"))
+        of_session = FOUND.where(TABLE.c.session_id == bindparam("session_id")).order_by(at_work, *newest)
         children = FOUND.where(TABLE.c.source_session == bindparam("session_id"), IS_OPEN)
         idle = FOUND.where(IS_OPEN, state_in("running"), ~IS_BUSY)
         late = FOUND.where(IS_OPEN, ACTIVE, TABLE.c.deadline < bindparam("now"))

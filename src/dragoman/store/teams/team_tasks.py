@@ -193,7 +193,7 @@ class TeamTaskRepository:
         return found[0] if found else None
 
     async def find_of_session(self, session_id: str) -> TeamTask | None:
-        """Return the last task that runs, or ran, in a session."""
+        """Return the task that runs in a session, or else the last one: those of a topic share theirs."""
         found = await self._read(self._lists.of_session, {"session_id": session_id})
         return found[0] if found else None
 

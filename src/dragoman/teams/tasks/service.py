@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from dragoman.errors import NotFound
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
@@ -23,6 +25,7 @@ from dragoman.teams.tasks.new_task import (
 from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.stored import StoredTasks
 from dragoman.teams.tasks.worker import TaskWorker
+from dragoman.teams.topics import find_topic
 
 MAX_WAITING = 1_000  # tasks of an owner
 MAX_SHOWN = 20  # tasks of a team in its status
@@ -58,7 +61,9 @@ class TeamTasks(StoredTasks):
         Raises NotFound for an unknown team, with the names of all; TaskOverlaps, LimitReached, BadRequest,
         CallError.
         """
-        self.teams.get(new.team)
+        team = self.teams.get(new.team)
+        if new.topic is None and not new.read_only:
+            new = replace(new, topic=find_topic(team.topics, new.text))
         task = make_task(new, identity, context=context, now=self._clock())
         if context is not None and not task.detached:
             self._contexts.budgets.share(task, context.budget)

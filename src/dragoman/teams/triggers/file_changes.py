@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from dragoman.errors import BadRequest, StoreError, Unavailable
+from dragoman.errors import BadRequest, NotFound, StoreError, Unavailable
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import FileChange, FileConfig
 from dragoman.teams.triggers.occurrence_input import occurrence_input
@@ -33,6 +34,15 @@ Seen: TypeAlias = dict[str, tuple[int, int]]
 """Time of change and size of each file, by its path in the workspace."""
 
 
+class WatchedFiles(NamedTuple):
+    """A trigger of files, the folder that it looks at, and what was seen there, by the name of the folder."""
+
+    trigger: TriggerRecord
+    config: FileConfig
+    folder: Path
+    seen: dict[str, Seen]
+
+
 class FileWatcher:
     """Looks at the workspaces of teams while a trigger waits for changes of files."""
 
@@ -40,6 +50,8 @@ class FileWatcher:
         self._service = service
         self._triggers = service.triggers
         self._changed = asyncio.Event()
+        self._watched: Sequence[WatchedFiles] = ()
+        self._read_at = float("-inf")
 
     def refresh(self) -> None:
         """Look now."""
@@ -48,40 +60,60 @@ class FileWatcher:
     async def run(self) -> None:
         """Fire what changes of files fire, until cancelled."""
         while True:
+            is_new = self._changed.is_set()
             self._changed.clear()
             has_some = True
             with suppress(StoreError, Unavailable):
-                has_some = await self.look()
+                has_some = await self.look(is_new=is_new)
             with suppress(TimeoutError):
                 delay = LOOK_INTERVAL if has_some else REFRESH_INTERVAL
                 await asyncio.wait_for(self._changed.wait(), delay)
 
-    async def look(self) -> bool:
-        """Look once; return whether there are triggers that wait for files. StoreError, Unavailable."""
-        triggers = await self._triggers.list_active(["file"])
-        for trigger in triggers:
+    async def look(self, *, is_new: bool = True) -> bool:
+        """Look once; return whether there are triggers that wait for files. StoreError, Unavailable.
+
+        Which triggers there are is read when they are new, and at times: another host may have changed them.
+        """
+        now = time.monotonic()
+        if is_new or now > self._read_at + REFRESH_INTERVAL:
+            self._watched = await self._read_triggers()
+            self._read_at = now
+        if self._watched:
+            found = await asyncio.to_thread(scan_all, self._watched)
+            for watched, (name, files) in zip(self._watched, found, strict=True):
+                if watched.seen.get(name) != files:
+                    await self._compare(watched, name, found=files)
+        return bool(self._watched)
+
+    async def _read_triggers(self) -> Sequence[WatchedFiles]:
+        watched: list[WatchedFiles] = []
+        for trigger in await self._triggers.list_active(["file"]):
             team = self._service.teams.find(trigger.team)
             with suppress(BadRequest):
                 config = read_definition(trigger).config
                 if team is not None and isinstance(config, FileConfig):
-                    await self._look_at(trigger, config, folder=team.workspace)
-        return bool(triggers)
+                    watched.append(WatchedFiles(trigger, config, team.workspace, read_progress(trigger)))
+        return watched
 
-    async def _look_at(self, trigger: TriggerRecord, config: FileConfig, *, folder: Path) -> None:
-        found = await asyncio.to_thread(scan, folder, config.path)
-        name = await asyncio.to_thread(folder_name, folder)
-        progress: dict[str, Seen] = msgspec.json.decode(trigger.progress or "{}", type=dict[str, Seen])
+    async def _compare(self, watched: WatchedFiles, name: str, *, found: Seen) -> None:
+        """Fire what has changed in a folder since the last look at it."""
+        try:
+            trigger = await self._triggers.get(watched.trigger.id)
+        except NotFound:
+            return
+        progress = read_progress(trigger)
         if name not in progress:  # what was there before the trigger does not count
+            watched.seen[name] = found
             await self._triggers.fire(trigger, (), progress=encode({**progress, name: found}))
             return
-        now = self._triggers.now()
-        changes, seen = compare(progress[name], found, now=now)
+        changes, seen = compare(progress[name], found, now=self._triggers.now())
+        watched.seen[name] = seen
         if seen == progress[name]:
             return
         fired = [
             self._occurrence(trigger, path, change=change, stat=found.get(path) or progress[name][path])
             for path, change in changes
-            if change in config.on
+            if change in watched.config.on
         ]
         if await self._triggers.fire(trigger, fired, progress=encode({**progress, name: seen})):
             self._service.wake()
@@ -99,6 +131,16 @@ class FileWatcher:
             next_at=now,
             input=occurrence_input(trigger, due_at=now, file=shown),
         )
+
+
+def read_progress(trigger: TriggerRecord) -> dict[str, Seen]:
+    """Return what a trigger saw last, by folder."""
+    return msgspec.json.decode(trigger.progress or "{}", type=dict[str, Seen])
+
+
+def scan_all(watched: Sequence[WatchedFiles]) -> list[tuple[str, Seen]]:
+    """Return the name of each folder and the files in it, in a thread for all of them."""
+    return [(folder_name(each.folder), scan(each.folder, each.config.path)) for each in watched]
 
 
 def scan(folder: Path, pattern: str) -> Seen:

@@ -166,6 +166,7 @@ class TriggerFiring:
                 text=text,
                 source="trigger",
                 priority=definition.fields.priority,
+                topic=definition.fields.topic,
                 correlation_id=trigger.id,
                 dedup_key=f"{trigger.id} {occurrence.key}"[:MAX_KEY],
                 source_session=trigger.session_id,

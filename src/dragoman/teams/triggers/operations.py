@@ -109,6 +109,7 @@ CREATE_SCHEMA: Mapping[str, Any] = {
         "webhook": {"type": "string", "description": "The URL for `deliver: webhook`."},
         "quiet_when": {"type": "string", "description": "A result that says this is not delivered."},
         "budget": {"type": "number", "description": "US dollars that each task may spend."},
+        "topic": {"type": "string", "description": "A conversation of the team that its tasks belong to."},
         "priority": {"type": "string", "enum": ["low", "normal", "high", "critical"]},
         "subagent": {
             "type": "string",

@@ -24,6 +24,7 @@ from dragoman.store.hub_events import EventPosition, HubEvent
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import RESULT_PART
+from dragoman.teams.topics import normalize
 from dragoman.teams.trigger_spec import KeywordConfig, MessageConfig
 from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
 from dragoman.teams.triggers.service import MESSAGE_TYPES, TriggerService, read_definition
@@ -172,8 +173,3 @@ def matches_keywords(config: MessageConfig, text: str) -> bool:
     words = f" {normalize(text)} "
     found = (f" {normalize(keyword)} " in words for keyword in config.keywords)
     return all(found) if config.match == "all" else any(found)
-
-
-def normalize(text: str) -> str:
-    """Return the words of a text in lower case, with one space between two."""
-    return " ".join("".join(each if each.isalnum() else " " for each in text.casefold()).split())
