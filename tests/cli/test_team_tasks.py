@@ -100,7 +100,7 @@ def test_a_folder_in_openhives_layout_is_imported_and_its_teams_do_a_task(run: R
     imported = run("teams", "import", LAYOUT, "--teams", tmp_path / "teams")
     assert (imported.code, "imported main, ops-team" in imported.out) == (0, True), imported
     ask = call("query_team", team="ops-team", query="Are the servers up?", timeout_ms=60_000)
-    models = {
+    models: dict[str, list[Any]] = {
         "anthropic": [{"tools": [ask]}, {"text": "Ops says: all servers are up."}],
         "openai": [{"tools": [call("read", path="workspace/status.txt")]}, {"text": "All servers are up."}],
     }
