@@ -34,7 +34,7 @@ UNITS: Mapping[str | None, float] = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3_600.
 MIN_TICK = 1.0  # seconds
 MAX_FAILURES = 100
 MAX_STEPS = 500
-LATER_FIELDS = frozenset({"subagent", "max_steps", "learn"})
+LATER_FIELDS = frozenset({"subagent", "max_steps", "learn", "topic"})
 """Fields that came later: a definition without them has the hash that it had before."""
 
 
