@@ -45,7 +45,10 @@ export class ChatController {
   private watchers = new Set<() => void>();
   private stream: AbortController | null = null;
   private closed = false;
+  private streamed = false;
   private loads = 0;
+  /** Runs that this page follows or has followed: their events tell nothing new. */
+  private readonly followed = new Set<string>();
   state: ChatState = EMPTY;
 
   constructor(readonly id: string) {}
@@ -68,9 +71,7 @@ export class ChatController {
       return;
     }
     await this.load();
-    const last = this.state.messages.at(-1);
-    const isOpen = last !== undefined && (last.role === "user" || last.metadata?.finishReason === undefined);
-    if (!this.isBusy && this.state.error === null && isOpen) void this.follow();
+    if (!this.isBusy && this.state.error === null && this.hasOpenAnswer()) void this.follow();
   }
 
   close(): void {
@@ -132,8 +133,24 @@ export class ChatController {
       if (own.some((event) => event.name === "message")) void this.loadQueue();
       return;
     }
-    if (own.some((event) => event.name === "run.started")) void this.follow();
-    else if (own.some((event) => event.name !== "run.started")) void this.load();
+    if (own.some((event) => event.name === "run.started" && !this.isFollowed(event))) void this.follow();
+    else if (own.some((event) => this.isNews(event))) void this.load();
+  }
+
+  private isFollowed(event: HubEvent): boolean {
+    return this.followed.has(String(event.data["runId"]));
+  }
+
+  /** Whether the stored messages are not what is shown. */
+  private isNews(event: HubEvent): boolean {
+    if (event.name === "message") return !this.state.messages.some((message) => message.id === event.data["messageId"]);
+    return event.name === "reset" || (event.name === "run.ended" && !this.isFollowed(event));
+  }
+
+  /** Whether the last answer has not ended, or has not begun. */
+  private hasOpenAnswer(): boolean {
+    const last = this.state.messages.at(-1);
+    return last !== undefined && (last.role === "user" || last.metadata?.finishReason === undefined);
   }
 
   private get path(): string {
@@ -162,6 +179,7 @@ export class ChatController {
     this.set({ status: "sending", startedAt: Date.now() / 1000 });
     try {
       const { runId } = await api.post<{ runId: string }>("/api/chat", { ...body, background: true });
+      this.followed.add(runId);
       await this.follow(runId);
     } catch (error) {
       this.set({ status: "ready", startedAt: null });
@@ -175,6 +193,7 @@ export class ChatController {
     if (this.stream !== null) return;
     const stream = (this.stream = new AbortController());
     let failure: Error | null = null;
+    this.streamed = false;
     try {
       failure = await this.readAnswer(runId, stream.signal);
     } catch (error) {
@@ -186,7 +205,7 @@ export class ChatController {
     await this.load();
     if (failure !== null) this.set({ error: failure });
     // What waited begins at once; its event may have come before the stream ended.
-    else if (this.state.queued.length > 0) void this.follow();
+    else if (this.streamed && (this.state.queued.length > 0 || this.hasOpenAnswer())) void this.follow();
   }
 
   /** Read the stream to its end. A connection that is lost is opened again: the answer goes on without it. */
@@ -198,6 +217,7 @@ export class ChatController {
         const path = `/api/chat/${encodeURIComponent(this.id)}/stream`;
         const response = await send("GET", path, { query: { sdk: 7 }, signal });
         if (response.status === 204) return null;
+        this.streamed = true;
         await this.read(response, decoder, { signal, runId });
       } catch (error) {
         if (signal.aborted || (error instanceof HubError && error.status >= 400)) throw error;
@@ -214,6 +234,7 @@ export class ChatController {
     { signal, runId }: { signal: AbortSignal; runId: string | null },
   ): Promise<void> {
     const run = response.headers.get("x-dragoman-run") ?? runId;
+    if (run !== null) this.followed.add(run);
     const before = this.state.messages;
     let timer: ReturnType<typeof setTimeout> | null = null;
     const show = () => {

@@ -1,6 +1,6 @@
 /** A session: its messages, the answer that is being made, and the composer. */
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents, useInvalidate } from "../../api/events";
@@ -133,9 +133,9 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const messages = state.messages.slice(-shown);
   const earlier = state.messages.length - messages.length;
   const count = state.messages.length;
-  useEffect(() => {
-    follows.current = true; // one's own message is brought into view
-  }, [count, controller]);
+  useLayoutEffect(() => {
+    if (state.status === "sending") follows.current = true; // one's own message is brought into view
+  }, [state.status]);
   useLayoutEffect(() => {
     const element = scroller.current;
     if (element !== null && follows.current) element.scrollTop = element.scrollHeight;

