@@ -119,3 +119,50 @@ def test_a_call_that_wants_approval_is_asked_about_and_the_talk_goes_on(tmp_path
         assert "wiped a" in shown
         assert "Gone now." in shown
         assert chat.leave() == 0
+
+
+def test_commands_choose_fork_attach_count_and_are_remembered(hub: Hub, tmp_path: Path) -> None:
+    env = {"DRAGOMAN_HUB": hub.url, "XDG_STATE_HOME": str(tmp_path / "state")}
+    (tmp_path / "notes.txt").write_text("seven")
+    chat = Terminal("chat", "--session", "forked", env=env)
+    chat.see("you> ")
+    chat.type("/fork")
+    assert "nothing to fork yet" in chat.see("you> ")
+    chat.type(f"/attach {tmp_path / 'nothing'}")
+    assert "there is no file" in chat.see("you> ")
+    chat.type(f"/attach {tmp_path / 'notes.txt'}")
+    assert "notes.txt (text/plain) goes with the next message" in chat.see("you> ")
+    chat.type("read it")
+    assert "Good day." in chat.see("you> ")
+    chat.type("/cost")
+    cost = chat.see("you> ")
+    assert re.search(r"MODEL +REQUESTS +TOKENS IN", cost), cost
+    assert re.search(r" 1 +5 +3 ", cost), cost
+    chat.type("/agent")
+    assert re.search(r"default +plain/x", chat.see("you> "))
+    chat.type("/agent nobody")
+    chat.see("agent: nobody")
+    chat.see("you> ")
+    chat.type("hello")
+    assert "nobody" in chat.see("you> ")
+    chat.type("/agent")
+    chat.see("as the session has it")
+    chat.type("/fork")
+    forked = re.search(r"session (\S+) goes on from here", chat.see("stays as it is"))
+    chat.type("and now?")
+    chat.see("Good day.")
+    chat.see("you> ")
+    chat.type("/stop")
+    chat.see("nothing is being answered")
+    chat.type("/help")
+    assert "/fork" in chat.see("Ctrl-C while")
+    assert chat.leave() == 0
+    assert forked is not None
+    messages = run("sessions", "show", "forked", "--hub", hub.url, "--json").json["messages"]
+    assert [part["type"] for part in messages[0]["parts"]] == ["text", "file"]
+    assert (
+        len(run("sessions", "show", forked[1], "--hub", hub.url, "--json").json["messages"])
+        == len(messages) + 2
+    )
+    kept = tmp_path / "state" / "dragoman" / "chat_history"
+    assert ("read it" in kept.read_text(), kept.stat().st_mode & 0o077) == (True, 0)

@@ -23,7 +23,9 @@ def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
     assert re.search(r"→ .*math\.calculate.*\n  ✓ .*\"result\":1517", reply.out)
     assert "session    demo-1\n  user       text\n  assistant  step-start, reasoning, hub_search" in reply.out
     assert re.search(r"call +math\.calculate: done", reply.out)
-    assert "usage      3 model calls" in reply.out
+    assert "usage      8 model calls" in reply.out  # 3, and 5 of the example
+    for line in (r"math\.calculate: failed", r"agents\.clerk: done"):
+        assert re.search(rf"call +{line}", reply.out)
     assert "dragoman serve" in reply.out
     assert "useChat" in reply.out
 
@@ -44,6 +46,9 @@ def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:
     url, key = re.findall(r"stays up at (\S+) until Ctrl-C\. Its key: (\S+)", text)[0]
     answer = run("chat", "again", "--hub", url, "--key", key)
     assert (answer.code, "1517" in answer.out) == (0, True)
+    link = re.search(r"signed in \(once, within two minutes\): (http\S+)#link=\S+", text)
+    assert link is not None
+    assert link[1] == f"{url}/console/"
     assert finish(demo, signal.SIGINT).code == 130
     assert list(tmp_path.glob("dragoman-demo-*/data/hub.db"))
 

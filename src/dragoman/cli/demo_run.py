@@ -16,6 +16,7 @@ import msgspec
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer, format_duration
 from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.configuration import local_config
+from dragoman.cli.example_session import add_example, play_example
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
@@ -43,6 +44,7 @@ Try next:{install}
   dragoman keys create --owner you        a key for it
   dragoman chat                           talk to it in the terminal
   dragoman ops list                       what it can call
+  dragoman demo --keep                    this once more, with the console to click through it
 
 A useChat front end needs its address only:
   useChat({{ transport: new DefaultChatTransport({{
@@ -100,13 +102,14 @@ def simulator_setup(folder: Path) -> DemoSetup:
 async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
     data = folder / "data"
     async with host_hub(
-        setup.config, data, listener=bind_listener("127.0.0.1", 0), require_keys=True
+        add_example(setup.config, folder), data, listener=bind_listener("127.0.0.1", 0), require_keys=True
     ) as here:
         _, key = await here.hub.store.keys.create(OWNER, name="demo")
         print_line(f"  hub     {here.url}, started in this process; its data in {data}")
         print_line(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         print_line(f"  model   {setup.label}\n")
         done = await ask_questions(setup.questions, here, key=key)
+        await play_examples(here, key)
         await here.hub.meter.ledger.flush()  # usage rows are written after the answer
         await print_stored(data)
         if done:
@@ -114,8 +117,26 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
         else:
             print_line("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
         if keep:
+            await print_console(here, key)
             await serve_until_interrupted(here, key)
     return 0 if done else 1
+
+
+async def play_examples(hosted: HostedHub, key: str) -> None:
+    """Store the example session."""
+    async with HubClient.over_http(hosted.url, key) as client:
+        await play_example(client)
+
+
+async def print_console(hosted: HostedHub, key: str) -> None:
+    """Print a link to the console, signed in; the example session is there to click through."""
+    try:
+        async with HubClient.over_http(hosted.url, key) as client:
+            link = await client.request("POST", "/api/console/links")
+    except DragomanError:  # a build without the console
+        return
+    print_line(f"\nThe console, signed in (once, within two minutes): {link['url']}")
+    print_line("Its session `example` has tools, a failed call, an approval and a sub-agent.")
 
 
 async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str) -> bool:

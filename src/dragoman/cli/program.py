@@ -14,6 +14,7 @@ import typer
 
 from dragoman.cli import (
     calls,
+    console_link,
     database,
     demo,
     hosts,
@@ -48,7 +49,7 @@ TRACEBACK_VARIABLE = "DRAGOMAN_TRACEBACK"
 cli = typer.Typer(
     name="dragoman",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,6 +67,7 @@ cli.command("chat", epilog=command.EPILOG)(command.chat)
 cli.command("run", epilog=runs.EPILOG)(runs.run)
 cli.command("check", epilog=check.EPILOG)(check.check)
 cli.command("doctor", epilog=doctor_command.EPILOG)(doctor_command.doctor)
+cli.command("open", epilog=console_link.EPILOG)(console_link.open_console)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)
 cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from dragoman.cli.access.questions import Question, resolve_answer
+from dragoman.cli.chat.commands import COMMANDS, QuitChat, print_session, run_command
+from dragoman.cli.chat.history import line_editing
 from dragoman.cli.chat.renderer import MAX_SHOWN, EventRenderer
-from dragoman.cli.chat.session import ChatSession, new_session_id
+from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.terminal import format_age, print_error, print_line, print_note, print_table, truncate
-from dragoman.errors import DragomanError, NotFound
+from dragoman.cli.terminal import print_error, print_line, print_note, truncate
+from dragoman.errors import DragomanError
 
 T = TypeVar("T")
 PROMPT = "you> "
-HELP = """\
-  /new            begin a new session
-  /sessions       list your sessions
-  /open ID        continue one of them
-  /model NAME     answer with this model from now on (provider/model)
-  /help           this list
-  /quit           leave (Ctrl-D does it too)
-Ctrl-C while the hub answers stops the answer; at the prompt, twice, it leaves."""
-
-
-class QuitChat(Exception):
-    """The user wants to leave the chat."""
 
 
 class ChatRepl:
@@ -41,10 +30,7 @@ class ChatRepl:
 
     def run(self, session: str | None, model: str | None) -> None:
         """Run until the user leaves."""
-        with suppress(ImportError):  # not every Python includes it
-            import readline  # noqa: F401 # late: it gives input() a history, and only here
-
-        with self._runner:
+        with line_editing([*COMMANDS]), self._runner:
             talk = self._run(self._open(session, model))
             try:
                 self._loop(talk)
@@ -60,22 +46,8 @@ class ChatRepl:
         await talk.client.sessions(limit=1)  # fails early without a hub or a valid key
         print_note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
         if session:
-            await self._print_session(talk)
+            await print_session(talk)
         return talk
-
-    async def _print_session(self, chat: ChatSession) -> None:
-        """Print the last messages of the session, and follow the active answer."""
-        try:
-            stored = await chat.client.session(chat.session)
-        except NotFound:
-            print_note(f"session {chat.session} is new")
-            return
-        messages = await chat.client.messages(chat.session)
-        print_note(f"session {chat.session}: {stored['title'] or 'no title'}, {len(messages)} messages")
-        chat.restore_pending(messages)
-        if stored["running"]:
-            print_note("an answer is active:")
-            await chat.resume()
 
     def _loop(self, chat: ChatSession) -> None:
         self._handle_line(chat, "")
@@ -88,7 +60,7 @@ class ChatRepl:
         """Run a command or send a message, then ask about pending approvals."""
         try:
             if line:
-                self._run(self._run_command(chat, line) if line.startswith("/") else chat.send(line))
+                self._run(run_command(chat, line) if line.startswith("/") else chat.send(line))
             self._ask_approvals(chat)
         except DragomanError as error:
             print_error(error.message, hint=error.hint)
@@ -113,36 +85,8 @@ class ChatRepl:
             print_line(f"  {truncate(line, MAX_SHOWN)}")
         return read_decision(call)
 
-    async def _run_command(self, chat: ChatSession, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        match word:
-            case "/new":
-                chat.session, chat.pending_approvals = new_session_id(), {}
-                print_note(f"session {chat.session}")
-            case "/sessions":
-                await print_sessions(chat.client)
-            case "/open" if rest:
-                chat.session, chat.pending_approvals = rest.strip(), {}
-                await self._print_session(chat)
-            case "/model":
-                chat.model = rest.strip() or None
-                print_note(f"model: {chat.model or 'as the hub is configured'}")
-            case "/quit" | "/exit":
-                raise QuitChat
-            case _:
-                print_note(f"commands:\n{HELP}")
-
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(coroutine)
-
-
-async def print_sessions(client: HubClient) -> None:
-    found = await client.sessions(limit=20)
-    if not found:
-        print_note("you have no sessions yet")
-        return
-    rows = [(each["id"], format_age(each["updatedAt"]), each["title"] or "-") for each in found]
-    print_table(("ID", "CHANGED", "TITLE"), rows)
 
 
 def read_decision(call: str) -> bool | None:

@@ -44,11 +44,19 @@ class ChatSession:
         """Approvals that the last answer waits for: call names by approval id."""
         self.questions: dict[str, Question] = {}
         """Questions that the last answer waits for, by approval id."""
+        self.attachments: list[dict[str, str]] = []
+        """File parts that go with the next message."""
         self._new_renderer = new_renderer
+
+    def open(self, session: str) -> None:
+        """Go on in another session."""
+        self.session, self.pending_approvals, self.questions = session, {}, {}
 
     async def send(self, text: str) -> TurnEnd:
         """Send a message and print the answer."""
         body = chat_request(text, session=self.session, model=self.model, agent=self.agent)
+        body["messages"][0]["parts"] += self.attachments
+        self.attachments = []
         return await self._render(self.client.chat(body))
 
     async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:

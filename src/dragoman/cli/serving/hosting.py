@@ -241,7 +241,9 @@ async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     if options.config.database is not None:
         place = f"data in {shown_url(options.config.database)} and {options.data.absolute()}"
     print_note(f"{options.source}; model {options.config.model or 'none'}; {place}")
-    print_note(f"documentation: {hosted.url}/docs/")
+    print_note(
+        f"console: {hosted.url}/console/ (`dragoman open` signs you in); documentation: {hosted.url}/docs/"
+    )
     if not options.config.providers:
         print_note("WARNING: no provider is configured, so no model can answer", level="warning")
     if not options.require_keys:
