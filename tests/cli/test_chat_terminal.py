@@ -164,5 +164,5 @@ def test_commands_choose_fork_attach_count_and_are_remembered(hub: Hub, tmp_path
         len(run("sessions", "show", forked[1], "--hub", hub.url, "--json").json["messages"])
         == len(messages) + 2
     )
-    kept = tmp_path / "state" / "dragoman" / "chat_history"
-    assert ("read it" in kept.read_text(), kept.stat().st_mode & 0o077) == (True, 0)
+    history = tmp_path / "state" / "dragoman" / "chat_history"
+    assert ("read it" in history.read_text(), history.stat().st_mode & 0o077) == (True, 0)

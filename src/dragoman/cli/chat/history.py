@@ -31,7 +31,7 @@ def line_editing(words: Sequence[str]) -> Iterator[None]:
     with suppress(OSError):
         readline.read_history_file(file)
     readline.set_completer_delims(" ")
-    readline.set_completer(lambda text, state: completion(words, text, state))
+    readline.set_completer(lambda text, state: completion(words, text, state=state))
     readline.parse_and_bind("tab: complete")
     try:
         yield
@@ -44,7 +44,7 @@ def line_editing(words: Sequence[str]) -> Iterator[None]:
             readline.write_history_file(file)
 
 
-def completion(words: Sequence[str], text: str, state: int) -> str | None:
+def completion(words: Sequence[str], text: str, *, state: int) -> str | None:
     """Return the completion of `text` with this number, None after the last one."""
     found = [f"{word} " for word in words if text and word.startswith(text)]
     return found[state] if state < len(found) else None
