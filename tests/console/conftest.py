@@ -19,9 +19,13 @@ StartConsole = Callable[..., Console]
 SCOPES = ("gateway", "chat", "operations", "admin")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium, one for all tests of a worker."""
+    """Debian's Chromium, one for a module.
+
+    Playwright has a running event loop in this thread until it ends: asynchronous tests of other modules need
+    the thread for their own.
+    """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=require("chromium"), args=FLAGS)
         yield browser
