@@ -1,12 +1,323 @@
-import { Empty, ScreenHeader } from "../../components";
+/** The inbox: approvals and questions by age, answered one by one or several at once. */
+import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
+import { useMemo, useRef, useState } from "react";
+import { VList, type VListHandle } from "virtua";
+import { api } from "../../api/client";
+import { useEvents } from "../../api/events";
+import { Button, Dialog, Empty, ErrorNotice, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useUrlState } from "../../components";
+import { Entry } from "./entry";
+import { RulesDialog } from "./rules";
+import type { Approval, ApprovalPage } from "./types";
+import "./inbox.css";
+
+const PAGE = 100;
+const MAX_BULK = 200;
 
 export default function InboxScreen() {
+  const [params, setParams] = useUrlState();
+  const history = params.get("view") === "history";
+  const operation = params.get("operation") ?? "";
+  const client = useQueryClient();
+  const narrow = useNarrow();
+  const list = useRef<VListHandle>(null);
+  const [busy, setBusy] = useState<Set<string>>(new Set());
+  const [picked, setPicked] = useState<Set<string>>(new Set());
+  const [denying, setDenying] = useState<string[] | null>(null);
+  const [always, setAlways] = useState<Approval | null>(null);
+  const [rules, setRules] = useState(false);
+  const [fresh, setFresh] = useState(0);
+  const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
+    queryKey: ["inbox", history, operation],
+    queryFn: ({ pageParam, signal }) =>
+      api.get<ApprovalPage>("/api/approvals", {
+        query: {
+          status: history ? null : "pending",
+          order: history ? "newest" : "oldest",
+          compare: "1",
+          counts: pageParam === null ? "1" : null,
+          operation,
+          limit: PAGE,
+          before: pageParam,
+        },
+        signal,
+      }),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next,
+    staleTime: 0,
+  });
+  const rows = useMemo(() => {
+    const all = data?.pages.flatMap((page) => page.approvals) ?? [];
+    return history ? all.filter((each) => each.status !== "pending") : all;
+  }, [data, history]);
+  const [cursor, setCursor] = useState<string | null>(null);
+  const at = Math.max(0, rows.findIndex((row) => row.id === cursor));
+  const current = rows[at];
+  const counts = data?.pages[0]?.counts;
+
+  // A new request is put in at the end, where it belongs by its age; what somebody else answers goes.
+  useEvents("approval.", (events) => {
+    const asked = events.filter((event) => event.name !== "approval.answered").length;
+    const answered = events.filter((event) => event.name === "approval.answered").map((event) => String(event.data["approvalId"]));
+    if (answered.some((id) => rows.some((row) => row.id === id && !busy.has(id)))) void refetch();
+    else if (asked > 0 && rows.length === 0) void refetch();
+    else if (asked > 0) setFresh((now) => now + asked);
+  });
+  const reload = async () => {
+    setFresh(0);
+    await client.invalidateQueries({ queryKey: ["approvals"] });
+    await refetch();
+  };
+  const answer = async (ids: string[], body: { approved?: boolean; reason?: string; answer?: string }) => {
+    setBusy((now) => new Set([...now, ...ids]));
+    const next = rows[at + 1] ?? rows[at - 1];
+    try {
+      if (ids.length === 1) {
+        await api.post(`/api/approvals/${encodeURIComponent(ids[0]!)}`, body);
+        toast(body.answer !== undefined ? "Answered" : body.approved === true ? "Approved" : "Denied");
+      } else {
+        const { results } = await api.post<{ results: { id: string; error: { message: string } | null }[] }>("/api/approvals/answers", { ids, ...body });
+        const failed = results.filter((each) => each.error !== null);
+        toast(`${results.length - failed.length} ${body.approved === true ? "approved" : "denied"}`);
+        if (failed.length > 0) toast(`${failed.length} could not be answered: ${failed[0]!.error!.message}`, "bad");
+      }
+      setPicked(new Set());
+      if (next !== undefined && ids.includes(current?.id ?? "")) setCursor(next.id);
+    } catch (failure) {
+      toastError(failure);
+    } finally {
+      await reload();
+      setBusy((now) => new Set([...now].filter((id) => !ids.includes(id))));
+    }
+  };
+  const allowAlways = async (approval: Approval) => {
+    setAlways(null);
+    try {
+      await api.post("/api/policy/rules", { approvalId: approval.id });
+      toast(`${approval.operations.join(", ")} is always allowed`);
+    } catch (failure) {
+      toastError(failure);
+      return;
+    }
+    await answer([approval.id], { approved: true });
+  };
+  const move = (step: number) => {
+    const row = rows[Math.max(0, Math.min(rows.length - 1, at + step))];
+    if (row === undefined) return;
+    setCursor(row.id);
+    list.current?.scrollToIndex(rows.indexOf(row), { align: "nearest" });
+  };
+  const pick = (id: string, on: boolean) =>
+    setPicked((now) => {
+      const next = new Set(now);
+      if (on && next.size < MAX_BULK) next.add(id);
+      else next.delete(id);
+      return next;
+    });
+  const isApproval = (row: Approval | undefined): row is Approval =>
+    row !== undefined && row.status === "pending" && row.mayAnswer && row.question === null;
+  useKeys("Inbox", {
+    j: ["next request", () => move(1)],
+    k: ["request before", () => move(-1)],
+    a: ["approve", () => isApproval(current) && void answer([current.id], { approved: true })],
+    d: ["deny, with a reason", () => current?.mayAnswer === true && setDenying([current.id])],
+    x: ["select for several at once", () => isApproval(current) && pick(current.id, !picked.has(current.id))],
+    A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && setAlways(current)],
+    h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
+    Escape: ["select nothing", () => setPicked(new Set())],
+  });
+  const selectable = rows.filter(isApproval).slice(0, MAX_BULK);
+  const oldest = rows[0];
   return (
     <>
-      <ScreenHeader title="Inbox" />
-      <Empty icon="inbox" title="Nothing here yet">
-        <p>This screen is being built.</p>
-      </Empty>
+      <ScreenHeader
+        title="Inbox"
+        sub={
+          narrow
+            ? undefined
+            : history
+            ? "what was answered"
+            : counts !== undefined && `${count(counts["pending"] ?? 0)} waiting${oldest !== undefined ? ` · oldest ${relativeTime(oldest.createdAt)}` : ""}`
+        }
+      >
+        {!narrow && rows.length > 0 && !history && (
+          <span className="inbox-hint muted">
+            <Kbd>j</Kbd> <Kbd>k</Kbd> move · <Kbd>a</Kbd> approve · <Kbd>d</Kbd> deny
+          </span>
+        )}
+        <Button look="quiet" onClick={() => setRules(true)}>
+          {narrow ? "Rules" : "Always allowed"}
+        </Button>
+        <Button aria-pressed={history} onClick={() => setParams({ view: history ? null : "history", operation: null })}>
+          {history ? "Waiting" : "History"}
+        </Button>
+      </ScreenHeader>
+      {(picked.size > 0 || operation !== "") && (
+        <div className="toolbar" role="region" aria-label="Several at once">
+          {operation !== "" && (
+            <Button icon="x" onClick={() => setParams({ operation: null })}>
+              only {operation}
+            </Button>
+          )}
+          {picked.size > 0 && (
+            <>
+              <span>{count(picked.size)} selected</span>
+              <Button icon="check" onClick={() => void answer([...picked], { approved: true })}>
+                Approve {count(picked.size)}
+              </Button>
+              <Button look="danger" onClick={() => setDenying([...picked])}>
+                Deny {count(picked.size)}…
+              </Button>
+              {picked.size < selectable.length && (
+                <Button look="quiet" onClick={() => setPicked(new Set(selectable.map((row) => row.id)))}>
+                  Select all {count(selectable.length)}
+                </Button>
+              )}
+            </>
+          )}
+        </div>
+      )}
+      <NewRows count={fresh} onShow={() => void reload()} />
+      {error !== null && (
+        <div className="pad">
+          <ErrorNotice error={error} onRetry={() => void refetch()} />
+        </div>
+      )}
+      {isLoading && <Loading />}
+      {!isLoading && error === null && rows.length === 0 && <Nothing history={history} />}
+      {rows.length > 0 && (
+        <VList
+          ref={list}
+          className="inbox-list"
+          role="feed"
+          aria-label={history ? "Answered requests" : "Waiting requests"}
+          tabIndex={0}
+          data={rows}
+          onScroll={() => {
+            const handle = list.current;
+            if (handle === null || !hasNextPage || isFetching) return;
+            if (handle.findItemIndex(handle.scrollOffset + handle.viewportSize) >= rows.length - 10) void fetchNextPage();
+          }}
+        >
+          {(row, index) => (
+            <Entry
+              key={row.id}
+              approval={row}
+              current={row.id === current?.id}
+              primary={!history && row.id === current?.id && index === at}
+              picked={picked.has(row.id)}
+              busy={busy.has(row.id)}
+              onCurrent={() => setCursor(row.id)}
+              onPick={(on) => pick(row.id, on)}
+              onApprove={() => void answer([row.id], { approved: true })}
+              onDeny={() => setDenying([row.id])}
+              onAlways={() => setAlways(row)}
+              onAnswer={(text) => void answer([row.id], { answer: text })}
+            />
+          )}
+        </VList>
+      )}
+      {!history && counts !== undefined && (
+        <p className="inbox-foot muted small">
+          Asked in the last 24 hours: {count((counts["approved"] ?? 0) + (counts["used"] ?? 0))} approved, {count(counts["denied"] ?? 0)} denied, {count(counts["expired"] ?? 0)} expired
+        </p>
+      )}
+      <DenyDialog
+        ids={denying}
+        onClose={() => setDenying(null)}
+        onDeny={(reason) => {
+          const ids = denying ?? [];
+          setDenying(null);
+          void answer(ids, { approved: false, ...(reason === "" ? {} : { reason }) });
+        }}
+      />
+      <AlwaysDialog approval={always} onClose={() => setAlways(null)} onAllow={(approval) => void allowAlways(approval)} />
+      <RulesDialog open={rules} onClose={() => setRules(false)} />
     </>
+  );
+}
+
+function DenyDialog({ ids, onClose, onDeny }: { ids: string[] | null; onClose: () => void; onDeny: (reason: string) => void }) {
+  return (
+    <Dialog open={ids !== null} onClose={onClose} title={(ids?.length ?? 0) > 1 ? `Deny ${ids!.length} requests` : "Deny"}>
+      {ids !== null && <DenyForm onClose={onClose} onDeny={onDeny} />}
+    </Dialog>
+  );
+}
+
+function DenyForm({ onClose, onDeny }: { onClose: () => void; onDeny: (reason: string) => void }) {
+  const [reason, setReason] = useState("");
+  return (
+    <form
+      className="inbox-form"
+      onSubmit={(event) => {
+        event.preventDefault();
+        onDeny(reason.trim());
+      }}
+    >
+      <label htmlFor="deny-reason">Why? Whoever asked reads it; a model can go on from it.</label>
+      <input id="deny-reason" className="input" autoFocus maxLength={2000} value={reason} placeholder="optional" onChange={(event) => setReason(event.target.value)} />
+      <div className="inbox-form-actions">
+        <Button onClick={onClose}>Cancel</Button>
+        <Button look="danger" type="submit">
+          Deny
+        </Button>
+      </div>
+    </form>
+  );
+}
+
+function AlwaysDialog(props: { approval: Approval | null; onClose: () => void; onAllow: (approval: Approval) => void }) {
+  const { approval } = props;
+  return (
+    <Dialog
+      open={approval !== null}
+      onClose={props.onClose}
+      title="Always allow"
+      actions={
+        <>
+          <Button onClick={props.onClose}>Cancel</Button>
+          <Button look="danger" onClick={() => approval !== null && props.onAllow(approval)}>
+            Always allow
+          </Button>
+        </>
+      }
+    >
+      {approval !== null && (
+        <div className="inbox-form">
+          <p>
+            <b className="mono">{approval.operations.join(", ")}</b> runs without being asked about from now on, <b>whatever its arguments</b>, for calls of{" "}
+            <b>{approval.owner}</b>
+            {approval.agent === null ? " without an agent" : (
+              <>
+                {" "}
+                through <b>{approval.agent}</b>
+              </>
+            )}
+            .
+          </p>
+          <p className="muted small">
+            It is asked about again when its definition changes or something else provides it, and what a rule denies stays denied. “Always allowed” at the top lists and revokes such rules.
+          </p>
+        </div>
+      )}
+    </Dialog>
+  );
+}
+
+function Nothing({ history }: { history: boolean }) {
+  if (history) {
+    return (
+      <Empty icon="inbox" title="Nothing was answered yet">
+        <p>Approvals and questions stay here once they are answered or have expired.</p>
+      </Empty>
+    );
+  }
+  return (
+    <Empty icon="inbox" title="Nothing waits for you">
+      <p>
+        Calls that a rule asks about wait here, and so do questions of agents. A rule looks like this in <code>dragoman.yaml</code>:
+      </p>
+      <pre className="inbox-example">{"policy:\n  - ask: mail.send\n    reason: others see it"}</pre>
+    </Empty>
   );
 }

@@ -1,12 +1,9 @@
-import { Empty, ScreenHeader } from "../../components";
+import { useParams } from "wouter";
+import { RunsList } from "./list";
+import { RunPage } from "./run";
+import "./runs.css";
 
 export default function RunsScreen() {
-  return (
-    <>
-      <ScreenHeader title="Runs" />
-      <Empty icon="runs" title="Nothing here yet">
-        <p>This screen is being built.</p>
-      </Empty>
-    </>
-  );
+  const { id } = useParams<{ id?: string }>();
+  return id === undefined ? <RunsList /> : <RunPage key={id} id={decodeURIComponent(id)} />;
 }

@@ -1,0 +1,85 @@
+/** The arguments of a call, and how they differ from those that were approved last. */
+import { useMemo } from "react";
+import { JsonView, Time } from "../../components";
+import type { Item } from "./types";
+
+const MAX_LINES = 40;
+const MAX_VALUE = 300;
+
+interface Line {
+  path: string;
+  before?: string;
+  after?: string;
+}
+
+export function Arguments({ item }: { item: Item }) {
+  const { previous } = item;
+  const lines = useMemo(() => (previous ? differences(previous.input, item.input) : null), [previous, item.input]);
+  if (!previous || lines === null) return <JsonView value={visible(item.input)} label="arguments" />;
+  return (
+    <div className="inbox-diff">
+      <p className="muted">
+        compared with the last approved call
+        {previous.answeredAt !== null && (
+          <>
+            , <Time at={previous.answeredAt} />
+          </>
+        )}
+      </p>
+      {lines.length === 0 && <p>the same arguments</p>}
+      <ul>
+        {lines.slice(0, MAX_LINES).map((line) => (
+          <li key={line.path}>
+            <span>{line.path || "input"}: </span>
+            {line.before !== undefined && <del>{line.before}</del>}
+            {line.before !== undefined && line.after !== undefined && <span aria-hidden="true"> → </span>}
+            {line.after !== undefined && <ins>{line.after}</ins>}
+            {line.after === undefined && <span className="muted"> (left out)</span>}
+          </li>
+        ))}
+      </ul>
+      {lines.length > MAX_LINES && <p className="muted">and {lines.length - MAX_LINES} more differences</p>}
+      <details>
+        <summary>All arguments</summary>
+        <JsonView value={visible(item.input)} label="arguments" />
+      </details>
+    </div>
+  );
+}
+
+/** What differs between two JSON values, by path. */
+function differences(before: unknown, after: unknown, path = ""): Line[] {
+  if (isObject(before) && isObject(after)) {
+    return [...new Set([...Object.keys(before), ...Object.keys(after)])].flatMap((name) =>
+      differences(before[name], after[name], path === "" ? name : `${path}.${name}`),
+    );
+  }
+  if (Array.isArray(before) && Array.isArray(after)) {
+    return Array.from({ length: Math.max(before.length, after.length) }, (_, at) => at).flatMap((at) =>
+      differences(before[at], after[at], `${path}[${at}]`),
+    );
+  }
+  const [old, now] = [shown(before), shown(after)];
+  return old === now ? [] : [{ path, before: old, after: now }];
+}
+
+function shown(value: unknown): string | undefined {
+  if (value === undefined) return undefined;
+  const text = spell(JSON.stringify(value));
+  return text.length > MAX_VALUE ? `${text.slice(0, MAX_VALUE)}…` : text;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Characters that cannot be seen are spelt, so that nobody approves something other than what they read. */
+export function spell(text: string): string {
+  return text.replace(/[\u007f-\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\ufff9-\ufffb]/gu, (sign) => {
+    return `\\u${sign.codePointAt(0)!.toString(16).padStart(4, "0")}`;
+  });
+}
+
+function visible(value: unknown): string {
+  return spell(JSON.stringify(value, null, 2) ?? "");
+}

@@ -1,0 +1,146 @@
+/** One request: what exactly would run, for whom, which rule asks; and its answer. */
+import { useState, type FormEvent } from "react";
+import { Link } from "wouter";
+import { Button, Countdown, Icon, Kind, Status, Time } from "../../components";
+import { ruleText } from "../runs/types";
+import { Arguments, spell } from "./arguments";
+import type { Approval } from "./types";
+
+export function Entry(props: {
+  approval: Approval;
+  current: boolean;
+  picked: boolean;
+  busy: boolean;
+  primary: boolean;
+  onCurrent: () => void;
+  onPick: (picked: boolean) => void;
+  onApprove: () => void;
+  onDeny: () => void;
+  onAlways: () => void;
+  onAnswer: (text: string) => void;
+}) {
+  const { approval } = props;
+  const open = approval.status === "pending";
+  const isQuestion = approval.question !== null;
+  const title = isQuestion ? approval.operation : approval.operations.join(", ");
+  return (
+    <article
+      className={`inbox-entry ${props.current ? "inbox-current" : ""}`}
+      aria-label={`${isQuestion ? "Question of" : "Approval of"} ${title}`}
+      aria-current={props.current || undefined}
+      onClick={props.onCurrent}
+    >
+      <div className="inbox-mark">
+        {open && approval.mayAnswer && !isQuestion ? (
+          <input
+            type="checkbox"
+            aria-label={`Select ${title}`}
+            checked={props.picked}
+            onChange={(event) => props.onPick(event.target.checked)}
+            onClick={(event) => event.stopPropagation()}
+          />
+        ) : (
+          <Icon name={isQuestion ? "help" : "wait"} />
+        )}
+      </div>
+      <div className="inbox-body">
+        <p className="inbox-title">
+          <b className="mono">{title}</b> <Kind kind={isQuestion ? "model" : "op"}>{isQuestion ? "question" : "approval"}</Kind>
+          {!open && <Status status={approval.status === "used" ? "approved" : approval.status} />}
+        </p>
+        <p className="inbox-meta">
+          {approval.owner}
+          {approval.agent !== null && `, through ${approval.agent}`}
+          {approval.sessionTitle !== null && ` · “${approval.sessionTitle}”`} · asked <Time at={approval.createdAt} />
+          {open && (
+            <>
+              {" · "}
+              <span className="inbox-left">
+                expires in <Countdown until={approval.expiresAt} over="expired" />
+              </span>
+            </>
+          )}
+          {!open && approval.answeredAt !== null && (
+            <>
+              {" · "}
+              {approval.answeredBy} answered <Time at={approval.answeredAt} />
+            </>
+          )}
+          {(approval.runId ?? approval.callId) !== null && (
+            <>
+              {" · "}
+              <Link href={`/runs/${approval.runId ?? approval.callId}${approval.runId !== null && approval.callId !== null ? `?call=${approval.callId}` : ""}`}>
+                {approval.runId === null ? "open call" : "open run"}
+              </Link>
+            </>
+          )}
+        </p>
+        {approval.question !== null && <p className="inbox-question">{spell(approval.question.text)}</p>}
+        {approval.question === null &&
+          approval.items.map((item, at) => (
+            <div key={at} className="inbox-item">
+              {approval.items.length > 1 && <p className="mono small">{item.operation}</p>}
+              <Arguments item={item} />
+              {item.reason !== null && <p className="inbox-why">Why it is asked: {item.reason}</p>}
+            </div>
+          ))}
+        {open && approval.policy?.rule !== undefined && (
+          <p className="muted small">
+            asked by <code>{ruleText(approval.policy)}</code>
+            {approval.answerers.join() !== "owner" && ` · may be answered by ${approval.answerers.join(", ")}`}
+          </p>
+        )}
+        {!open && (approval.answer ?? approval.reason) !== null && <p className="inbox-why">“{approval.answer ?? approval.reason}”</p>}
+        {open && !approval.mayAnswer && (
+          <p className="muted small">
+            You may not answer this: {approval.answerers.map((name) => (name === "owner" ? approval.owner : name)).join(", ")} may.
+          </p>
+        )}
+        {open && approval.mayAnswer && approval.question !== null && (
+          <Question options={approval.question.options} busy={props.busy} onAnswer={props.onAnswer} onDecline={props.onDeny} />
+        )}
+      </div>
+      {open && approval.mayAnswer && !isQuestion && (
+        <div className="inbox-actions">
+          <Button look={props.primary ? "primary" : "plain"} icon="check" busy={props.busy} onClick={props.onApprove}>
+            Approve
+          </Button>
+          <Button look="danger" disabled={props.busy} onClick={props.onDeny}>
+            Deny…
+          </Button>
+          {approval.mayAlwaysAllow && (
+            <Button look="quiet" disabled={props.busy} onClick={props.onAlways}>
+              Always allow…
+            </Button>
+          )}
+        </div>
+      )}
+    </article>
+  );
+}
+
+function Question(props: { options: string[]; busy: boolean; onAnswer: (text: string) => void; onDecline: () => void }) {
+  const [text, setText] = useState("");
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (text.trim() !== "") props.onAnswer(text.trim());
+  };
+  return (
+    <div className="inbox-answers">
+      {props.options.map((option) => (
+        <Button key={option} busy={props.busy} onClick={() => props.onAnswer(option)}>
+          {option}
+        </Button>
+      ))}
+      <form onSubmit={submit}>
+        <input className="input" aria-label="Your answer" placeholder={props.options.length > 0 ? "Another answer" : "Your answer"} value={text} onChange={(event) => setText(event.target.value)} />
+        <Button type="submit" busy={props.busy} disabled={text.trim() === ""}>
+          Answer
+        </Button>
+        <Button look="quiet" disabled={props.busy} onClick={props.onDecline}>
+          Decline…
+        </Button>
+      </form>
+    </div>
+  );
+}

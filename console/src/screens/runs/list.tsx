@@ -1,0 +1,317 @@
+/** Runs, calls that nothing else made, and model calls of the gateway: the newest first. */
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { useMemo, useRef, useState } from "react";
+import { useLocation } from "wouter";
+import { api } from "../../api/client";
+import { useEvents } from "../../api/events";
+import { useSession } from "../../api/session";
+import {
+  Button,
+  Duration,
+  Empty,
+  ErrorNotice,
+  Filter,
+  Icon,
+  Kind,
+  Loading,
+  Money,
+  NewRows,
+  ScreenHeader,
+  SearchField,
+  Status,
+  Table,
+  Time,
+  count,
+  shortCount,
+  useKeys,
+  useUrlState,
+  type Column,
+} from "../../components";
+import { shortInput } from "./tree";
+import { kindOf } from "./tree_view";
+import type { Root, RootPage } from "./types";
+
+const PAGE = 100;
+const FILTERS = ["kind", "status", "door", "since", "error", "owner", "operation", "model", "session", "min_duration"];
+const MORE: [name: string, label: string, placeholder: string][] = [
+  ["operation", "Operation", "shop.refund"],
+  ["model", "Model", "openai/gpt-5-mini"],
+  ["owner", "Owner", "ann"],
+  ["session", "Session", "an id"],
+  ["min_duration", "Took at least", "5 or 2min"],
+];
+
+export function RunsList() {
+  const [params, setParams] = useUrlState();
+  const [, go] = useLocation();
+  const [fresh, setFresh] = useState(0);
+  const [ended, setEnded] = useState<Map<string, { status: string; at: number }>>(new Map());
+  const [more, setMore] = useState(MORE.some(([name]) => params.has(name)));
+  const session = useSession();
+  const query: Record<string, string> = { roots: "1", text: params.get("q") ?? "" };
+  for (const name of FILTERS) query[name] = params.get(name) ?? "";
+  const filtered = Object.entries(query).some(([name, value]) => name !== "roots" && value !== "");
+  const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
+    queryKey: ["roots", query],
+    queryFn: ({ pageParam, signal }) =>
+      api.get<RootPage>("/api/calls", {
+        query: { ...query, limit: PAGE, before: pageParam, counts: pageParam === null ? "1" : null },
+        signal,
+      }),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next,
+    staleTime: 0,
+  });
+  const rows = useMemo(() => data?.pages.flatMap((page) => page.calls) ?? [], [data]);
+  const ids = useRef(new Set<string>());
+  ids.current = new Set(rows.map((row) => row.id));
+
+  // What begins is counted, not put in: nothing moves under the cursor. What is shown and ends, ends in its place.
+  useEvents(["run.started", "run.ended", "call.started", "call.ended"], (events) => {
+    const begun = new Set<string>();
+    const over = new Map<string, { status: string; at: number }>();
+    for (const { name, data: body, createdAt } of events) {
+      if (name === "reset") {
+        setFresh((now) => Math.max(now, 1));
+        continue;
+      }
+      const id = String(name.startsWith("run.") ? body["runId"] : body["callId"]);
+      const isRoot = name.startsWith("run.") || (body["parentId"] === null && body["runId"] === null);
+      if (!isRoot) continue;
+      if (name.endsWith(".started") && !ids.current.has(id)) begun.add(id);
+      if (name.endsWith(".ended") && ids.current.has(id)) over.set(id, { status: shownStatus(String(body["status"])), at: createdAt });
+    }
+    if (begun.size > 0) setFresh((now) => now + begun.size);
+    if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
+  });
+  const show = () => {
+    setFresh(0);
+    setEnded(new Map());
+    void refetch();
+  };
+  useKeys("Runs", {
+    r: ["show what is new", show],
+    e: ["only what failed", () => setParams({ error: params.get("error") === "1" ? null : "1" })],
+    Escape: ["drop the filters", () => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))],
+  });
+  const counts = data?.pages[0]?.counts;
+  const columns = useColumns(session.can("admin"), ended);
+  return (
+    <>
+      <ScreenHeader title="Runs" sub={counts === undefined ? undefined : <Counts counts={counts} />} />
+      <div className="toolbar">
+        <SearchField placeholder="Search names, inputs, ids, errors" />
+        <Filter
+          name="kind"
+          label="Kind"
+          choices={[
+            ["", "All kinds"],
+            ["run", `Runs${number(counts?.kind["run"])}`],
+            ["call", `Calls${number(counts?.kind["call"])}`],
+            ["model", `Model requests${number(counts?.kind["model"])}`],
+          ]}
+        />
+        <Filter
+          name="status"
+          label="Status"
+          choices={[
+            ["", "Any status"],
+            ...(["running", "pending", "done", "failed", "aborted", "denied", "uncertain"] as const).map(
+              (status): [string, string] => [status, `${status === "pending" ? "waiting" : status}${number(counts?.status[status])}`],
+            ),
+          ]}
+        />
+        <Filter
+          name="since"
+          label="Time"
+          choices={[
+            ["", "Any time"],
+            ["1h", "Last hour"],
+            ["24h", "Last 24 hours"],
+            ["7d", "Last 7 days"],
+            ["30d", "Last 30 days"],
+          ]}
+        />
+        <Filter
+          name="door"
+          label="Door"
+          choices={[
+            ["", "Any door"],
+            ...["chat", "operations", "mcp", "openai", "anthropic", "responses", "spoke", "ag-ui", "a2a"].map((door): [string, string] => [door, door]),
+          ]}
+        />
+        <Button
+          aria-pressed={params.get("error") === "1"}
+          className={params.get("error") === "1" ? "runs-pressed" : ""}
+          icon="x"
+          onClick={() => setParams({ error: params.get("error") === "1" ? null : "1" })}
+        >
+          Has errors
+        </Button>
+        <Button look="quiet" icon="filter" aria-expanded={more} onClick={() => setMore(!more)}>
+          More
+        </Button>
+        {more && (
+          <div className="runs-filters">
+            {MORE.filter(([name]) => name !== "owner" || session.can("admin")).map(([name, label, placeholder]) => (
+              <TextFilter key={name} name={name} label={label} placeholder={placeholder} />
+            ))}
+          </div>
+        )}
+      </div>
+      <NewRows count={fresh} onShow={show} />
+      {error !== null && (
+        <div className="pad">
+          <ErrorNotice error={error} onRetry={() => void refetch()} />
+        </div>
+      )}
+      {isLoading && <Loading />}
+      {!isLoading && error === null && (
+        <Table
+          label="Runs"
+          columns={columns}
+          rows={rows}
+          rowId={(row) => row.id}
+          onOpen={(row) => go(`/runs/${encodeURIComponent(row.id)}`)}
+          onEnd={() => hasNextPage && !isFetching && void fetchNextPage()}
+          empty={<NoRows filtered={filtered} />}
+        />
+      )}
+    </>
+  );
+}
+
+function number(value: number | undefined): string {
+  return value === undefined || value === 0 ? "" : ` (${shortCount(value)})`;
+}
+
+function shownStatus(status: string): string {
+  return { finished: "done", stopped: "aborted", interrupted: "aborted" }[status] ?? status;
+}
+
+function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: number }>): Column<Root>[] {
+  return useMemo(() => {
+    const columns: Column<Root>[] = [
+      {
+        id: "status",
+        title: "Status",
+        width: "96px",
+        cell: (row) => <Status status={statusOf(row, ended)} />,
+      },
+      {
+        id: "name",
+        title: "Name",
+        width: "minmax(0, 1.8fr)",
+        cell: (row) => (
+          <span className="runs-cell">
+            <Kind kind={kindOf(row)}>{row.kind === "call" ? "op" : row.kind}</Kind>
+            <b className="mono">{row.agent ?? row.name}</b>
+          </span>
+        ),
+      },
+      {
+        id: "what",
+        title: "What",
+        width: "minmax(0, 1.6fr)",
+        wide: true,
+        cell: (row) => <span className="muted">{row.error !== null && row.status === "failed" ? row.error : (row.sessionTitle ?? shortInput(row.input))}</span>,
+      },
+      { id: "door", title: "Door", width: "84px", wide: true, cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
+      { id: "began", title: "Began", width: "92px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
+      {
+        id: "took",
+        title: "Took",
+        width: "72px",
+        numeric: true,
+        wide: true,
+        cell: (row) => <Duration seconds={row.duration ?? endOf(row, ended)} />,
+      },
+      {
+        id: "calls",
+        title: "Calls",
+        width: "92px",
+        numeric: true,
+        wide: true,
+        cell: (row) => (
+          <>
+            {row.kind === "model" ? "–" : `${count(row.calls)}${row.complete ? "" : "+"}`}
+            {row.failed > 0 && (
+              <span className="runs-failed" title={`${row.failed} failed`}>
+                {" "}
+                · <Icon name="x" size={11} /> {count(row.failed)}
+                <span className="visually-hidden"> failed</span>
+              </span>
+            )}
+          </>
+        ),
+      },
+      {
+        id: "tokens",
+        title: "Tokens",
+        width: "104px",
+        numeric: true,
+        wide: true,
+        cell: (row) => (row.inputTokens === null ? "–" : `${shortCount(row.inputTokens)} / ${shortCount(row.outputTokens)}`),
+      },
+      { id: "cost", title: "Cost", width: "76px", numeric: true, wide: true, cell: (row) => <Money value={row.cost} /> },
+    ];
+    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "84px", wide: true, cell: (row) => row.owner });
+    return columns;
+  }, [isAdmin, ended]);
+}
+
+function statusOf(row: Root, ended: Map<string, { status: string }>): string {
+  const status = ended.get(row.id)?.status ?? row.status;
+  return status === "pending" ? "waiting" : status;
+}
+
+function endOf(row: Root, ended: Map<string, { at: number }>): number | null {
+  const end = ended.get(row.id);
+  return end === undefined ? null : Math.max(0, end.at - row.startedAt);
+}
+
+function Counts({ counts }: { counts: NonNullable<RootPage["counts"]> }) {
+  const { total, status, capped } = counts;
+  const parts = [`${count(total)}${capped ? "+" : ""}`];
+  if (status["running"]) parts.push(`${count(status["running"])} running`);
+  if (status["failed"]) parts.push(`${count(status["failed"])} failed`);
+  return <>{parts.join(" · ")}</>;
+}
+
+function TextFilter({ name, label, placeholder }: { name: string; label: string; placeholder: string }) {
+  const [params, setParams] = useUrlState();
+  const [text, setText] = useState(params.get(name) ?? "");
+  const apply = () => setParams({ [name]: text.trim() });
+  return (
+    <label className="runs-text-filter">
+      <span>{label}</span>
+      <input
+        className="input"
+        value={text}
+        placeholder={placeholder}
+        onChange={(event) => setText(event.target.value)}
+        onBlur={apply}
+        onKeyDown={(event) => event.key === "Enter" && apply()}
+      />
+    </label>
+  );
+}
+
+function NoRows({ filtered }: { filtered: boolean }) {
+  const [, setParams] = useUrlState();
+  if (filtered) {
+    return (
+      <Empty icon="filter" title="Nothing fits these filters">
+        <Button onClick={() => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))}>Drop the filters</Button>
+      </Empty>
+    );
+  }
+  return (
+    <Empty icon="runs" title="Nothing has run yet">
+      <p>Every answer, every call of an operation and every model request shows up here with its tree of calls, whichever door it came through.</p>
+      <p>
+        Ask something in the <a href="chat">chat</a>, or call an operation: <code>dragoman ops call time.now</code>
+      </p>
+    </Empty>
+  );
+}

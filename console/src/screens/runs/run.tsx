@@ -1,0 +1,302 @@
+/** One run, or one call with what is below it: figures, tree and waterfall, details; messages, events, prompt. */
+import { useMemo, useRef, useState } from "react";
+import { Link } from "wouter";
+import { api, apiUrl } from "../../api/client";
+import {
+  Button,
+  Dialog,
+  ErrorNotice,
+  Icon,
+  Loading,
+  ScreenHeader,
+  Status,
+  Tabs,
+  copyText,
+  count,
+  duration,
+  money,
+  toast,
+  toastError,
+  useKeys,
+  useNarrow,
+  useTick,
+  useUrlState,
+} from "../../components";
+import { DetailsPane } from "./details";
+import { EventsTab, MessagesTab, PromptTab, curlOfRun } from "./messages";
+import type { CallTree } from "./tree";
+import { TreeView } from "./tree_view";
+import type { Head } from "./types";
+import { useTree } from "./use_tree";
+
+const TABS = [
+  { id: "tree", label: "Tree" },
+  { id: "messages", label: "Messages" },
+  { id: "events", label: "Events" },
+  { id: "prompt", label: "Prompt" },
+];
+
+export function RunPage({ id }: { id: string }) {
+  const { tree, head, error, loading, next, version, reload } = useTree(id);
+  if (error !== null) {
+    return (
+      <>
+        <ScreenHeader title="Run" back={<Back />} />
+        <div className="pad">
+          <ErrorNotice error={error} onRetry={reload} />
+        </div>
+      </>
+    );
+  }
+  if (tree === null || head === null) {
+    return (
+      <>
+        <ScreenHeader title={shortId(id)} back={<Back />} />
+        <Loading />
+      </>
+    );
+  }
+  return <Loaded key={id} tree={tree} head={head} version={version} loading={loading} next={next} />;
+}
+
+function Back() {
+  return (
+    <Link href="/runs" className="btn btn-quiet btn-icon" aria-label="All runs" title="All runs">
+      <Icon name="left" size={14} />
+    </Link>
+  );
+}
+
+function Loaded(props: { tree: CallTree; head: Head; version: number; loading: boolean; next: string | null }) {
+  const { tree, head, loading } = props;
+  const { root, path } = head;
+  const [params, setParams] = useUrlState();
+  const [changes, setChanges] = useState(0);
+  const [sheet, setSheet] = useState(false);
+  const narrow = useNarrow();
+  const offset = useRef(head.now - Date.now() / 1000);
+  const tabs = root.kind === "run" ? TABS : TABS.filter((each) => each.id === "tree" || each.id === "events");
+  const tab = tabs.some((each) => each.id === params.get("tab")) ? params.get("tab")! : "tree";
+  const filter = useMemo(() => ({ failed: params.get("failed") === "1", text: params.get("q") ?? "" }), [params]);
+  const wanted = params.get("call") ?? root.id;
+  const selected = tree.get(wanted) === undefined ? root.id : wanted;
+  const node = tree.get(selected) ?? tree.root;
+  const step = (by: 1 | -1) => {
+    const at = tabs.findIndex((each) => each.id === tab);
+    setParams({ tab: tabs[(at + by + tabs.length) % tabs.length]!.id });
+  };
+  useKeys("Run", {
+    "[": ["tab before", () => step(-1)],
+    "]": ["next tab", () => step(1)],
+    f: ["only what failed", () => setParams({ failed: filter.failed ? null : "1" })],
+    c: ["copy the id", () => void copyText(selected)],
+    Escape: ["close the details, drop the filter", () => (sheet ? setSheet(false) : setParams({ failed: null, q: null }))],
+  });
+  const select = (id: string) => setParams({ call: id === root.id ? null : id });
+  return (
+    <>
+      <Header head={head} selected={selected} />
+      {path.length > 0 && (
+        <nav className="runs-path" aria-label="Path">
+          {path.map((each) => (
+            <span key={each.id}>
+              <Link href={`/runs/${encodeURIComponent(each.id)}`}>{each.kind === "run" ? `run ${each.name}` : each.name}</Link>
+              <span aria-hidden="true"> / </span>
+            </span>
+          ))}
+          <span>{root.name}</span>
+        </nav>
+      )}
+      <Figures tree={tree} head={head} offset={offset.current} />
+      <Tabs label="Views of the run" items={tabs} active={tab} onChange={(to) => setParams({ tab: to === "tree" ? null : to })} />
+      {tab === "tree" && (
+        <div className="runs-split">
+          <div className="runs-left">
+            <TreeToolbar tree={tree} loading={loading} failed={filter.failed} text={filter.text} setParams={setParams} />
+            <TreeView
+              tree={tree}
+              version={props.version + changes}
+              filter={filter}
+              selected={selected}
+              onSelect={(to) => {
+                select(to);
+                if (narrow && to === selected) setSheet(true);
+              }}
+              onChange={() => setChanges((now) => now + 1)}
+              onDetails={() => narrow && setSheet(true)}
+              now={offset.current}
+            />
+            {props.next !== null && (
+              <p className="runs-more muted small">
+                The tree has more calls than are shown here. Open a call by itself to see what is below it, or export the run.
+              </p>
+            )}
+          </div>
+          {narrow ? (
+            <>
+              <div className="runs-open-sheet">
+                <Button onClick={() => setSheet(true)}>Details of {node.name}</Button>
+              </div>
+              <Dialog open={sheet} onClose={() => setSheet(false)} title="Details" look="sheet">
+                <DetailsPane node={node} root={root} />
+              </Dialog>
+            </>
+          ) : (
+            <aside className="runs-side" aria-label="Details">
+              <DetailsPane node={node} root={root} />
+            </aside>
+          )}
+        </div>
+      )}
+      {tab === "messages" && <MessagesTab root={root} />}
+      {tab === "prompt" && <PromptTab root={root} />}
+      {tab === "events" && <EventsTab tree={tree} version={props.version} onOpen={(to) => setParams({ tab: null, call: to })} />}
+    </>
+  );
+}
+
+function Header({ head, selected }: { head: Head; selected: string }) {
+  const { root } = head;
+  const [asking, setAsking] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const narrow = useNarrow();
+  const running = root.status === "running" || root.status === "pending";
+  const abort = async () => {
+    setBusy(true);
+    try {
+      const { aborted } = await api.post<{ aborted: boolean }>(`/api/calls/${encodeURIComponent(root.id)}/abort`);
+      toast(aborted ? "Stopped" : "It was not under way any more");
+    } catch (error) {
+      toastError(error);
+    } finally {
+      setBusy(false);
+      setAsking(false);
+    }
+  };
+  const copy = async () => {
+    try {
+      await copyText(await curlOfRun(root));
+    } catch (error) {
+      toastError(error);
+    }
+  };
+  const title = root.sessionTitle === null ? "" : `session “${root.sessionTitle}” · `;
+  return (
+    <ScreenHeader
+      back={<Back />}
+      title={<span title={root.id}>{shortId(root.id)}</span>}
+      sub={
+        <>
+          <Status status={root.status === "pending" ? "waiting" : root.status} />{" "}
+          <span>
+            {title}
+            {root.owner}
+            {root.door !== null && ` · ${root.door}`}
+          </span>
+        </>
+      }
+    >
+      {!narrow && (
+        <>
+          {root.kind === "run" && (
+            <Button icon="copy" onClick={() => void copy()}>
+              Copy as curl
+            </Button>
+          )}
+          <a className="btn" href={apiUrl(`/api/calls/${encodeURIComponent(root.id)}/export`)} download>
+            Export
+          </a>
+        </>
+      )}
+      {running && (
+        <Button look="danger" icon="stop" onClick={() => setAsking(true)}>
+          Abort
+        </Button>
+      )}
+      <Dialog
+        open={asking}
+        onClose={() => setAsking(false)}
+        title="Abort?"
+        actions={
+          <>
+            <Button onClick={() => setAsking(false)}>Let it run</Button>
+            <Button look="danger" icon="stop" busy={busy} onClick={() => void abort()}>
+              Abort
+            </Button>
+          </>
+        }
+      >
+        <p>
+          {root.kind === "run" ? "The run is" : "The call is"} stopped with everything below it. What was done stays done.
+          {selected !== root.id && " This is about the whole tree, not the call that is selected."}
+        </p>
+      </Dialog>
+    </ScreenHeader>
+  );
+}
+
+function Figures({ tree, head, offset }: { tree: CallTree; head: Head; offset: number }) {
+  const { root } = head;
+  const running = root.endedAt === null && root.status === "running";
+  useTick(running ? 1_000 : 3_600_000);
+  const first = tree.root.children.find((node) => node.kind === "model" && node.firstByte !== null);
+  const firstToken = first === undefined ? null : first.startedAt - root.startedAt + (first.firstByte ?? 0);
+  const took = root.duration ?? (running ? Date.now() / 1000 + offset - root.startedAt : null);
+  const figures: [string, string][] = [["Duration", duration(took)]];
+  if (root.kind === "run") {
+    figures.push(["First token", duration(firstToken)]);
+    figures.push(["Steps", count(root.steps ?? root.modelCalls)]);
+  }
+  figures.push(["Tokens", root.inputTokens === null ? "–" : `${count(root.inputTokens)} in · ${count(root.outputTokens)} out`]);
+  figures.push(["Cost", `${money(root.cost)}${root.unpriced > 0 && root.cost !== null ? " +" : ""}`]);
+  const calls = `${count(root.calls)}${root.complete ? "" : "+"}`;
+  figures.push(["Calls", root.failed > 0 ? `${calls} · ${count(root.failed)} failed` : calls]);
+  return (
+    <dl className="runs-figures">
+      {figures.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd className="num">{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function TreeToolbar(props: {
+  tree: CallTree;
+  loading: boolean;
+  failed: boolean;
+  text: string;
+  setParams: (changes: Record<string, string | null>) => void;
+}) {
+  const { tree, failed, text, setParams } = props;
+  const input = useRef<HTMLInputElement>(null);
+  useKeys("Run", { "/": ["filter", () => input.current?.focus()] });
+  return (
+    <div className="runs-filter">
+      <label className="search">
+        <Icon name="search" size={14} />
+        <input
+          ref={input}
+          type="search"
+          placeholder="Filter calls"
+          aria-label="Filter calls"
+          value={text}
+          onChange={(event) => setParams({ q: event.target.value })}
+          onKeyDown={(event) => event.key === "Escape" && (setParams({ q: null }), input.current?.blur())}
+        />
+      </label>
+      <Button aria-pressed={failed} className={failed ? "runs-pressed" : ""} icon="x" onClick={() => setParams({ failed: failed ? null : "1" })}>
+        {tree.failed.length === 0 ? "Failed" : `${count(tree.failed.length)} failed`}
+      </Button>
+      <span className="muted small" role="status">
+        {props.loading ? `${count(tree.size)} calls so far…` : ""}
+      </span>
+    </div>
+  );
+}
+
+export function shortId(id: string): string {
+  return id.length <= 16 ? id : `${id.slice(0, 9)}…${id.slice(-3)}`;
+}

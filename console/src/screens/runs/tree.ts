@@ -1,0 +1,272 @@
+/**
+ * The nodes of a call tree, up to 100,000 of them: rows as the hub sends them, made into a tree in one pass, and
+ * into a flat list of the rows that are open. Nothing here is done for each row that is drawn.
+ */
+import { isBad, type Root } from "./types";
+
+export interface TreeNode {
+  id: string;
+  parentId: string | null;
+  kind: "run" | "model" | "call";
+  name: string;
+  status: string;
+  startedAt: number;
+  duration: number | null;
+  step: number | null;
+  detail: string | null;
+  error: string | null;
+  effect: string | null;
+  attempts: number | null;
+  cost: number | null;
+  inputTokens: number | null;
+  outputTokens: number | null;
+  firstByte: number | null;
+  parent: TreeNode | null;
+  children: TreeNode[];
+  level: number;
+  position: number;
+}
+
+export interface Filter {
+  failed: boolean;
+  text: string;
+}
+
+type Row = unknown[];
+
+const SMALL = 2_000; // nodes of a tree that is shown open
+
+export class CallTree {
+  private readonly nodes = new Map<string, TreeNode>();
+  private fields: string[] = [];
+  private overrides = new Map<string, boolean>();
+  private openLevel = Number.POSITIVE_INFINITY;
+  private chosenLevel = false;
+  root: TreeNode;
+  /** Failed nodes in the order of the tree. */
+  failed: TreeNode[] = [];
+  end = 0;
+  version = 0;
+
+  constructor(root: Root) {
+    this.root = rootNode(root);
+    this.nodes.set(root.id, this.root);
+  }
+
+  get size(): number {
+    return this.nodes.size;
+  }
+
+  setHead(root: Root, fields: string[]): void {
+    this.fields = fields;
+    Object.assign(this.root, { status: root.status, duration: root.duration, error: root.error, cost: root.cost });
+  }
+
+  get(id: string): TreeNode | undefined {
+    return this.nodes.get(id);
+  }
+
+  add(rows: Row[]): void {
+    for (const row of rows) {
+      const fields: Record<string, unknown> = {};
+      this.fields.forEach((name, at) => (fields[name] = row[at]));
+      this.put(fields as unknown as Partial<TreeNode> & { id: string });
+    }
+  }
+
+  /** Insert a node, or change the one of its id. */
+  put(fields: Partial<TreeNode> & { id: string }): void {
+    const found = this.nodes.get(fields.id);
+    if (found !== undefined) {
+      const { kind, parentId, name, ...changes } = fields;
+      Object.assign(found, found === this.root ? { ...changes, startedAt: found.startedAt } : changes);
+      if (found === this.root) return;
+      if (kind !== undefined) Object.assign(found, { kind, parentId: parentId ?? found.parentId, name: name ?? found.name });
+      return;
+    }
+    this.nodes.set(fields.id, { ...EMPTY, ...fields, children: [] });
+  }
+
+  /** Find each node's parent and order its children: once for a batch of nodes, not for each. */
+  build(): void {
+    const groups = new Map<string, TreeNode>();
+    const all = [...this.nodes.values()].filter((node) => !node.id.startsWith("step:"));
+    for (const node of this.nodes.values()) if (node.id.startsWith("step:")) this.nodes.delete(node.id);
+    for (const node of all) {
+      node.children = [];
+      node.parent = null;
+    }
+    const models = all.filter((node) => node.kind === "model").sort(byStart);
+    for (const model of models) if (model.step !== null) groups.set(`${model.parentId ?? this.root.id}/${model.step}`, model);
+    this.end = this.root.startedAt;
+    for (const node of all) {
+      const nodeEnd = node.startedAt + (node.duration ?? 0);
+      if (nodeEnd > this.end) this.end = nodeEnd;
+      if (node === this.root) continue;
+      node.parent = this.parentOf(node, groups);
+      node.parent.children.push(node);
+    }
+    this.order();
+    if (!this.chosenLevel) this.openLevel = this.levelToOpen();
+    this.version += 1;
+  }
+
+  private parentOf(node: TreeNode, groups: Map<string, TreeNode>): TreeNode {
+    const direct = (node.parentId === null ? undefined : this.nodes.get(node.parentId)) ?? this.root;
+    if (node.kind === "model" || node.step === null || node.step === 0) return direct;
+    const key = `${direct.id}/${node.step}`;
+    const model = groups.get(key);
+    if (model !== undefined) return model;
+    if (direct !== this.root || this.root.kind !== "run") return direct;
+    // A step whose model call is not recorded yet.
+    const step: TreeNode = {
+      ...EMPTY,
+      id: `step:${key}`,
+      kind: "model",
+      name: `step ${node.step}`,
+      status: "done",
+      startedAt: node.startedAt,
+      step: node.step,
+      children: [],
+      parent: this.root,
+    };
+    groups.set(key, step);
+    this.nodes.set(step.id, step);
+    this.root.children.push(step);
+    return step;
+  }
+
+  /** As many levels as have at most SMALL nodes together. */
+  private levelToOpen(): number {
+    if (this.nodes.size <= SMALL) return Number.POSITIVE_INFINITY;
+    const counts: number[] = [];
+    for (const node of this.nodes.values()) counts[node.level] = (counts[node.level] ?? 0) + 1;
+    let level = 1;
+    for (let shown = counts[1] ?? 0; level < counts.length - 1; level++) {
+      shown += counts[level + 1] ?? 0;
+      if (shown > SMALL) break;
+    }
+    return Math.max(2, level);
+  }
+
+  private order(): void {
+    this.failed = [];
+    const stack: TreeNode[] = [this.root];
+    this.root.level = 1;
+    this.root.position = 1;
+    while (stack.length > 0) {
+      const node = stack.pop()!;
+      if (isBad(node.status) && node !== this.root) this.failed.push(node);
+      if (node.children.length > 1) node.children.sort(byStart);
+      for (let at = node.children.length - 1; at >= 0; at--) {
+        const child = node.children[at]!;
+        child.level = node.level + 1;
+        child.position = at + 1;
+        stack.push(child);
+      }
+    }
+  }
+
+  isOpen(node: TreeNode): boolean {
+    return this.overrides.get(node.id) ?? node.level < this.openLevel;
+  }
+
+  setOpen(node: TreeNode, open: boolean): void {
+    this.overrides.set(node.id, open);
+  }
+
+  /** Open all nodes above this level, and close those below. */
+  openTo(level: number): void {
+    this.overrides.clear();
+    this.chosenLevel = true;
+    this.openLevel = level;
+  }
+
+  /** Make a node visible. */
+  reveal(node: TreeNode): void {
+    for (let above = node.parent; above !== null; above = above.parent) {
+      if (!this.isOpen(above)) this.overrides.set(above.id, true);
+    }
+  }
+
+  /** The rows to show, from top to bottom. */
+  rows(filter: Filter): TreeNode[] {
+    const shown = this.matching(filter);
+    const rows: TreeNode[] = [];
+    const stack: TreeNode[] = [this.root];
+    while (stack.length > 0) {
+      const node = stack.pop()!;
+      if (shown !== null && !shown.has(node)) continue;
+      rows.push(node);
+      if (shown === null && !this.isOpen(node)) continue;
+      for (let at = node.children.length - 1; at >= 0; at--) stack.push(node.children[at]!);
+    }
+    return rows;
+  }
+
+  /** What fits the filter, with all that is above; null without a filter. */
+  private matching(filter: Filter): Set<TreeNode> | null {
+    const text = filter.text.trim().toLowerCase();
+    if (!filter.failed && text === "") return null;
+    const found = new Set<TreeNode>([this.root]);
+    for (const node of this.nodes.values()) {
+      if (filter.failed && !isBad(node.status)) continue;
+      if (text !== "" && !`${node.name} ${node.detail ?? ""} ${node.error ?? ""} ${node.id}`.toLowerCase().includes(text)) continue;
+      for (let at: TreeNode | null = node; at !== null && !found.has(at); at = at.parent) found.add(at);
+    }
+    return found;
+  }
+
+  /** Everything in the order in which it began and ended. */
+  moments(): { at: number; node: TreeNode; what: "began" | "ended" }[] {
+    const found: { at: number; node: TreeNode; what: "began" | "ended" }[] = [];
+    for (const node of this.nodes.values()) {
+      if (node.id.startsWith("step:")) continue;
+      found.push({ at: node.startedAt, node, what: "began" });
+      if (node.duration !== null) found.push({ at: node.startedAt + node.duration, node, what: "ended" });
+    }
+    return found.sort((a, b) => a.at - b.at);
+  }
+}
+
+const EMPTY: TreeNode = {
+  id: "",
+  parentId: null,
+  kind: "call",
+  name: "",
+  status: "running",
+  startedAt: 0,
+  duration: null,
+  step: null,
+  detail: null,
+  error: null,
+  effect: null,
+  attempts: null,
+  cost: null,
+  inputTokens: null,
+  outputTokens: null,
+  firstByte: null,
+  parent: null,
+  children: [],
+  level: 1,
+  position: 1,
+};
+
+function rootNode(root: Root): TreeNode {
+  const { id, kind, name, status, startedAt, duration, error, effect, cost } = root;
+  return { ...EMPTY, id, kind, name, status, startedAt, duration, error, effect, cost, children: [] };
+}
+
+function byStart(a: TreeNode, b: TreeNode): number {
+  return a.startedAt - b.startedAt || (a.id < b.id ? -1 : 1);
+}
+
+/** `{"id":4411,"a":"x"}` as `id=4411 a=x`: what fits beside a name. */
+export function shortInput(text: string | null): string {
+  if (text === null) return "";
+  return text
+    .replace(/^\{|\}$/g, "")
+    .replace(/"([\w-]+)":/g, "$1=")
+    .replace(/"/g, "")
+    .replace(/,(?=[\w-]+=)/g, " ");
+}

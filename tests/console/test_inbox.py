@@ -1,0 +1,105 @@
+"""The inbox: what waits for a person, and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.clients.hub import Hub
+from tests.console.browsing import Console
+from tests.console.conftest import StartConsole
+
+SHOP = '''
+from dragoman import operation
+
+
+@operation("shop", effect="once")
+async def refund(order: int, amount: float = 0.0) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+'''
+RULES: list[dict[str, Any]] = [{"ask": "shop.refund", "reason": "money leaves"}]
+
+
+@pytest.fixture
+def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    shop = tmp_path_factory.mktemp("shop") / "shop.py"
+    shop.write_text(SHOP, encoding="utf-8")
+    return start_hub(operations=[str(shop)], policy=RULES)
+
+
+def refund(hub: Hub, order: int, amount: float) -> dict[str, Any]:
+    body = {"order": order, "amount": amount}
+    found: dict[str, Any] = hub.request("POST", "/api/operations/shop.refund/call", body)[1]
+    return found
+
+
+def test_requests_are_answered_by_keyboard_and_compared_with_the_last_approved_one(
+    console: Console, hub: Hub
+) -> None:
+    page = console.open("/inbox")
+    expect(page.get_by_role("heading", name="Nothing waits for you")).to_be_visible()
+    assert console.find_accessibility_problems() == []
+    refund(hub, 4398, 12.5)
+    entries = page.get_by_role("article")
+    expect(entries).to_contain_text("4398")  # it came by itself
+    expect(entries).to_contain_text("money leaves")
+    page.keyboard.press("a")
+    expect(entries).to_have_count(0)
+    assert refund(hub, 4398, 12.5)["result"] == "refunded 4398"
+    refund(hub, 4411, 86.0)
+    expect(entries).to_contain_text("4398")  # the order before
+    expect(page.locator(".inbox-diff li")).to_have_text(["order: 4398 → 4411", "amount: 12.5 → 86"])
+    assert console.find_accessibility_problems() == []
+    page.keyboard.press("d")
+    page.get_by_label("Why?").fill("not on a Friday")
+    page.keyboard.press("Enter")
+    expect(entries).to_have_count(0)
+    page.get_by_role("button", name="History").click()
+    expect(entries.first).to_contain_text("not on a Friday")
+
+
+@pytest.mark.promise("always-allow")
+def test_a_person_always_allows_an_operation_and_revokes_that(console: Console, hub: Hub) -> None:
+    refund(hub, 1, 1.0)
+    page = console.open("/inbox")
+    page.get_by_role("button", name="Always allow…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("whatever its arguments")
+    assert console.find_accessibility_problems() == []
+    dialog.get_by_role("button", name="Always allow").click()
+    expect(page.get_by_role("article")).to_have_count(0)
+    assert refund(hub, 2, 2.0)["status"] == "done"
+    page.get_by_role("button", name="Always allowed").click()
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Nothing is always allowed")
+    assert refund(hub, 3, 3.0)["status"] == "pending"
+
+
+@pytest.mark.thorough
+def test_several_requests_are_answered_at_once(console: Console, hub: Hub) -> None:
+    for order in range(3):
+        refund(hub, order, 1.0)
+    page = console.open("/inbox")
+    page.get_by_role("checkbox").first.check()
+    page.get_by_role("button", name="Select all 3").click()
+    page.get_by_role("button", name="Approve 3").click()
+    expect(page.get_by_role("article")).to_have_count(0)
+    assert [refund(hub, order, 1.0)["status"] for order in range(3)] == ["done"] * 3
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1360])
+def test_the_inbox_is_accessible_at_each_width(
+    hub: Hub, start_console: StartConsole, *, width: int, theme: str
+) -> None:
+    refund(hub, 1, 1.0)
+    console = start_console(hub, width=width, theme=theme)
+    page = console.open("/inbox")
+    expect(page.get_by_role("article")).to_be_visible()
+    assert console.find_accessibility_problems() == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

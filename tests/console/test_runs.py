@@ -1,0 +1,206 @@
+"""The screens of runs: the list, and the page of one run with its tree."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console
+from tests.console.conftest import StartConsole
+
+SHOP = '''
+from dragoman import operation
+
+
+@operation("shop", effect="read")
+async def price(item: str) -> float:
+    """Look up a price."""
+    return {"tea": 3.5}[item]
+
+
+@operation("shop", effect="read")
+async def wait() -> None:
+    """Wait until it is stopped."""
+    import asyncio
+
+    await asyncio.Event().wait()
+'''
+ITEMS = ("tea", "gold")
+CALLS: dict[str, Any] = {"calls": [{"tool": "shop.price", "input": {"item": item}} for item in ITEMS]}
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    shop = tmp_path_factory.mktemp("shop") / "shop.py"
+    shop.write_text(SHOP, encoding="utf-8")
+    return start_hub(operations=[str(shop)])
+
+
+@pytest.fixture(scope="module")
+def run(hub: Hub, upstream: Upstream) -> str:
+    """A run with two calls of an operation, one of which failed; its id."""
+    mark = upstream.teach([{"calls": [{"name": "hub_call", "arguments": CALLS}]}], [{"text": "It is 3.5."}])
+    part = {"type": "text", "text": f"What is tea? {mark}"}
+    body = {"id": "shopping", "messages": [{"id": "u1", "role": "user", "parts": [part]}], "background": True}
+    status, started = hub.request("POST", "/api/chat", body)
+    assert status in (200, 202), started
+    id: str = started["runId"]
+    deadline = time.monotonic() + 120
+    while hub.request("GET", f"/api/runs/{id}")[1]["state"] == "running":
+        assert time.monotonic() < deadline, "the run does not end"
+        time.sleep(0.05)  # nothing tells this process of the end
+    return id
+
+
+def open_run(console: Console, run: str, query: str = "") -> Page:
+    page = console.open(f"/runs/{run}{query}")
+    expect(page.get_by_role("tree")).to_be_visible()
+    return page
+
+
+def test_a_person_finds_what_failed_by_keyboard_and_reads_why(console: Console, run: str) -> None:
+    page = console.open("/runs")
+    expect(page.get_by_role("row").nth(1)).to_contain_text("chat")
+    page.keyboard.press("e")  # only what has errors
+    expect(page).to_have_url(f"{console.hub.url}/console/runs?error=1")
+    expect(page.get_by_role("row")).to_have_count(2)
+    assert console.find_accessibility_problems() == []
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("tree")).to_be_visible()
+    expect(page.get_by_role("treeitem")).to_have_count(6)
+    page.keyboard.press(".")  # the next error
+    failed = page.get_by_role("treeitem", selected=True)
+    expect(failed).to_contain_text("shop.price")
+    expect(failed).to_be_focused()
+    assert failed.get_attribute("aria-level") == "4"
+    details = page.get_by_role("complementary", name="Details")
+    expect(details).to_contain_text("gold")
+    expect(details).to_contain_text("failed")
+    page.keyboard.press("f")  # only what failed
+    expect(page.get_by_role("treeitem")).to_have_count(4)
+    assert console.find_accessibility_problems() == []
+    assert console.requests.count(f"GET /api/calls/{run}/nodes") == 1
+
+
+def test_a_call_is_made_again_with_another_input(console: Console, run: str) -> None:
+    page = open_run(console, run)
+    page.keyboard.press(".")
+    page.get_by_role("button", name="Call again").click()
+    page.get_by_role("textbox", name="Input").fill('{"item": "tea"')
+    expect(page.get_by_role("button", name="Call", exact=True)).to_be_disabled()
+    page.get_by_role("textbox", name="Input").fill('{"item": "tea"}')
+    page.get_by_role("button", name="Call", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("3.5")
+    assert console.find_accessibility_problems() == []
+    page.get_by_role("button", name="Open the call").click()
+    expect(page.get_by_role("heading", name="call_")).to_be_visible()
+
+
+@pytest.mark.usefixtures("run")
+def test_what_begins_elsewhere_is_counted_and_does_not_move_the_rows(console: Console) -> None:
+    page = console.open("/runs")
+    rows = page.get_by_role("row")
+    expect(rows.nth(1)).to_be_visible()
+    before = rows.count()
+    console.hub.request("POST", "/api/operations/shop.price/call", {"item": "tea"})
+    page.get_by_role("button", name="1 new").click()
+    expect(rows).to_have_count(before + 1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1360])
+def test_each_view_of_a_run_is_accessible_at_each_width(
+    hub: Hub, run: str, start_console: StartConsole, *, width: int, theme: str
+) -> None:
+    console = start_console(hub, width=width, theme=theme)
+    for path in ("/runs", *(f"/runs/{run}?tab={tab}" for tab in ("tree", "messages", "events", "prompt"))):
+        page = console.open(path)
+        expect(page.locator(".table, .runs-tree, .runs-talk, .runs-events")).to_be_visible()
+        assert console.find_accessibility_problems() == [], path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+@pytest.mark.thorough
+def test_a_call_that_runs_is_shown_live_and_aborted(console: Console) -> None:
+    page = console.open("/runs")
+    page.evaluate(
+        "fetch('/api/console/session').then((r) => r.json()).then(({ csrf }) => fetch("
+        "'/api/operations/shop.wait/call', { method: 'POST', body: '{}', headers: "
+        "{ 'content-type': 'application/json', 'x-dragoman-csrf': csrf } }))"
+    )
+    page.get_by_role("button", name="1 new").click()
+    page.get_by_role("row").filter(has_text="shop.wait").click()
+    page.get_by_role("button", name="Abort").click()
+    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    expect(page.get_by_role("treeitem")).to_contain_text("aborted")
+
+
+@pytest.mark.thorough
+def test_a_tree_of_100_000_calls_opens_and_is_moved_through(
+    start_hub: Callable[..., Hub], start_console: StartConsole
+) -> None:
+    hub = start_hub()
+    arguments = list(map(str, cast(Sequence[Any], hub.process.args)))
+    file = Path(arguments[arguments.index("--data") + 1]) / "hub.db"
+    with closing(sqlite3.connect(file)) as database, database:
+        fill(database, time.time() - 600.0)
+    console = start_console(hub)
+    page = open_run(console, "run_big")
+    expect(page.get_by_role("treeitem").nth(3)).to_be_visible()
+    expect(page.get_by_role("definition").filter(has_text="100,000")).to_be_visible()
+    expect(page.locator(".runs-filter [role=status]")).to_have_text("")  # everything has arrived
+    page.keyboard.press("0")
+    page.get_by_role("treeitem").first.focus()
+    page.keyboard.press("End")
+    last = page.get_by_role("treeitem", selected=True)
+    expect(last).to_be_focused()
+    expect(last).to_have_attribute("id", f"node-call_{MANY - 1:06}")
+    assert page.get_by_role("treeitem").count() < 200  # rows that are looked at, not all
+    page.keyboard.press("f")
+    expect(page.get_by_role("treeitem").nth(2)).to_be_visible()
+    assert console.requests.count("GET /api/calls/run_big/nodes") == 1
+
+
+def fill(database: sqlite3.Connection, began: float) -> None:
+    """A run with very many calls, each hundredth the parent of those behind it."""
+    database.execute("PRAGMA busy_timeout = 60000")
+    owner = "ann"
+    database.execute(
+        "INSERT INTO sessions (id, owner, title, created_at, updated_at) VALUES ('big', ?, 'Big', ?, ?)",
+        (owner, began, began),
+    )
+    database.execute(
+        "INSERT INTO runs (id, session_id, message_id, owner, status, started_at, finished_at, steps)"
+        " VALUES ('run_big', 'big', 'm', ?, 'finished', ?, ?, 1)",
+        (owner, began, began + 110.0),
+    )
+    rows = (
+        (
+            f"call_{at:06}",
+            None if at % 100 == 0 else f"call_{at - at % 100:06}",
+            owner,
+            "failed" if at % 997 == 1 else "done",
+            began + at * 1e-3,
+            began + at * 1e-3 + 5e-4,
+        )
+        for at in range(MANY)
+    )
+    database.executemany(
+        "INSERT INTO calls (id, parent_id, run_id, operation, effect, owner, input, input_hash, status,"
+        " started_at, ended_at, step)"
+        " VALUES (?, ?, 'run_big', 'shop.price', 'read', ?, '{}', 'h', ?, ?, ?, 1)",
+        rows,
+    )
