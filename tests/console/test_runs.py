@@ -37,6 +37,11 @@ async def wait() -> None:
 ITEMS = ("tea", "gold")
 CALLS: dict[str, Any] = {"calls": [{"tool": "shop.price", "input": {"item": item}} for item in ITEMS]}
 MANY = 100_000
+WAIT_FOR_EVER = """() => {
+    const call = ({ csrf }) => fetch("/api/operations/shop.wait/call", { method: "POST", body: "{}",
+        headers: { "content-type": "application/json", "x-dragoman-csrf": csrf } });
+    fetch("/api/console/session").then((answer) => answer.json()).then(call);
+}"""  # nobody waits for its answer
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +141,7 @@ def test_each_view_of_a_run_is_accessible_at_each_width(
 @pytest.mark.thorough
 def test_a_call_that_runs_is_shown_live_and_aborted(console: Console) -> None:
     page = console.open("/runs")
-    page.evaluate(
-        "fetch('/api/console/session').then((r) => r.json()).then(({ csrf }) => fetch("
-        "'/api/operations/shop.wait/call', { method: 'POST', body: '{}', headers: "
-        "{ 'content-type': 'application/json', 'x-dragoman-csrf': csrf } }))"
-    )
+    page.evaluate(WAIT_FOR_EVER)
     page.get_by_role("button", name="1 new").click()
     page.get_by_role("row").filter(has_text="shop.wait").click()
     page.get_by_role("button", name="Abort").click()
