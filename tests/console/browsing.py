@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
+from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, expect
 
 from tests.clients.hub import Hub
 
@@ -25,6 +25,7 @@ AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
 WATCH_POLICY = """addEventListener("securitypolicyviolation",
     (event) => console.error("CSP: " + event.violatedDirective + " " + event.blockedURI + " " + event.sample))"""
 WAIT = 60_000  # ms for what has to appear: a machine under load is slow, but does not fail
+expect.set_options(timeout=WAIT)
 NOT_RULES = ["region"]  # the page has landmarks; toasts and skip links are outside of them
 
 

@@ -26,7 +26,7 @@ def test_a_person_signs_in_with_a_key_goes_to_each_screen_and_signs_out(hub: Hub
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Usage")).to_be_visible()  # where the address leads
     for name in SCREENS:
-        page.get_by_role("link", name=name).click()
+        page.get_by_role("navigation").get_by_role("link", name=name).click()
         expect(page).to_have_title(f"{name} · Dragoman")
     page.reload()
     expect(page).to_have_title("System · Dragoman")
