@@ -78,4 +78,5 @@ def fuse(by_words: Sequence[Memory], by_meaning: Sequence[Memory]) -> Sequence[M
         for place, memory in enumerate(ranked):
             memories[memory.id] = memory
             scores[memory.id] = scores.get(memory.id, 0.0) + 1 / (RANK_OFFSET + place)
-    return [memories[id] for id in sorted(memories, key=lambda each: (-scores[each], each))]
+    best = sorted(memories, key=lambda each: -scores[each])  # equal ones: those found by words first
+    return [memories[id] for id in best]
