@@ -33,7 +33,7 @@ TABLES = dict(headings_in(SOURCE))
 
 
 def test_the_tables_of_all_commands_are_found() -> None:
-    files = {name.partition(":")[0] for name in TABLES}
+    files = {Path(name.partition(":")[0]).name for name in TABLES}
     commands = ("keys", "approvals", "calls", "sessions", "spokes", "servers", "ops")
     assert {f"{name}.py" for name in commands} <= files
 

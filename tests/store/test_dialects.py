@@ -70,7 +70,9 @@ def test_every_statement_can_be_said_and_takes_all_its_values_by_name(url: str) 
 
 def kinds_of_statements() -> Iterator[type]:
     """The classes that are given to `Database.statements`."""
-    for found in pkgutil.iter_modules(store.__path__, f"{store.__name__}."):
+    for found in pkgutil.walk_packages(store.__path__, f"{store.__name__}."):
+        if ".migrations" in found.name or ".maintenance" in found.name:
+            continue
         for name, kind in vars(import_module(found.name)).items():
             if name.endswith("Statements") and kind.__module__ == found.name:
                 yield kind

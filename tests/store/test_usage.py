@@ -150,6 +150,7 @@ async def test_everything_that_can_be_grouped_by_can_be_grouped_by_together(stor
         "hour": "1970-01-01T00:00Z",
         "session_id": "s",
         "run_id": "r",
+        "operation": None,
     }
 
 

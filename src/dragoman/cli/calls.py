@@ -114,8 +114,8 @@ def list_calls(
         )
         for call in found["calls"]
     ]
-    heading = "NAME" if roots else "OPERATION"
-    print_table(("ID", "BEGAN", "STATUS", "TIME", heading, "INPUT"), rows)
+    of_calls = ("ID", "BEGAN", "STATUS", "TIME", "OPERATION", "INPUT")
+    print_table(("ID", "BEGAN", "STATUS", "TIME", "NAME", "INPUT") if roots else of_calls, rows)
 
 
 @calls.command("show", epilog=examples(("dragoman calls show call_01", "its whole input and result")))

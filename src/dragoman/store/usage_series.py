@@ -92,7 +92,7 @@ class UsageSeriesRepository:
 
         `params` are filters as `query_filters` returns them, with `since` and `until`.
         """
-        statements = SeriesStatements(period, tuple(dict.fromkeys(group_by)), filters=frozenset(params))
+        statements = SeriesQueries(period, tuple(dict.fromkeys(group_by)), filters=frozenset(params))
         compiled = {name: self._database.compile(query) for name, query in statements.queries()}
 
         def read(connection: Any) -> UsageSeriesResult:
@@ -117,7 +117,7 @@ class UsageSeriesRepository:
         return await self._database.read(read)
 
 
-class SeriesStatements:
+class SeriesQueries:
     """The queries of one shape of report; their parameters are the filters and `limit`."""
 
     def __init__(self, period: Period, group_by: tuple[GroupBy, ...], *, filters: Collection[str]) -> None:
