@@ -50,7 +50,7 @@ agentbench: setup ## the library beside Pydantic AI, OpenAI Agents, LangGraph an
 
 # ---- working on it -----------------------------------------------------------------------------------------
 
-.PHONY: test test-postgres test-console coverage soak quick check format map docs lock console wheel clean
+.PHONY: test test-postgres test-console coverage soak quick check format map docs lock console wheel clean shots
 test: setup ## all checks beside all tests against the built wheel
 	@$(BIN)/python -m tools.needs
 	@$(MAKE) --no-print-directory check >.venv/check.log 2>&1 & check=$$!; \
@@ -98,6 +98,9 @@ check: $(MADE)/dev ## lint, format, types, layers, project rules
 format: $(MADE)/dev ## put the code into the project's format
 	@$(BIN)/ruff check --quiet --fix-only .
 	@$(BIN)/ruff format .
+
+shots: $(MADE)/wheel packages ## docs/images: pictures of the console and of the demonstration, from the real thing
+	@$(BIN)/python -m tools.shots
 
 map: $(MADE)/dev ## docs/map.md, from the docstrings
 	@$(BIN)/python -m tools.checks.package_map

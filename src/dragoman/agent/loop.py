@@ -122,10 +122,10 @@ class Loop:
     async def _settle_lost_step(self) -> None:
         """Settle the model call of the step that a crash cut off, if there was one."""
         turn, restored = self.turn, self.turn.restored
-        if restored is None:
-            return
-        turn.payment.calls = self.step_count
-        if restored.lost:
+        turn.payment.calls = (
+            self.step_count
+        )  # steps are numbered by message, also where a run goes on with one
+        if restored is not None and restored.lost:
             call = self._model_call(StepRequest(turn.routes, self._build_request()))
             await call.settle_lost(restored.lost_length)
             self._add_usage(call.usage)

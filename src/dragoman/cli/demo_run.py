@@ -104,7 +104,10 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
     async with host_hub(
         add_example(setup.config, folder), data, listener=bind_listener("127.0.0.1", 0), require_keys=True
     ) as here:
-        _, key = await here.hub.store.keys.create(OWNER, name="demo")
+        # All screens of the console are to be seen; the hub and its key end with the demonstration.
+        _, key = await here.hub.store.keys.create(
+            OWNER, name="demo", scopes=("gateway", "chat", "operations", "admin")
+        )
         print_line(f"  hub     {here.url}, started in this process; its data in {data}")
         print_line(f"  key     {key[:10]}…, made for the owner {OWNER!r}")
         print_line(f"  model   {setup.label}\n")

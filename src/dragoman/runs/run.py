@@ -181,15 +181,25 @@ class HubRun:
         self._stored = asyncio.get_running_loop().create_future()
 
     def begin(self) -> None:
-        """Go on: the run is stored."""
+        """Go on: the run is stored. Show what came before the model's answer, which may take long."""
+        # Soon, not now: whoever began the run follows it from here on, and is to see its opening.
+        asyncio.get_running_loop().call_soon(self._show_opening)
+        self._end_wait()
+
+    def _end_wait(self) -> None:
         if self._stored is not None and not self._stored.done():
             self._stored.set_result(None)
+
+    def _show_opening(self) -> None:
+        for batch in self._opening:
+            self.tail.release(batch)
+        self._opening.clear()
 
     def abandon(self) -> None:
         """End a run that could not be stored, as if it had not been begun."""
         self._on_end = lambda _: None
         self.stop_unwritten()
-        self.begin()
+        self._end_wait()
 
     def stop(self, reason: str) -> None:
         """Stop the run now, unless it is ending already. Await `done` for its end."""
@@ -326,7 +336,7 @@ class HubRun:
 
     async def _is_held(self, stored: asyncio.Future[None], batch: Batch) -> bool:
         """Hold a batch that comes before the model's answer; with the first other one, wait for `begin`."""
-        if all(type(event) in OPENINGS for event in batch):
+        if not stored.done() and all(type(event) in OPENINGS for event in batch):
             self.tail.add(batch)
             self._opening.append(batch)
             return True
@@ -338,9 +348,7 @@ class HubRun:
         if not stored.done():
             await asyncio.shield(stored)
         self._stored = None
-        for batch in self._opening:
-            self.tail.release(batch)
-        self._opening.clear()
+        self._show_opening()
 
     def _publish(self, batch: Batch) -> None:
         """Fold and release a batch; hold what says that a part is complete until the database has it."""

@@ -1,0 +1,101 @@
+"""Pictures for README and docs: the console in Chromium, and the demonstration in a terminal.
+
+Starts `dragoman demo --scripted --keep`, whose answers are the same each time, signs a browser in by its
+link, and writes docs/images/. Run it with `make shots`.
+"""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+from rich.console import Console
+from rich.text import Text
+
+IMAGES = Path("docs/images")
+LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#link=\S+")
+WIDTH, HEIGHT = 1360, 900
+SETTLE_MS = 1_500
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
+SCREENS = {
+    "chat": "chat/example",
+    "runs": "runs",
+    "operations": "operations/math.calculate",
+    "usage": "usage",
+}
+
+
+def main() -> None:
+    IMAGES.mkdir(exist_ok=True)
+    with demonstration() as (link, lines), sync_playwright() as playwright:
+        write_terminal(lines, IMAGES / "demo.svg")
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        page = sign_in(browser, link)
+        base = link.split("#", 1)[0]
+        for name, path in SCREENS.items():
+            take(page, base + path, IMAGES / f"{name}.png")
+        page.emulate_media(color_scheme="dark")
+        take(page, open_last_run(page, base), IMAGES / "run-dark.png")
+        browser.close()
+
+
+@contextmanager
+def demonstration() -> Iterator[tuple[str, list[str]]]:
+    """A hub of the demonstration: its sign-in link, and what was printed before it."""
+    command = [sys.executable, "-m", "dragoman", "demo", "--scripted", "--keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            lines: list[str] = []
+            for line in process.stdout or ():
+                if match := LINK.search(line):
+                    yield match[0], lines
+                    break
+                lines.append(line.rstrip())
+            else:
+                raise SystemExit("shots: the demonstration ended without a link to the console")
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def write_terminal(lines: list[str], path: Path) -> None:
+    """Draw the first answer as a terminal shows it."""
+    console = Console(record=True, width=100, file=StringIO(), force_terminal=True)
+    console.print(Text("$ dragoman demo --scripted", style="bold"))
+    for line in lines[: next((at for at, line in enumerate(lines) if line.startswith("Stored")), 24)]:
+        console.print(Text(re.sub(r"data in \S+", "data in a temporary folder", line), overflow="fold"))
+    path.write_text(console.export_svg(title="dragoman demo"), encoding="utf-8")
+
+
+def sign_in(browser: Browser, link: str) -> Page:
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+    page.goto(link)
+    page.get_by_role("navigation").first.wait_for()
+    return page
+
+
+def take(page: Page, address: str, path: Path) -> None:
+    page.goto(address)
+    page.locator("main h1").first.wait_for()
+    page.wait_for_timeout(
+        SETTLE_MS
+    )  # charts and lists; the page's event stream never ends, so no network is idle
+    page.screenshot(path=path)
+
+
+def open_last_run(page: Page, base: str) -> str:
+    page.goto(f"{base}runs")
+    page.get_by_role("row").nth(1).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/*")
+    return page.url
+
+
+if __name__ == "__main__":
+    main()
