@@ -176,4 +176,10 @@ async def test_a_rule_of_the_policy_holds_for_models_and_programs_alike(tmp_path
         call = (await hub.http.post("/api/operations/lab.pile/call", json={"size": 10})).json()
         assert (call["status"], call["success"]) == ("pending", False)
         seen = (await hub.http.get("/api/operations?namespace=lab")).json()["operations"]
-        assert [each["id"] for each in seen] == ["lab.count", "lab.fail", "lab.pile", "lab.wait"]
+        assert [each["id"] for each in seen] == [
+            "lab.count",
+            "lab.fail",
+            "lab.pass_gate",
+            "lab.pile",
+            "lab.wait",
+        ]

@@ -49,13 +49,15 @@ async def test_the_outputs_of_client_side_tools_are_stored_with_the_begin_of_the
         for part in answer["parts"]:
             part.update(answers.get(part.get("toolCallId"), {}))
         runs, at_begin = hub.hub.store.runs, list[list[Json]]()
-        create = runs.create
+        submit = runs.submit_create
 
-        async def create_and_look(*args: Any, **options: Any) -> None:
-            await create(*args, **options)
-            at_begin.append(stored_parts(tmp_path))  # a kill between this and the run's first event
+        def submit_and_look(*args: Any, **options: Any) -> asyncio.Future[None]:
+            storing = submit(*args, **options)
+            # What a kill between this and the run's first event would leave.
+            storing.add_done_callback(lambda _: at_begin.append(stored_parts(tmp_path)))
+            return storing
 
-        monkeypatch.setattr(runs, "create", create_and_look)
+        monkeypatch.setattr(runs, "submit_create", submit_and_look)
         await hub.post({"id": "s", "messages": [answer], "trigger": "submit-message"})
     [parts] = at_begin
     calls = {part["toolCallId"]: part for part in parts if "toolCallId" in part}
