@@ -57,6 +57,7 @@ async def connected(
         origin=None if origin is None else websockets.Origin(origin),
         proxy=None,
         max_size=4_000_000,
+        max_queue=None,  # a client that does not read would not see the end of its connection for 10 s
     ) as socket:
         yield SocketClient(socket)
 
