@@ -112,8 +112,9 @@ async def test_only_the_events_of_the_session_are_sent_that_is_asked_for(tmp_pat
         async with following(hub, "?session=a") as events:
             await hub.http.patch("/api/sessions/b", json={"title": "B"})
             await hub.http.patch("/api/sessions/a", json={"title": "A"})
+            found = await events.until("session.updated")
             await hub.http.delete("/api/sessions/a")
-            found = await events.until("session.deleted")
+            found = [*found, *await events.until("session.deleted")]
         assert [(event["name"], event["sessionId"]) for event in found] == [
             ("session.updated", "a"),
             ("session.deleted", "a"),

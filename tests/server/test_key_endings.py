@@ -142,8 +142,8 @@ async def test_a_stream_of_another_key_s_run_ends_and_the_run_goes_on(tmp_path: 
         other = await at.key()
         posting = asyncio.create_task(at.http.post("/api/chat", json=ask("hi"), headers=other))
         await up.began.wait()
-        following = asyncio.create_task(at.http.get("/api/chat/s/stream", headers=key))
         run = await active_run(at)
+        following = asyncio.create_task(at.http.get("/api/chat/s/stream", headers=key))
         await until(lambda: run.tail.follower_count == 2)
         await revoke(at)
         await at.hub.key_monitor.check()
@@ -156,6 +156,8 @@ async def test_a_stream_of_another_key_s_run_ends_and_the_run_goes_on(tmp_path: 
 
 
 async def active_run(at: Desk) -> Any:
+    """The run, once it is stored: its model may be asked before."""
+    await until(lambda: at.hub.runs.active_count == 1)
     [run] = at.hub.runs._active.values()
     return run
 
