@@ -132,11 +132,14 @@ async def test_a_chain_of_responses_is_kept_as_long_as_its_last_one(tmp_path: Pa
     async with desk(tmp_path, up=Site(completion("one"))) as at:
         first = (await ask(at, input="a")).json()["id"]
         other = (await ask(at, input="a")).json()["id"]
+        last = (await ask(at, input="b", previous_response_id=first)).json()["id"]
         clock = at.hub.store.responses.clock
-        age = at.hub.store.database.compile(update(responses).values(created_at=bindparam("at")))
-        old = {"at": clock() - 40 * 86_400}
+        is_older = responses.c.id != bindparam("last")
+        age = at.hub.store.database.compile(
+            update(responses).where(is_older).values(created_at=bindparam("at"))
+        )
+        old = {"at": clock() - 40 * 86_400, "last": last}
         await at.hub.store.write(lambda connection: connection.execute(age, old))
-        await ask(at, input="b", previous_response_id=first)
         await at.hub.retention.purge()
         assert (await at.http.get(f"/v1/responses/{first}")).status_code == 200
         assert (await at.http.get(f"/v1/responses/{other}")).status_code == 404

@@ -192,27 +192,32 @@ async def decode_stored(
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Yield the batches of a whole answer, a document or a stream. Raises ProviderError."""
     raw = raw.removeprefix(BYTE_ORDER_MARK)
+    is_document = raw.lstrip()[:1] in (b"{", b"[")
+    slices = [raw] if is_document else [raw[start : start + SLICE] for start in range(0, len(raw), SLICE)]
     try:
-        if raw.lstrip()[:1] in (b"{", b"["):
-            events = await offload(len(raw), lambda: decoder.decode_document(raw))
-            batches: Iterable[Sequence[Event]] = split_events(events, PIECE)
-        else:
-            batches = _decode_slices(decoder, raw)
-        for batch in batches:
-            if batch:
-                yield batch
+        for piece in slices if is_document else [*slices, b""]:
             await asyncio.sleep(0)
+            for batch in split_events(await _decode_slice(decoder, piece, is_document=is_document), PIECE):
+                yield batch
+                await asyncio.sleep(0)
         if decoder.failure is not None:
             raise decoder.failure
     except ProviderError as error:
         raise redact(error) from None
 
 
-def _decode_slices(decoder: AnswerDecoder, raw: bytes) -> Iterator[Sequence[Event]]:
-    for start in range(0, len(raw), SLICE):
-        yield decoder.feed(raw[start : start + SLICE])
-    if decoder.failure is None:
-        yield decoder.close()
+async def _decode_slice(decoder: AnswerDecoder, raw: bytes, *, is_document: bool) -> Sequence[Event]:
+    """Return the events of a document, or of a slice of a stream, which ends with an empty one.
+
+    A large document, and a slice that may complete a large frame, are decoded in a thread.
+    """
+    if is_document:
+        return await offload(len(raw), lambda: decoder.decode_document(raw))
+    if raw:
+        return await offload(decoder.pending_size, lambda: decoder.feed(raw))
+    if decoder.failure is not None:
+        return ()
+    return await offload(decoder.pending_size, decoder.close)
 
 
 def reject_web_page(raw: bytes, response: Response) -> None:
