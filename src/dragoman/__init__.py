@@ -62,8 +62,8 @@ from dragoman.agent.stop_conditions import tokens as tokens
 from dragoman.agent.stop_conditions import tool_called as tool_called
 from dragoman.agent.structured_output import Output as Output
 from dragoman.agent.structured_output import Problem as Problem
-from dragoman.agent.toolbox import Overhead as Overhead
-from dragoman.agent.toolbox import ToolCost as ToolCost
+from dragoman.agent.tools.toolbox import Overhead as Overhead
+from dragoman.agent.tools.toolbox import ToolCost as ToolCost
 from dragoman.agent.turn import StepChange as StepChange
 from dragoman.agent.turn import StepContext as StepContext
 from dragoman.agent.ui_stream import UIStream as UIStream

@@ -1,6 +1,6 @@
 """The record of one model call: who asked for what, what answered, and what it cost.
 
-It stands apart from `store/usage.py`, so that the library can make records without loading a database.
+It stands apart from `store/accounts/usage.py`: the library makes records without loading a database.
 """
 
 from __future__ import annotations

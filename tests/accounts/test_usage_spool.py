@@ -11,7 +11,7 @@ import pytest
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import StoreError
 from dragoman.events import Usage
-from dragoman.store.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.usage_record import UsageRecord
 
 

@@ -16,7 +16,7 @@ from dragoman.agent.inner_calls import (
     calls_metadata,
     part_title,
 )
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.identity import Identity
 from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Context, Operation, Registry

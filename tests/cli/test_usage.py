@@ -103,7 +103,7 @@ def test_csv_has_all_rows(run: Run, data: Path) -> None:
 
 def test_csv_continues_over_all_pages(run: Run, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = run("usage", "--data", data, "--requests", "--csv").out
-    monkeypatch.setattr("dragoman.server.usage_report.PAGE_SIZE", 3)
+    monkeypatch.setattr("dragoman.server.accounts.usage_report.PAGE_SIZE", 3)
     assert run("usage", "--data", data, "--requests", "--csv").out == everything
     assert len(run("usage", "--data", data, "--requests", "--csv", "--limit", "5").out.splitlines()) == 6
 

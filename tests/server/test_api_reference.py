@@ -16,11 +16,15 @@ import yaml
 from dragoman import events as e
 from dragoman.mcp.server.endpoint import METHODS
 from dragoman.server.a2a.handlers import A2aHandlers
+from dragoman.server.accounts.budgets import BudgetHandlers
+from dragoman.server.accounts.keys import KeyHandlers
+from dragoman.server.accounts.tokens import TokenHandlers
+from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.ag_ui import AgUiHandlers
-from dragoman.server.app.a2a_routes import a2a_routes, card_routes
-from dragoman.server.app.call_api import CallApi
-from dragoman.server.app.console_routes import ConsoleApi
-from dragoman.server.app.routes import (
+from dragoman.server.app.routing.a2a_routes import a2a_routes, card_routes
+from dragoman.server.app.routing.call_api import CallApi
+from dragoman.server.app.routing.console_routes import ConsoleApi
+from dragoman.server.app.routing.routes import (
     MCP_PATH,
     RUNNER_PATH,
     SPOKE_PATH,
@@ -29,11 +33,10 @@ from dragoman.server.app.routes import (
     gateway_routes,
     public_routes,
 )
-from dragoman.server.app.system_routes import SystemApi
-from dragoman.server.app.team_routes import TeamApi
+from dragoman.server.app.routing.system_routes import SystemApi
+from dragoman.server.app.routing.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
-from dragoman.server.budgets import BudgetHandlers
 from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
@@ -47,10 +50,9 @@ from dragoman.server.gateway.routes import Gateway
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
 from dragoman.server.hub_state import HubStateHandlers
-from dragoman.server.keys import KeyHandlers
 from dragoman.server.logs import LogHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
-from dragoman.server.metrics import Metrics
+from dragoman.server.metrics.metrics import Metrics
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy import PolicyHandlers
@@ -70,8 +72,6 @@ from dragoman.server.teams.skills import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
-from dragoman.server.tokens import TokenHandlers
-from dragoman.server.usage import UsageHandlers
 from dragoman.wire.ui.encoder import UIStreamEncoder
 from tests.server.openapi import DOCUMENT, check, resolve, validator
 from tests.serving import ask, serving

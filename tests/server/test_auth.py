@@ -12,7 +12,7 @@ from dragoman.errors import Unauthorized, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.limits import Limits
 from dragoman.server.auth import FORWARDING_HEADERS, MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
-from dragoman.store.keys import hash_secret, secret_id_of
+from dragoman.store.accounts.keys import hash_secret, secret_id_of
 from dragoman.store.store import Store
 
 LIMITS = Limits(parallel=2)

@@ -12,7 +12,7 @@ import pytest
 from dragoman.server import browser_sessions
 from dragoman.server.browser_sessions import CSRF_HEADER
 from dragoman.server.console.pages import SECURITY_POLICY, ConsolePages, accepted_encodings
-from dragoman.store import browser_sessions as stored_sessions
+from dragoman.store.accounts import browser_sessions as stored_sessions
 from tests.server.openapi import operation, read, validator
 from tests.serving import Served, ask, serving
 

@@ -13,7 +13,8 @@ import pytest
 
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.operations import Registry, operation
-from dragoman.server import auth, key_monitor
+from dragoman.server import auth
+from dragoman.server.accounts import key_monitor
 from dragoman.spokes.client.spoke import Spoke
 from dragoman.store.store import Store
 from tests.gateway.metered_hub import SSE_HEAD, Desk, Site, desk

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.keys import ApiKey, KeyRejection
+from dragoman.store.accounts.keys import ApiKey, KeyRejection
 from tests.server.openapi import check, refused
 from tests.server.test_session_owners import key_of
 from tests.serving import Served, serving

@@ -15,10 +15,10 @@ import pytest
 from starlette.routing import Router
 
 from dragoman.events import Usage as Tokens
+from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import HttpEndpoint
-from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 from tests.serving import listening

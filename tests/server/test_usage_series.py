@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.events import Usage as Tokens
-from dragoman.store.usage_series import MAX_RECORDS
+from dragoman.store.accounts.usage_series import MAX_RECORDS
 from tests.databases import BACKENDS
 from tests.server.openapi import operation, validator
 from tests.server.test_usage import HOUR, NOON, Served, call, serving

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.store.budgets import (
+from dragoman.store.accounts.budgets import (
     NANOS_PER_DOLLAR,
     BudgetRefusal,
     ChargedBudget,

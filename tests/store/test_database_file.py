@@ -22,7 +22,7 @@ from sqlalchemy import StaticPool, create_engine
 from dragoman.errors import StoreError
 from dragoman.events import Usage
 from dragoman.store import schema
-from dragoman.store.keys import ApiKey, hash_secret
+from dragoman.store.accounts.keys import ApiKey, hash_secret
 from dragoman.store.sqlite import DIALECT
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.usage_record import UsageRecord

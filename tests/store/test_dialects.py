@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman import store
-from dragoman.store.usage_report import FILTERS, GROUP_NAMES, UsageReport
+from dragoman.store.accounts.usage_report import FILTERS, GROUP_NAMES, UsageReport
 
 INSERTS = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from dragoman.store.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store
 from tests.effort import rounds

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.limits import Limits
-from dragoman.store.keys import LAST_USED_INTERVAL
+from dragoman.store.accounts.keys import LAST_USED_INTERVAL
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 

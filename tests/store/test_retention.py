@@ -17,7 +17,7 @@ from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallStatus
 from dragoman.operations.results.artifact import Artifact
 from dragoman.server.app.background_jobs import RetentionPurge
-from dragoman.server.metrics import Metrics
+from dragoman.server.metrics.metrics import Metrics
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord

@@ -21,7 +21,7 @@ from dragoman.events import Usage
 from dragoman.identity import LOCAL
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.results.artifact import Artifact
-from dragoman.store.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.encryption import MasterKey
 from dragoman.store.mcp_servers import DefinitionPin

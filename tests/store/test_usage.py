@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict
 from dragoman.events import Usage
+from dragoman.store.accounts.usage import UsageTotals
+from dragoman.store.accounts.usage_report import GROUP_NAMES, UsageReportRow
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageTotals
-from dragoman.store.usage_report import GROUP_NAMES, UsageReportRow
 from dragoman.usage_record import UsageRecord
 
 USED = UsageRecord(

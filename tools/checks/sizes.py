@@ -1,4 +1,4 @@
-"""Sizes: lines of a file and a function, nesting, parameters, keyword-only after two."""
+"""Sizes: modules of a package, lines of a file or function, nesting, parameters, keyword-only after two."""
 
 import ast
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tools.checks.findings import Finding, Module, modules
 
+PACKAGE_MODULES = 28
 FILE_LINES = 500
 FUNCTION_LINES = 50
 NESTING = 3
@@ -20,12 +21,25 @@ DICTATED = {("scope", "receive", "send"), ("logger", "method_name", "event_dict"
 OUR_DUNDERS = {"__init__", "__new__", "__call__"}
 
 
+# One module for each revision of the database, however many there are.
+UNBOUNDED = ("store/migrations/versions",)
+
+
 def check(root: Path) -> Iterator[Finding]:
+    yield from check_packages(root)
     for module in modules(root, "src"):
         yield from check_file(module)
         yield from check_functions(module)
     for module in modules(root, "tests"):
         yield from check_file(module)
+
+
+def check_packages(root: Path) -> Iterator[Finding]:
+    for package in sorted(path.parent for path in (root / "src").rglob("__init__.py")):
+        count = sum(1 for path in package.glob("*.py") if path.name != "__init__.py")
+        if count > PACKAGE_MODULES and not package.as_posix().endswith(UNBOUNDED):
+            rule = f"package has {count} modules (at most {PACKAGE_MODULES}): cut it by what they hold"
+            yield Finding((package / "__init__.py").relative_to(root).as_posix(), 1, rule)
 
 
 def check_file(module: Module) -> Iterator[Finding]:

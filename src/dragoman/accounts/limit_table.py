@@ -13,7 +13,7 @@ from dragoman.accounts.price import NANOS_PER_DOLLAR
 from dragoman.accounts.request_limiter import ScopeLimits
 from dragoman.identity import Identity
 from dragoman.limits import NO_LIMITS, Limits
-from dragoman.store.budgets import BudgetRefusal, ChargedBudget
+from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
 
 DAY_SECONDS = 86_400
 

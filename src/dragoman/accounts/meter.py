@@ -22,7 +22,7 @@ from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitRea
 from dragoman.events import Usage
 from dragoman.identity import Identity
 from dragoman.limits import Limits
-from dragoman.store.budgets import BudgetRefusal, ChargedBudget
+from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.store.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.private_files import FILE_MODE, FOLDER_MODE
 from dragoman.usage_record import UsageRecord
 

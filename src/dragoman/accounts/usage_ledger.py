@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, select
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import DragomanError, HostFenced, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.store.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables.core import usage

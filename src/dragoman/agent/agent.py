@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import SELF_BUDGETED
-from dragoman.agent.agent_tools import AgentTools, CallServices, ToolSelection
-from dragoman.agent.borrowed_tools import with_borrowed_tools
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
 from dragoman.agent.loop import Loop
@@ -37,7 +35,9 @@ from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import combined_condition
 from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent
-from dragoman.agent.toolbox import Overhead, measure_overhead
+from dragoman.agent.tools.agent_tools import AgentTools, CallServices, ToolSelection
+from dragoman.agent.tools.borrowed_tools import with_borrowed_tools
+from dragoman.agent.tools.toolbox import Overhead, measure_overhead
 from dragoman.agent.turn import StepPreparer, TurnSpec
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.fold import Fold

@@ -34,7 +34,7 @@ from dragoman.agent.outcome import (
 from dragoman.agent.restoration import recorded_answers, steps_before_crash, stored_cost, stored_usage
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.structured_output import StructuredAnswer
-from dragoman.agent.tool_execution import ToolExecution
+from dragoman.agent.tools.tool_execution import ToolExecution
 from dragoman.agent.turn import StepRequest, TurnSpec
 from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError, release_frames
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dragoman.agent.agent_tools import AgentTools
+from dragoman.agent.tools.agent_tools import AgentTools
 from dragoman.errors import Conflict
 from dragoman.providers.model import Model
 

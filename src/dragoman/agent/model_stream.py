@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.agent.inner_calls import call_title, calls_metadata
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.agent.turn import Batch, StepRequest, TurnSpec
 from dragoman.errors import ProviderError
 from dragoman.fold import Fold

@@ -19,7 +19,7 @@ from dragoman.agent.approvals import ApprovalAnswer, pending_questions, question
 from dragoman.agent.context.truncation import split_steps
 from dragoman.agent.stop_conditions import StepTaken
 from dragoman.agent.tool_names import wire_name
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.fold import Fold
 from dragoman.messages import (
     FINAL_STATES,

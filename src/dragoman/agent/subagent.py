@@ -17,7 +17,7 @@ from dragoman.agent import outcome
 from dragoman.agent.approvals import ApprovalAnswer, pending_approval_id, response_event
 from dragoman.agent.loop import Loop
 from dragoman.agent.restoration import RestoredAnswer, restore_answer
-from dragoman.agent.tool_execution import NestedApprovals
+from dragoman.agent.tools.tool_execution import NestedApprovals
 from dragoman.agent.turn import TurnSpec
 from dragoman.errors import ApprovalNeeded, BudgetExhausted, CallError, CallUncertain
 from dragoman.fold import Fold

@@ -25,9 +25,9 @@ from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import Condition, SoFar
 from dragoman.agent.structured_output import Output
-from dragoman.agent.tool_execution import NestedApprovals
 from dragoman.agent.tool_names import describe_tools, matches_id
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.tool_execution import NestedApprovals
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import BadRequest
 from dragoman.fold import Fold
 from dragoman.messages import Message

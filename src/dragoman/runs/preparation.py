@@ -19,7 +19,7 @@ from dragoman.agent.approvals import (
     stored_answer,
 )
 from dragoman.agent.spec import AgentSpec
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import DragomanError, Forbidden, NotFound, Unauthorized
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.accounts.payment import Billing
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.loop import Loop
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.identity import Identity
 from dragoman.model_request import Tool
 from dragoman.operations.context import Context

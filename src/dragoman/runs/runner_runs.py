@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dragoman.agent.approvals import stored_answer
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import DragomanError, NotFound, Unavailable
 from dragoman.fold import Fold
 from dragoman.hosts.client import HostClient

@@ -13,7 +13,7 @@ from dragoman.agent.agent_registry import ResolvedAgent
 from dragoman.agent.context.policy import ContextFitter, ContextSizes
 from dragoman.agent.context.summary import Summariser
 from dragoman.agent.spec import Briefing
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.agent.turn import StepPreparer, TurnSpec
 from dragoman.errors import BadRequest, Forbidden, NotFound, ProviderError
 from dragoman.fold import Fold

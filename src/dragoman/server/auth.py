@@ -19,8 +19,8 @@ from dragoman.http.exchange import Exchange
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity
 from dragoman.server.token_bounds import beyond_bounds
-from dragoman.store.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
-from dragoman.store.session_tokens import TOKEN_PREFIX, SessionTokenRepository
+from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
+from dragoman.store.accounts.session_tokens import TOKEN_PREFIX, SessionTokenRepository
 
 # Cached keys: a file of keys seen before, which stay valid while the database is down.
 

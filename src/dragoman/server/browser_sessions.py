@@ -20,8 +20,8 @@ from dragoman.http.authority import DEFAULT_PORTS, Authority, Origin, parse_auth
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.server.auth import RECHECK_INTERVAL, Auth
-from dragoman.store.browser_sessions import BrowserSessionRepository, BrowserSignIn
-from dragoman.store.keys import ApiKeyRepository
+from dragoman.store.accounts.browser_sessions import BrowserSessionRepository, BrowserSignIn
+from dragoman.store.accounts.keys import ApiKeyRepository
 
 COOKIE_NAME = "dragoman_console"
 CSRF_HEADER = "x-dragoman-csrf"

@@ -35,11 +35,11 @@ from dragoman.operations.call_tree import (
 )
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.operations.outcome import CallStatus
+from dragoman.server.accounts.usage_report import record_to_json
 from dragoman.server.call_trees.root_list import LIST_HINT, RootLister, parse_flag, path_step
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.server.teams.task_trees import TaskTrees
-from dragoman.server.usage_report import record_to_json
 from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.root_sums import RootSums
 from dragoman.store.runs import RunRecord

@@ -13,8 +13,8 @@ from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.offload import offload_disk
 from dragoman.providers.key_pool import KeyStatus
+from dragoman.store.accounts.usage_series import UsagePoint, UsageSeriesRepository
 from dragoman.store.retention import RetentionPeriods
-from dragoman.store.usage_series import UsagePoint, UsageSeriesRepository
 from dragoman.version import version
 
 MAX_ROWS = 1_000  # providers

@@ -1,10 +1,10 @@
 """The hub's database: tables, queries and migrations."""
 
-from dragoman.store.keys import ApiKey
+from dragoman.store.accounts.keys import ApiKey
+from dragoman.store.accounts.usage import UsageTotals
 from dragoman.store.runs import FinalStatus, RunEnding, RunRecord, RunStatus
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.usage import UsageTotals
 from dragoman.usage_record import UsageRecord
 
 __all__ = [

@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, StoreError, Unavailable
+from dragoman.store.accounts.browser_sessions import BrowserSessionRepository
+from dragoman.store.accounts.budgets import BudgetRepository
+from dragoman.store.accounts.keys import ApiKeyRepository
+from dragoman.store.accounts.operation_statistics import OperationStatisticsRepository
+from dragoman.store.accounts.session_tokens import SessionTokenRepository
+from dragoman.store.accounts.usage import UsageRepository
+from dragoman.store.accounts.usage_series import UsageSeriesRepository
 from dragoman.store.answer_spool import AnswerSpool
 from dragoman.store.approval_inbox import ApprovalInboxRepository
 from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
-from dragoman.store.browser_sessions import BrowserSessionRepository
-from dragoman.store.budgets import BudgetRepository
 from dragoman.store.call_trees.nodes import CallNodeRepository
 from dragoman.store.call_trees.roots import RootRepository
 from dragoman.store.calls import CallRepository
@@ -30,9 +35,7 @@ from dragoman.store.hosts.queued_runs import QueuedRunRepository
 from dragoman.store.hosts.rates import HostRateRepository
 from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.hub_events import HubEventRepository
-from dragoman.store.keys import ApiKeyRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
-from dragoman.store.operation_statistics import OperationStatisticsRepository
 from dragoman.store.policy_rules import PolicyRuleRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.responses import ResponseRepository
@@ -40,7 +43,6 @@ from dragoman.store.retention import Retention
 from dragoman.store.runner_frames import RunnerFrameRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
-from dragoman.store.session_tokens import SessionTokenRepository
 from dragoman.store.sessions.branches import BranchRepository
 from dragoman.store.sessions.conversations import ConversationRepository
 from dragoman.store.sessions.message_search import MessageSearchRepository
@@ -56,8 +58,6 @@ from dragoman.store.teams.tasks import TaskRepository
 from dragoman.store.teams.team_tasks import TeamTaskRepository
 from dragoman.store.teams.triggers import TriggerRepository
 from dragoman.store.teams.vault import VaultRepository
-from dragoman.store.usage import UsageRepository
-from dragoman.store.usage_series import UsageSeriesRepository
 from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:

@@ -27,7 +27,10 @@ from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl, denied_failure
 from dragoman.operations.results.artifact import MemoryArtifactStore
-from dragoman.server.app.api_routes import (
+from dragoman.server.accounts.keys import KeyHandlers
+from dragoman.server.accounts.usage import UsageHandlers
+from dragoman.server.app.operations import build_policy, build_registry
+from dragoman.server.app.routing.api_routes import (
     Routes,
     approval_routes,
     artifact_routes,
@@ -39,21 +42,18 @@ from dragoman.server.app.api_routes import (
     session_routes,
     usage_routes,
 )
-from dragoman.server.app.operations import build_policy, build_registry
-from dragoman.server.app.team_routes import task_routes, trigger_routes
+from dragoman.server.app.routing.team_routes import task_routes, trigger_routes
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import HttpEndpoint
-from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.triggers import TriggerHandlers
-from dragoman.server.usage import UsageHandlers
 from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamFile

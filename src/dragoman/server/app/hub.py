@@ -27,6 +27,7 @@ from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
+from dragoman.server.accounts.key_monitor import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
     RetentionPurge,
@@ -41,7 +42,7 @@ from dragoman.server.app.model_setup import ModelSetup, listed_models
 from dragoman.server.app.operations import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet, answer_limits
-from dragoman.server.app.routes import HubEndpoints, HubParts
+from dragoman.server.app.routing.routes import HubEndpoints, HubParts
 from dragoman.server.app.run_setup import build_run_factory, build_title_writer, queue_settings, remote_runs
 from dragoman.server.app.runners import add_runners
 from dragoman.server.app.services import HubEnvironment, HubServices, build_domain_events
@@ -56,8 +57,7 @@ from dragoman.server.http.request_log import log_request
 from dragoman.server.internal.operations import SpokeCallHandlers
 from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
-from dragoman.server.key_monitor import KeyMonitor
-from dragoman.server.metrics import Metrics, MetricSources
+from dragoman.server.metrics.metrics import Metrics, MetricSources
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.toolbox import Toolbox, find_operation
+from dragoman.agent.tools.toolbox import Toolbox, find_operation
 from dragoman.config import Config, master_key
 from dragoman.config.problems import blame_field
 from dragoman.errors import DragomanError, NotFound, StoreError, Unavailable

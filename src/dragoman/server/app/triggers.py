@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.config import Config
 from dragoman.server.app.services import HubServices
-from dragoman.server.metrics import Metrics
+from dragoman.server.metrics.metrics import Metrics
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.tasks.stalls import StallDetector
 from dragoman.teams.triggers.file_changes import FileWatcher

@@ -19,9 +19,9 @@ from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, is_visible, require_scope, visible_owner
 from dragoman.operations.call_tree import call_node
+from dragoman.server.accounts.usage_report import record_to_json
 from dragoman.server.call_trees.root_list import LIST_HINT, RootLister, parse_place, path_step
 from dragoman.server.http.query_parameters import parse_limit
-from dragoman.server.usage_report import record_to_json
 from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.nodes import (
     CHUNK,

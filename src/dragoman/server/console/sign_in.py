@@ -20,7 +20,7 @@ from dragoman.server.browser_sessions import (
     session_cookie,
     session_token,
 )
-from dragoman.store.keys import SCOPES
+from dragoman.store.accounts.keys import SCOPES
 from dragoman.version import version
 
 MAX_BODY = 4_096

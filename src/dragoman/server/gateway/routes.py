@@ -32,7 +32,7 @@ from dragoman.server.gateway.dialects import (
 from dragoman.server.gateway.headers import request_id_headers
 from dragoman.server.gateway.model_catalog import ModelCatalog
 from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
-from dragoman.server.metrics import Metrics
+from dragoman.server.metrics.metrics import Metrics
 from dragoman.suggestions import suggest
 from dragoman.tracing.interface import Tracing
 from dragoman.wire.anthropic.client_request import parse_count_tokens_request

@@ -14,7 +14,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from dragoman.server.metric_series import MetricReading
+from dragoman.server.metrics.series import MetricReading
 
 
 def expose(readings: Sequence[MetricReading], accept: str, *, host: str | None = None) -> tuple[bytes, str]:

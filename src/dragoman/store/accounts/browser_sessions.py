@@ -14,9 +14,9 @@ from typing import Literal, TypeAlias
 import msgspec
 from sqlalchemy import bindparam, delete, insert, literal_column, select
 
+from dragoman.store.accounts.keys import hash_secret
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
-from dragoman.store.keys import hash_secret
 from dragoman.store.tables.core import browser_sessions
 
 TOKEN_BYTES = 32

@@ -19,11 +19,8 @@ from sqlalchemy import (
     select,
 )
 
-from dragoman.store.connection import Params, Row
-from dragoman.store.database import Database
-from dragoman.store.percentiles import PERCENTS, percentile_columns
-from dragoman.store.tables.core import usage
-from dragoman.store.usage_report import (
+from dragoman.store.accounts.percentiles import PERCENTS, percentile_columns
+from dragoman.store.accounts.usage_report import (
     PERIOD_SECONDS,
     GroupBy,
     filter_conditions,
@@ -31,6 +28,9 @@ from dragoman.store.usage_report import (
     group_label,
     group_source,
 )
+from dragoman.store.connection import Params, Row
+from dragoman.store.database import Database
+from dragoman.store.tables.core import usage
 
 Period: TypeAlias = Literal["hour", "day"]
 GroupKey: TypeAlias = tuple[Any, ...]

@@ -10,7 +10,7 @@ import msgspec
 from dragoman.errors import BadRequest, NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.limits import Limits
-from dragoman.store.keys import ApiKey, ApiKeyRepository
+from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository
 
 log = logging.getLogger(__name__)
 MAX_BODY = 65_536

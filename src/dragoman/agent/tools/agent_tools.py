@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.mcp_servers import McpServer, server_specs
 from dragoman.agent.tool_names import describe_tools, matches_id, matches_tool
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import ConfigError, Unavailable
 from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import Tool

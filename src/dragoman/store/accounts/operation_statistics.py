@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, select
 
 from dragoman.operations.outcome import CallStatus
+from dragoman.store.accounts.percentiles import percentile_columns
 from dragoman.store.connection import Row
 from dragoman.store.database import Database
-from dragoman.store.percentiles import percentile_columns
 from dragoman.store.tables.core import calls
 
 MAX_CALLS = 10_000  # the newest ones, of which percentiles are computed

@@ -13,9 +13,9 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.server.accounts.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
+from dragoman.server.accounts.usage_series import build_series, parse_series_query
 from dragoman.server.sessions.session_lookup import resolve_session_filter
-from dragoman.server.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
-from dragoman.server.usage_series import build_series, parse_series_query
 from dragoman.store.store import Store
 
 CSV_HEADERS = {

@@ -23,9 +23,15 @@ from dragoman.runners.hub.server import RunnerServer
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.a2a.handlers import A2aHandlers
 from dragoman.server.a2a.push import PushNotifier
+from dragoman.server.accounts.keys import KeyHandlers
+from dragoman.server.accounts.tokens import TokenHandlers
+from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.ag_ui import AgUiHandlers
-from dragoman.server.app.a2a_routes import a2a_routes, build_a2a_handlers, card_routes
-from dragoman.server.app.api_routes import (
+from dragoman.server.app.external_operations import ExternalOperations
+from dragoman.server.app.model_setup import listed_models
+from dragoman.server.app.push import build_push_post, push_settings
+from dragoman.server.app.routing.a2a_routes import a2a_routes, build_a2a_handlers, card_routes
+from dragoman.server.app.routing.api_routes import (
     Routes,
     artifact_routes,
     key_routes,
@@ -34,22 +40,23 @@ from dragoman.server.app.api_routes import (
     session_routes,
     usage_routes,
 )
-from dragoman.server.app.call_api import CallApi, build_call_api, call_api_routes
-from dragoman.server.app.console_routes import (
+from dragoman.server.app.routing.call_api import CallApi, build_call_api, call_api_routes
+from dragoman.server.app.routing.console_routes import (
     ConsoleApi,
     build_console_api,
     console_routes,
     public_console_routes,
 )
-from dragoman.server.app.external_operations import ExternalOperations
-from dragoman.server.app.model_setup import listed_models
-from dragoman.server.app.push import build_push_post, push_settings
-from dragoman.server.app.response_routes import RESPONSES_PATH, build_response_handlers, response_routes
+from dragoman.server.app.routing.response_routes import (
+    RESPONSES_PATH,
+    build_response_handlers,
+    response_routes,
+)
+from dragoman.server.app.routing.system_routes import SystemApi, build_system_api, system_routes
+from dragoman.server.app.routing.team_routes import TeamApi, build_team_api, team_routes
+from dragoman.server.app.routing.token_routes import api_endpoints
 from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
-from dragoman.server.app.system_routes import SystemApi, build_system_api, system_routes
-from dragoman.server.app.team_routes import TeamApi, build_team_api, team_routes
-from dragoman.server.app.token_routes import api_endpoints
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
@@ -68,9 +75,8 @@ from dragoman.server.http.endpoint import (
     reject_websocket,
 )
 from dragoman.server.http.route_table import RouteTable
-from dragoman.server.keys import KeyHandlers
 from dragoman.server.mcp_servers import McpServerHandlers
-from dragoman.server.metrics import Metrics
+from dragoman.server.metrics.metrics import Metrics
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.site import site_endpoints
@@ -84,8 +90,6 @@ from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH
 from dragoman.server.sockets.endpoint import SessionSocketEndpoint
 from dragoman.server.sockets.session_socket import SocketServices
 from dragoman.server.system import SystemSources
-from dragoman.server.tokens import TokenHandlers
-from dragoman.server.usage import UsageHandlers
 from dragoman.spokes.hub.endpoint import SpokeEndpoint
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.store.store import Store

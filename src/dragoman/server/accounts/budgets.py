@@ -15,8 +15,8 @@ from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.limits import NO_LIMITS, Limits
 from dragoman.operations.access import is_visible, visible_owner
-from dragoman.store.budgets import ChargedBudget, window_bounds
-from dragoman.store.keys import ApiKey
+from dragoman.store.accounts.budgets import ChargedBudget, window_bounds
+from dragoman.store.accounts.keys import ApiKey
 from dragoman.store.store import Store
 
 Json: TypeAlias = dict[str, Any]

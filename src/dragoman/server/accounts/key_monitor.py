@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.active_work import ActiveWork, KeyUse
 from dragoman.errors import KeyEnded, StoreError, Unavailable
-from dragoman.store.keys import ApiKeyRepository, KeyRejection
+from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection
 
 log = logging.getLogger(__name__)
 

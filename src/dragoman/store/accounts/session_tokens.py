@@ -17,6 +17,7 @@ from sqlalchemy import bindparam, delete, func, insert, select
 
 from dragoman.errors import RateLimited
 from dragoman.identity import Identity, SessionBounds
+from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection, hash_secret
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -27,7 +28,6 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.keys import ApiKeyRepository, KeyRejection, hash_secret
 from dragoman.store.tables.core import session_tokens
 
 TOKEN_PREFIX = "dgt_"  # noqa: S105 - how a token begins

@@ -10,7 +10,7 @@ from operator import attrgetter
 import msgspec
 
 from dragoman.http.exchange import Exchange
-from dragoman.server.metric_series import Counter, Gauge, Histogram, MetricReading
+from dragoman.server.metrics.series import Counter, Gauge, Histogram, MetricReading
 from dragoman.usage_record import UsageRecord
 from dragoman.version import version
 
@@ -215,6 +215,6 @@ def _readings(sources: MetricSources) -> list[MetricReading]:
 
 def _expose(readings: list[MetricReading], accept: str, *, host: str | None) -> tuple[bytes, str]:
     # late: Prometheus' client costs every start 0.1 s and 5 MB, and only a scrape needs it
-    from dragoman.server.metrics_exposition import expose  # late: as above
+    from dragoman.server.metrics.exposition import expose  # late: as above
 
     return expose(readings, accept, host=host)

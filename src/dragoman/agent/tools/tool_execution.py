@@ -11,7 +11,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.agent import approvals
 from dragoman.agent.approvals import ApprovalAnswer
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.ids import new_id
 from dragoman.messages import ToolPart
 from dragoman.operations.approval import Grant, SuspendedCall

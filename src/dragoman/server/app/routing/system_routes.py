@@ -7,9 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.accounts.meter import Meter
-from dragoman.server.app.api_routes import Routes
+from dragoman.server.accounts.budgets import BudgetHandlers
+from dragoman.server.app.routing.api_routes import Routes
 from dragoman.server.app.services import HubServices
-from dragoman.server.budgets import BudgetHandlers
 from dragoman.server.hosts import HostHandlers, LocalHost
 from dragoman.server.hub_state import HubStateHandlers, HubStateSources
 from dragoman.server.logs import LogHandlers

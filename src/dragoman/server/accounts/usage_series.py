@@ -9,12 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
+from dragoman.server.accounts.usage_report import UsageQuery
 from dragoman.server.http.query_parameters import parse_limit, to_camel_case
-from dragoman.server.usage_report import UsageQuery
 from dragoman.session_ids import session_id_for
-from dragoman.store.usage import query_filters
-from dragoman.store.usage_report import PERIOD_SECONDS
-from dragoman.store.usage_series import (
+from dragoman.store.accounts.usage import query_filters
+from dragoman.store.accounts.usage_report import PERIOD_SECONDS
+from dragoman.store.accounts.usage_series import (
     Percentiles,
     Period,
     UsagePoint,

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from dragoman.server.app.api_routes import Routes, approval_routes, call_routes, policy_routes
+from dragoman.server.app.routing.api_routes import Routes, approval_routes, call_routes, policy_routes
 from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.call_trees.stream import CallStreamHandlers

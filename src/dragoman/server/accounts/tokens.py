@@ -10,7 +10,7 @@ from dragoman.errors import BadRequest, Conflict, Forbidden
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.session_ids import client_session_id, is_session_id
-from dragoman.store.session_tokens import SessionToken, SessionTokenRepository, models_within
+from dragoman.store.accounts.session_tokens import SessionToken, SessionTokenRepository, models_within
 
 MAX_BODY = 16_384
 DEFAULT_MINUTES, MAX_MINUTES = 15.0, 120.0

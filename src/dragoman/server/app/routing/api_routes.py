@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from dragoman.http.exchange import Handler
+from dragoman.server.accounts.keys import KeyHandlers
+from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import RequiredScope
-from dragoman.server.keys import KeyHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
-from dragoman.server.usage import UsageHandlers
 
 Routes: TypeAlias = Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]
 """Path, handler by method, and the scope that a key needs (None: each handler checks for itself)."""

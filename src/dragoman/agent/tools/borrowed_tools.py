@@ -14,8 +14,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.tool_execution import failure_text
-from dragoman.agent.toolbox import Toolbox
+from dragoman.agent.tools.tool_execution import failure_text
+from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.identity import Identity
 from dragoman.mcp.server.results import tool_result as result_of
 from dragoman.mcp.server.server import ToolCall, UnknownTool

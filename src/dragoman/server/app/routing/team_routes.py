@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dragoman.server.app.api_routes import Routes
+from dragoman.server.app.routing.api_routes import Routes
 from dragoman.server.app.services import HubServices
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams.skills import SkillHandlers

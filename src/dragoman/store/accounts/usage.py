@@ -13,10 +13,16 @@ from msgspec.structs import astuple
 from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
 
 from dragoman.events import Usage
+from dragoman.store.accounts.usage_report import (
+    TOKEN_COLUMNS,
+    GroupBy,
+    UsageReport,
+    UsageReportRow,
+    filter_conditions,
+)
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Params, Row, to_params
 from dragoman.store.database import Database
 from dragoman.store.tables.core import usage
-from dragoman.store.usage_report import TOKEN_COLUMNS, GroupBy, UsageReport, UsageReportRow, filter_conditions
 from dragoman.usage_record import UsageRecord
 
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.http.exchange import BodyLimits
-from dragoman.server.app.api_routes import Routes
+from dragoman.server.app.routing.api_routes import Routes
 from dragoman.server.auth import Auth
 from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.http.endpoint import NO_TOKENS, HttpEndpoint, TokenMethods

@@ -1,0 +1,1 @@
+"""The endpoints of keys and tokens, of budgets and of usage."""

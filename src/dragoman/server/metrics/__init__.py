@@ -1,0 +1,1 @@
+"""Numbers for Prometheus: the series, where they come from, and their text."""

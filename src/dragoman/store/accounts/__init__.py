@@ -1,0 +1,1 @@
+"""Keys, tokens and sign-ins, budgets, and what was used: rows and reports."""
