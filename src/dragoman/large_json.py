@@ -100,14 +100,14 @@ def measure(value: Any) -> int:
         size += _VALUE
         if kind in _SCALARS:  # before the check for a mapping, which is a search for any other class
             continue
-        if kind is dict or isinstance(item, Mapping):
-            size += _VALUE * len(item)
-            if size <= SMALL:
-                pending += [*item, *item.values()]
-        elif isinstance(item, list | tuple):
+        if isinstance(item, list | tuple):
             size += _VALUE * len(item)
             if size <= SMALL:
                 pending += item
+        elif kind is dict or isinstance(item, Mapping):
+            size += _VALUE * len(item)
+            if size <= SMALL:
+                pending += [*item, *item.values()]
     return size
 
 

@@ -190,6 +190,8 @@ class TeamRegistry:
 
     def nearest_team(self, context: Context) -> TeamSpec | None:
         """Return the team of the agent that calls, or else of the nearest agent that it works for."""
+        if not self._specs:  # it is asked several times about each call
+            return None
         agents = (context.agent, *(parent.agent for parent in reversed(context.parent_agents)))
         teams = (self.team_of_agent(agent) for agent in agents if agent is not None)
         return next((team for team in teams if team is not None), None)

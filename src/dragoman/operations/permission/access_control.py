@@ -77,7 +77,8 @@ class AccessControl:
             )
             verdict = max(verdict, parent_verdict, key=strictness)
         for restriction in self.restrictions:
-            verdict = max(verdict, restriction(operation, context) or verdict, key=strictness)
+            if (restricted := restriction(operation, context)) is not None:
+                verdict = max(verdict, restricted, key=strictness)
         return verdict
 
     def describe(self, operation: Operation, context: Context) -> str | None:
