@@ -21,6 +21,7 @@ from dragoman.providers.anthropic import AnthropicProvider
 from dragoman.providers.model import Model
 from dragoman.providers.ollama import OllamaProvider
 from dragoman.providers.openai import OpenAIProvider
+from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.scripted import ASK, add, calling, fail, scripted, send, wait
 from tests.effort import rounds
@@ -47,7 +48,7 @@ SCRIPT = [
     Step(text="And again.", tools=[ScriptedCall("math_add", {"a": 4, "b": 4})], delay=SLOW),
     Step(text="It is eight.", tools=[ScriptedCall("lab_wait", {})], delay=SLOW),
 ]
-LANGUAGES = [
+LANGUAGES: Sequence[RemoteProvider] = [
     OpenAIProvider(base_url="http://127.0.0.1:9/v1", api_key="k"),
     AnthropicProvider(base_url="http://127.0.0.1:9", api_key="k"),
     OllamaProvider(base_url="http://127.0.0.1:9"),

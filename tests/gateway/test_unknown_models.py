@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,11 @@ async def test_every_endpoint_suggests_the_models_of_the_provider(tmp_path: Path
 
 
 def test_the_library_has_the_models_in_the_hint_of_the_error() -> None:
-    families = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "ollama": OllamaProvider}
+    families: Mapping[str, Callable[..., RemoteProvider]] = {
+        "openai": OpenAIProvider,
+        "anthropic": AnthropicProvider,
+        "ollama": OllamaProvider,
+    }
 
     async def ask(family: str) -> None:
         up = site(family)

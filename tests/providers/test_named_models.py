@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -239,11 +239,12 @@ def test_what_is_no_model_is_refused_with_the_providers_there_are(name: str) -> 
 
 async def body_of(family: str, name: str, **options: Any) -> Any:
     """What the server gets for these options."""
-    answer, make = {
+    families: Mapping[str, tuple[bytes, Callable[..., RemoteProvider]]] = {
         "openai": (CHAT, OpenAIProvider),
         "anthropic": (MESSAGES, AnthropicProvider),
         "ollama": (OLLAMA, OllamaProvider),
-    }[family]
+    }
+    answer, make = families[family]
     async with asyncio.timeout(LIMIT), stub(answer) as upstream:
         provider: RemoteProvider = make(base_url=upstream.server.url)
         async with provider:

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
 
 import msgspec
 
-from dragoman.http.lazy_transport import LazyTransport
-from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids, error_text
-from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.prompt_cache import PromptCacheMonitor
-from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.retry import DEFAULTS, RetryPolicy
+from dragoman.providers.protocol_provider import ProtocolProvider
+from dragoman.providers.rejected_fields import RejectedFields
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.anthropic.request import check_request, rejected_field, write_request
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 
 ANTHROPIC_URL = "https://api.anthropic.com"
-DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["AnthropicAdapter", "AnthropicProvider", "AnthropicSettings"]
 
@@ -51,7 +46,7 @@ class AnthropicAdapter:
         self.settings = settings
         self.caching = PromptCacheMonitor()
         self._name = name
-        self._rejected_fields: dict[str, frozenset[str]] = {}
+        self._rejected_fields = RejectedFields()
 
     def url(self, server: UpstreamServer) -> str:
         """See `Language.url`."""
@@ -77,7 +72,7 @@ class AnthropicAdapter:
             request,
             provider=self._name,
             max_tokens=self.settings.max_tokens,
-            drop={*drop, *self._rejected_fields.get(request.model, ())},
+            drop={*drop, *self._rejected_fields.of(request.model)},
         )
         if request.options.get("cache_control") and not drop:
             self.caching.compare(request, body)
@@ -107,57 +102,25 @@ class AnthropicAdapter:
         words = error_text(body) if status == _BAD_REQUEST else ""
         field = rejected_field(words)
         if field is not None and _PERMANENT.search(words):
-            self._rejected_fields[request.model] = self._rejected_fields.get(request.model, frozenset()) | {
-                field
-            }
+            self._rejected_fields.add(request.model, field)
         return field
 
 
-class AnthropicProvider(RemoteProvider):
-    """Anthropic's API, or a server that speaks it; see `OpenAIProvider`.
+class AnthropicProvider(ProtocolProvider[AnthropicAdapter]):
+    """Anthropic's API, or a server that speaks it; see `ProtocolProvider`.
 
     `caching.on_bust` is called when a cached prefix could not be used again.
     """
 
-    def __init__(
-        self,
-        *,
-        base_url: str = ANTHROPIC_URL,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        name: str = "anthropic",
-    ) -> None:
-        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
-        self._set_up(name, server, transport=LazyTransport(timeouts), policy=RetryPolicy.of(retries))
+    DEFAULT_NAME = "anthropic"
+    DEFAULT_URL = ANTHROPIC_URL
 
     @classmethod
-    def for_server(
-        cls,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        settings: AnthropicSettings = DEFAULT_SETTINGS,
-    ) -> Self:
-        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
-        provider = cls.__new__(cls)
-        cls._set_up(provider, name, server, transport=transport, keys=keys, policy=policy, settings=settings)
-        return provider
+    def make_adapter(cls, name: str, _: UpstreamServer, /) -> AnthropicAdapter:
+        """See `ProtocolProvider.make_adapter`."""
+        return AnthropicAdapter(name, DEFAULT_SETTINGS)
 
-    def _set_up(
-        self,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        settings: AnthropicSettings = DEFAULT_SETTINGS,
-    ) -> None:
-        self.adapter = AnthropicAdapter(name, settings)
-        self.caching = self.adapter.caching
-        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)
+    @property
+    def caching(self) -> PromptCacheMonitor:
+        """What watches how well prompts are cached."""
+        return self.adapter.caching

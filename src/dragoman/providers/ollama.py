@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.http.lazy_transport import LazyTransport
-from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids, error_text
-from dragoman.providers.key_pool import KeyPool
-from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.retry import DEFAULTS, RetryPolicy
+from dragoman.providers.protocol_provider import ProtocolProvider
+from dragoman.providers.rejected_fields import RejectedFields
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field
 
 OLLAMA_URL = "http://127.0.0.1:11434"
-DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["OllamaAdapter", "OllamaProvider", "OllamaSettings"]
 
@@ -51,7 +47,7 @@ class OllamaAdapter:
     def __init__(self, name: str, settings: OllamaSettings) -> None:
         self.settings = settings
         self._name = name
-        self._rejected_fields: dict[str, frozenset[str]] = {}
+        self._rejected_fields = RejectedFields()
 
     def url(self, server: UpstreamServer) -> str:
         """See `Language.url`."""
@@ -74,7 +70,7 @@ class OllamaAdapter:
             self._with_defaults(request),
             provider=self._name,
             num_ctx=self.settings.num_ctx,
-            drop={*drop, *self._rejected_fields.get(request.model, ())},
+            drop={*drop, *self._rejected_fields.of(request.model)},
             encode=encode,
         )
 
@@ -99,9 +95,7 @@ class OllamaAdapter:
         """See `Language.mend`: a model that cannot think says so, and will not learn it."""
         field = rejected_field(error_text(body)) if status == _BAD_REQUEST else None
         if field is not None:
-            self._rejected_fields[request.model] = self._rejected_fields.get(request.model, frozenset()) | {
-                field
-            }
+            self._rejected_fields.add(request.model, field)
         return field
 
     def _with_defaults(self, request: ModelRequest) -> ModelRequest:
@@ -113,47 +107,13 @@ class OllamaAdapter:
         return replace(request, options={**usual, **request.options}) if usual else request
 
 
-class OllamaProvider(RemoteProvider):
-    """An Ollama server, by its own API; see `OpenAIProvider`. It mostly needs no key."""
+class OllamaProvider(ProtocolProvider[OllamaAdapter]):
+    """An Ollama server, by its own API; see `ProtocolProvider`. It mostly needs no key."""
 
-    def __init__(
-        self,
-        *,
-        base_url: str = OLLAMA_URL,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        name: str = "ollama",
-    ) -> None:
-        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
-        self._set_up(name, server, transport=LazyTransport(timeouts), policy=RetryPolicy.of(retries))
+    DEFAULT_NAME = "ollama"
+    DEFAULT_URL = OLLAMA_URL
 
     @classmethod
-    def for_server(
-        cls,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        settings: OllamaSettings = DEFAULT_SETTINGS,
-    ) -> Self:
-        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
-        provider = cls.__new__(cls)
-        cls._set_up(provider, name, server, transport=transport, keys=keys, policy=policy, settings=settings)
-        return provider
-
-    def _set_up(
-        self,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        settings: OllamaSettings = DEFAULT_SETTINGS,
-    ) -> None:
-        self.adapter = OllamaAdapter(name, settings)
-        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)
+    def make_adapter(cls, name: str, _: UpstreamServer, /) -> OllamaAdapter:
+        """See `ProtocolProvider.make_adapter`."""
+        return OllamaAdapter(name, DEFAULT_SETTINGS)

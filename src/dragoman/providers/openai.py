@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
 
 from msgspec.structs import replace
 
-from dragoman.http.lazy_transport import LazyTransport
-from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids
-from dragoman.providers.key_pool import KeyPool
-from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.retry import DEFAULTS, RetryPolicy
+from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.decoder import OpenAIDecoder
@@ -22,7 +17,6 @@ from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import check_request, encode_request
 
 OPENAI_URL = "https://api.openai.com/v1"
-DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["OpenAIAdapter", "OpenAIProvider", "UpstreamServer", "quirks_of"]
 
@@ -104,52 +98,16 @@ class OpenAIAdapter:
         return True
 
 
-class OpenAIProvider(RemoteProvider):
+class OpenAIProvider(ProtocolProvider[OpenAIAdapter]):
     """Any server that speaks OpenAI's chat.completions, at the URL that ends before `/chat/completions`.
 
-    Connections open at the first request, anew in each event loop. `retries` is 0: the caller decides about
-    another attempt. Use it in `async with`, or end it with `aclose()`. The server's quirks are guessed by its
-    host.
+    See `ProtocolProvider`. The server's quirks are guessed by its host.
     """
 
-    def __init__(
-        self,
-        *,
-        base_url: str = OPENAI_URL,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        name: str = "openai",
-    ) -> None:
-        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
-        self._set_up(name, server, transport=LazyTransport(timeouts), policy=RetryPolicy.of(retries))
+    DEFAULT_NAME = "openai"
+    DEFAULT_URL = OPENAI_URL
 
     @classmethod
-    def for_server(
-        cls,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        quirks: Quirks | None = None,
-    ) -> Self:
-        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
-        provider = cls.__new__(cls)
-        cls._set_up(provider, name, server, transport=transport, keys=keys, policy=policy, quirks=quirks)
-        return provider
-
-    def _set_up(
-        self,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-        quirks: Quirks | None = None,
-    ) -> None:
-        self.adapter = OpenAIAdapter(name, quirks or quirks_of(server))
-        super().__init__(name, server, adapter=self.adapter, transport=transport, keys=keys, policy=policy)
+    def make_adapter(cls, name: str, server: UpstreamServer, /) -> OpenAIAdapter:
+        """See `ProtocolProvider.make_adapter`."""
+        return OpenAIAdapter(name, quirks_of(server))

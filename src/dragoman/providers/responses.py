@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Self
 
 import msgspec
 
-from dragoman.http.lazy_transport import LazyTransport
-from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
 from dragoman.json_text import decode_json
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids
-from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.openai import OPENAI_URL
-from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.retry import DEFAULTS, RetryPolicy
+from dragoman.providers.protocol_provider import ProtocolProvider
+from dragoman.providers.rejected_fields import RejectedFields
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import find_error
 from dragoman.wire.responses.decoder import ResponsesDecoder
 from dragoman.wire.responses.request import check_request, encode_request, rejected_field
-
-DEFAULT_TIMEOUTS = Timeouts()
 
 __all__ = ["ResponsesAdapter", "ResponsesProvider"]
 
@@ -37,7 +31,7 @@ class ResponsesAdapter:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._rejected_fields: dict[str, frozenset[str]] = {}
+        self._rejected_fields = RejectedFields()
 
     def url(self, server: UpstreamServer) -> str:
         """See `ProviderAdapter.url`."""
@@ -56,7 +50,7 @@ class ResponsesAdapter:
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
     ) -> bytes:
         """See `ProviderAdapter.encode`."""
-        dropped = {*drop, *self._rejected_fields.get(request.model, ())}
+        dropped = {*drop, *self._rejected_fields.of(request.model)}
         return encode_request(request, provider=self._name, drop=dropped, encode=encode)
 
     def decoder(self, request: ModelRequest) -> ResponsesDecoder:
@@ -86,46 +80,20 @@ class ResponsesAdapter:
             return None
         field = rejected_field(error) if isinstance(error, Mapping) else None
         if field is not None:
-            rejected = self._rejected_fields.get(request.model, frozenset())
-            self._rejected_fields[request.model] = rejected | {field}
+            self._rejected_fields.add(request.model, field)
         return field
 
 
-class ResponsesProvider(RemoteProvider):
+class ResponsesProvider(ProtocolProvider[ResponsesAdapter]):
     """A server that speaks the Responses API, at the URL that ends before `/responses`.
 
-    See `OpenAIProvider`.
+    See `ProtocolProvider`.
     """
 
-    def __init__(
-        self,
-        *,
-        base_url: str = OPENAI_URL,
-        api_key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        retries: int | RetryPolicy = 0,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        name: str = "responses",
-    ) -> None:
-        server = UpstreamServer(base_url=base_url, api_key=api_key, headers=headers or {})
-        policy = RetryPolicy.of(retries)
-        adapter = ResponsesAdapter(name)
-        super().__init__(name, server, adapter=adapter, transport=LazyTransport(timeouts), policy=policy)
+    DEFAULT_NAME = "responses"
+    DEFAULT_URL = OPENAI_URL
 
     @classmethod
-    def for_server(
-        cls,
-        name: str,
-        server: UpstreamServer,
-        *,
-        transport: Sender,
-        keys: KeyPool | None = None,
-        policy: RetryPolicy = DEFAULTS,
-    ) -> Self:
-        """Make a provider on a transport that the caller owns, as a hub does for its configuration."""
-        provider = cls.__new__(cls)
-        adapter = ResponsesAdapter(name)
-        RemoteProvider.__init__(
-            provider, name, server, adapter=adapter, transport=transport, keys=keys, policy=policy
-        )
-        return provider
+    def make_adapter(cls, name: str, _: UpstreamServer, /) -> ResponsesAdapter:
+        """See `ProtocolProvider.make_adapter`."""
+        return ResponsesAdapter(name)

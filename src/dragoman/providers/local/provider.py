@@ -21,7 +21,7 @@ from dragoman.http.transport import Transport
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import call_ids
 from dragoman.providers.local.process import LocalModelProcess
-from dragoman.providers.openai import OpenAIProvider
+from dragoman.providers.openai import OpenAIAdapter, OpenAIProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.wire.constrained.decoder import ConstrainedDecoder
 from dragoman.wire.constrained.request import prepare_request
@@ -71,8 +71,9 @@ class LocalProvider:
         """
         prepared = prepare_request(request)
         server = await self._process.start()
+        adapter = OpenAIAdapter(self.name, Quirks())
         provider = OpenAIProvider.for_server(
-            self.name, server, transport=self._transport, policy=NO_RETRIES, quirks=Quirks()
+            self.name, server, transport=self._transport, policy=NO_RETRIES, adapter=adapter
         )
         decoder = (
             ConstrainedDecoder(new_id=new_id, used_ids=call_ids(request.messages))

@@ -15,12 +15,12 @@ from dragoman.http.address import proxies_from
 from dragoman.http.connection import Timeouts
 from dragoman.http.transport import Transport
 from dragoman.providers.adapter import AnswerLimits
-from dragoman.providers.anthropic import AnthropicProvider, AnthropicSettings
+from dragoman.providers.anthropic import AnthropicAdapter, AnthropicProvider, AnthropicSettings
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider
 from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.local.provider import LocalProvider
-from dragoman.providers.ollama import OllamaProvider, OllamaSettings
-from dragoman.providers.openai import OpenAIProvider, quirks_of
+from dragoman.providers.ollama import OllamaAdapter, OllamaProvider, OllamaSettings
+from dragoman.providers.openai import OpenAIAdapter, OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.responses import ResponsesProvider
@@ -124,21 +124,22 @@ def build_provider(
             return build_claude_code(name, provider, environ=environ)
         case "openai":
             overrides = {word: value for word in QUIRKS if (value := getattr(provider, word)) is not None}
-            return OpenAIProvider.for_server(
-                name, server, quirks=replace(quirks_of(server), **overrides), **common
-            )
+            adapter = OpenAIAdapter(name, replace(quirks_of(server), **overrides))
+            return OpenAIProvider.for_server(name, server, adapter=adapter, **common)
         case "responses":
             return ResponsesProvider.for_server(name, server, **common)
         case "anthropic":
-            habits = AnthropicSettings(
+            anthropic = AnthropicSettings(
                 version=provider.version, beta=provider.beta, max_tokens=provider.max_tokens
             )
-            return AnthropicProvider.for_server(name, server, settings=habits, **common)
+            return AnthropicProvider.for_server(
+                name, server, adapter=AnthropicAdapter(name, anthropic), **common
+            )
         case "ollama":
-            ways = OllamaSettings(
+            ollama = OllamaSettings(
                 num_ctx=provider.num_ctx, keep_alive=provider.keep_alive, think=provider.think
             )
-            return OllamaProvider.for_server(name, server, settings=ways, **common)
+            return OllamaProvider.for_server(name, server, adapter=OllamaAdapter(name, ollama), **common)
 
 
 def build_claude_code(
