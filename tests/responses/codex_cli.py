@@ -18,7 +18,7 @@ model = "{model}"
 model_provider = "hub"
 {top}
 [model_providers.hub]
-name = "hub"
+name = "{name}"
 base_url = "{url}/v1"
 env_key = "HUB_KEY"
 wire_api = "responses"
@@ -68,7 +68,7 @@ class Codex:
         self._key = key
         self.work = home / "work"
         self.work.mkdir(parents=True)
-        places = {"top": "", "provider": "", "sections": "", **(settings or {})}
+        places = {"name": "hub", "top": "", "provider": "", "sections": "", **(settings or {})}
         (home / "config.toml").write_text(CONFIG.format(url=url, model=model, **places))
 
     def run(self, *arguments: str, options: tuple[str, ...] = ()) -> CodexRun:

@@ -72,6 +72,37 @@ def test_a_turn_calls_a_tool_of_an_mcp_server(stage: Stage, tmp_path: Path, fami
     assert len(stage.upstream.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "transport"), [("hub", "http"), ("OpenAI", "http"), ("OpenAI", "websocket")]
+)
+def test_a_long_thread_is_compacted_and_goes_on(
+    stage: Stage, tmp_path: Path, name: str, transport: str
+) -> None:
+    """As a provider of the name OpenAI, Codex asks for a compaction; of any other it writes the prompt."""
+    codex = Codex(
+        tmp_path / "codex",
+        url=stage.url,
+        key=stage.key,
+        model="ant/house",
+        settings={
+            "name": name,
+            "top": "model_auto_compact_token_limit = 30\n",
+            "provider": f"supports_websockets = {str(transport == 'websocket').lower()}",
+        },
+    )
+    stage.upstream.play(
+        call("ant", "exec_command", SHELL), say("ant", "It was hub-42."), say("ant", "It says hub-42.")
+    )
+    run = codex.run("What does it say?")
+    assert (run.code, run.text) == (0, "It says hub-42."), (run.errors, run.events)
+    assert len(stage.upstream.requests) == 3
+    prompt = sent(stage.upstream, 1)
+    assert ("Write a summary of the conversation" in prompt) is (name == "OpenAI")
+    prompt = sent(stage.upstream)
+    assert all(words in prompt for words in ("What does it say?", "It was hub-42."))
+    assert "echo hub-" not in prompt
+
+
 BROKEN: dict[str, tuple[Answer, int]] = {
     "400": (document({"error": {"message": "No."}}, 400), 1),
     "401": (document({"error": {"message": "No."}}, 401), 1),

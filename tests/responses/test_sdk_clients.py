@@ -10,11 +10,13 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from agents import Agent, OpenAIProvider, RunConfig, Runner, function_tool, set_tracing_disabled
 from agents.exceptions import AgentsException
+from agents.memory import OpenAIResponsesCompactionSession, SQLiteSession
+from openai import AsyncOpenAI
 
 from tests.effort import rows
 from tests.gateway.upstream import Answer, Stage, document
@@ -165,3 +167,32 @@ def test_a_failure_reaches_the_client_once_and_its_retries_ask_no_provider_again
     report = drive(stage, client, "Hi", model="res-again/house", stream=stream)
     assert report["errors"]
     assert len(stage.upstream.requests) == requests
+
+
+@pytest.mark.parametrize("mode", ["input", "previous_response_id"])
+def test_a_session_of_the_agents_sdk_is_compacted_by_the_hub(
+    stage: Stage, tmp_path: Path, mode: Literal["input", "previous_response_id"]
+) -> None:
+    async def converse() -> str:
+        api = AsyncOpenAI(base_url=f"{stage.url}/v1", api_key=stage.key)
+        session = OpenAIResponsesCompactionSession(
+            "s",
+            SQLiteSession("s", tmp_path / "sessions"),
+            client=api,
+            model="oai/gpt-4.1",
+            compaction_mode=mode,
+            should_trigger_compaction=lambda context: len(context["session_items"]) == 2,
+        )
+        config = RunConfig(model_provider=OpenAIProvider(openai_client=api, use_responses=True))
+        agent = Agent(name="helper", model="oai/gpt-4.1")
+        await Runner.run(agent, "Is it cold in Oslo?", session=session, run_config=config)
+        result = await Runner.run(agent, "Still?", session=session, run_config=config)
+        await api.close()
+        return str(result.final_output)
+
+    stage.upstream.play(say("oai", "It is 3 degrees."), say("oai", "Oslo: cold."), say("oai", "Still cold."))
+    assert stage.do(converse()) == "Still cold."
+    assert len(stage.upstream.requests) == 3
+    assert "Write a summary" in sent(stage.upstream, 1)
+    assert all(words in sent(stage.upstream) for words in ("Is it cold in Oslo?", "Oslo: cold.", "Still?"))
+    assert "It is 3 degrees." not in sent(stage.upstream)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
-from dragoman.messages import FilePart, Message, Part, ReasoningPart, Role, ToolPart
+from dragoman.messages import FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolPart
 from dragoman.wire.client_request import MAX_ITEMS, check_count
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
@@ -27,6 +27,7 @@ from dragoman.wire.openai.client_fields import (
 )
 from dragoman.wire.responses.client_content import parse_item_content
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTools
+from dragoman.wire.responses.compaction import COMPACTION, TRIGGER, summary_message
 from dragoman.wire.responses.opaque_reasoning import reasoning_metadata
 from dragoman.wire.tool_outputs import write_multimodal_output
 
@@ -68,6 +69,8 @@ class ItemParser:
     """Parses items one by one, and puts outputs into the calls that wait for them."""
 
     def __init__(self, tools: ClientTools, ignored: IgnoredFields) -> None:
+        self.has_trigger = False
+        """Whether the last item asks for a compaction of those before it."""
         self._tools = tools
         self._ignored = ignored
         self._drafts: list[_ItemDraft] = []
@@ -82,6 +85,8 @@ class ItemParser:
 
     def add(self, item: Mapping[str, Any], field: str) -> None:
         """Add the next item. BadRequest names the invalid field."""
+        if self.has_trigger:
+            raise BadRequest(f"{field}: nothing may follow a {TRIGGER}", field=field)
         match item_type(item):
             case "message":
                 self._add_message(item, field)
@@ -109,10 +114,10 @@ class ItemParser:
                 self._add_client_call(item, field, kind=kind)
             case str(kind) if kind.endswith("_output") and "call_id" in item:
                 self._add_output(item, field)
-            case "compaction":
-                raise BadRequest(
-                    f"{field}: a compaction can be read by the provider that made it only", field=field
-                )
+            case str(kind) if kind == TRIGGER:
+                self.has_trigger = True
+            case str(kind) if kind == COMPACTION:
+                self._add_compaction(item, field)
             case str(kind) if kind:
                 self._ignored.add_unknown({kind[:60]: True}, (), field="input[].type")
             case _:
@@ -132,6 +137,14 @@ class ItemParser:
             self._assistant(field).parts += parts
         else:
             self._drafts.append(_ItemDraft(field, _ROLES[role], list(parts)))
+
+    def _add_compaction(self, item: Mapping[str, Any], field: str) -> None:
+        text = summary_message(item)
+        if text is None:
+            raise BadRequest(
+                f"{field}: a compaction can be read by the provider that made it only", field=field
+            )
+        self._drafts.append(_ItemDraft(field, "user", [TextPart(text)]))
 
     def _assistant(self, field: str) -> _ItemDraft:
         """Return the assistant's message that the next part belongs to."""

@@ -6,7 +6,7 @@ before: what is parsed here has all of its items in `input`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ from dragoman.wire.openai.client_fields import (
 )
 from dragoman.wire.responses.client_items import ItemParser, item_type, list_items
 from dragoman.wire.responses.client_tools import ClientTools
+from dragoman.wire.responses.compaction import TRIGGER, request_summary, user_items
 
 _HINT = 'send {"model": "provider/model", "input": "hi"}'
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
@@ -44,14 +45,19 @@ _INCLUDED = frozenset({"reasoning.encrypted_content", "message.input_image.image
 
 
 class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
-    """A parsed Responses request. `response_fields` are what the response object repeats of it."""
+    """A parsed Responses request. `response_fields` are what the response object repeats of it.
+
+    `compacts`: its answer is a compaction of its items, of which `user_items` are the messages of the user.
+    """
 
     tools: ClientTools
     response_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    compacts: bool = False
+    user_items: Sequence[Mapping[str, Any]] = ()
 
 
-def parse_responses_request(raw: bytes) -> ResponsesRequest:
-    """Parse a body; BadRequest names the invalid field."""
+def parse_responses_request(raw: bytes, *, compacts: bool = False) -> ResponsesRequest:
+    """Parse a body; BadRequest names the invalid field. `compacts`: as if its last item asked for that."""
     try:
         body = decode_body(raw)
     except ValueError as error:
@@ -62,6 +68,7 @@ def parse_responses_request(raw: bytes) -> ResponsesRequest:
     ignored = IgnoredFields()
     tools = ClientTools(ignored)
     items = list_items(body.get("input"))
+    items += [{"type": TRIGGER}] if compacts else []
     for index, item in enumerate(items):
         if item_type(item) == "additional_tools":
             tools.add(item.get("tools"), f"input[{index}].tools")
@@ -74,19 +81,24 @@ def parse_responses_request(raw: bytes) -> ResponsesRequest:
     instructions = read_optional_string(body.get("instructions"), "instructions") or None
     if not parser.messages and instructions is None:
         raise BadRequest("input must have at least one item", field="input", hint=_HINT)
+    request = ModelRequest(
+        model=read_nonempty_string(body.get("model"), "model"),
+        messages=parser.messages,
+        instructions=instructions,
+        tools=offered,
+        tool_choice=choice,
+        options=options,
+    )
+    if parser.has_trigger and not parser.messages:
+        raise BadRequest("input must have an item before its compaction_trigger", field="input")
     return ResponsesRequest(
-        request=ModelRequest(
-            model=read_nonempty_string(body.get("model"), "model"),
-            messages=parser.messages,
-            instructions=instructions,
-            tools=offered,
-            tool_choice=choice,
-            options=options,
-        ),
+        request=request_summary(request) if parser.has_trigger else request,
         stream=read_boolean(body.get("stream"), "stream"),
         ignored_fields=ignored.fields,
         tools=tools,
         response_fields=_response_fields(body),
+        compacts=parser.has_trigger,
+        user_items=user_items(items) if parser.has_trigger else (),
     )
 
 

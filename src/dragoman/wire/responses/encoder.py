@@ -22,12 +22,14 @@ from dragoman.wire.responses.output_items import (
     OUTPUT_EVENTS,
     REASONING_EVENTS,
     TEXT_EVENTS,
+    CompactionItem,
     EventSequence,
     ItemEncoder,
 )
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ANNOUNCED_EVENTS = 3  # created, queued and in_progress
+_CONTENT_EVENTS = (*TEXT_EVENTS, *REASONING_EVENTS, *INPUT_EVENTS, *OUTPUT_EVENTS, e.SourceUrl, e.File)
 _INCOMPLETE_REASONS: Mapping[str, str] = {
     "length": "max_output_tokens",
     "content-filter": "content_filter",
@@ -52,6 +54,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The first events of a queued response were sent before."""
     hub_runs_calls: bool = False
     shows_approvals: bool = False
+    compacts: bool = False
+    """The answer is a compaction: its text is the summary."""
 
 
 class ResponsesStreamEncoder:
@@ -71,6 +75,7 @@ class ResponsesStreamEncoder:
         self._finish: e.FinishReason | None = None
         self._error: dict[str, Any] | None = None
         self._incomplete: dict[str, Any] | None = None
+        self._compaction: CompactionItem | None = None
         self._started = False
         self._ended = False
 
@@ -134,6 +139,8 @@ class ResponsesStreamEncoder:
             raise incomplete_answer_error(started=bool(self._items.output))
         self._start()
         self._items.close()
+        if self._head.compacts:
+            self._end_compaction()
         incomplete = _INCOMPLETE_REASONS.get(reason)
         if incomplete is not None:
             self._incomplete = {"reason": incomplete}
@@ -156,7 +163,9 @@ class ResponsesStreamEncoder:
         self._events.write("response.in_progress", {"response": self.response})
 
     def _encode_event(self, event: e.Event) -> None:
-        if isinstance(event, TEXT_EVENTS):
+        if self._head.compacts and isinstance(event, _CONTENT_EVENTS):
+            self._encode_summary(event)
+        elif isinstance(event, TEXT_EVENTS):
             self._items.encode_text(event)
         elif isinstance(event, REASONING_EVENTS):
             self._items.encode_reasoning(event)
@@ -168,6 +177,18 @@ class ResponsesStreamEncoder:
                 self._items.request_approval(event.approval_id, event.tool_call_id)
         else:
             self._encode_other(event)
+
+    def _encode_summary(self, event: e.Event) -> None:
+        """Encode the text of a summary, and leave out whatever else the model says."""
+        if isinstance(event, e.TextDelta) and event.delta:
+            if self._compaction is None:
+                self._compaction = self._items.open_compaction()
+            self._compaction.append(event.delta)
+
+    def _end_compaction(self) -> None:
+        if self._compaction is None:
+            raise ProviderError("the model returned an empty summary", category="api_error")
+        self._compaction.close()
 
     def _encode_other(self, event: e.Event) -> None:
         match event:
@@ -225,6 +246,28 @@ def encode_document(events: Sequence[e.Event], head: ResponseHead) -> bytes:
         encoder.encode([event])
     encoder.end()
     return json_codec.encode_document(encoder.response)
+
+
+def compaction_document(
+    events: Sequence[e.Event], *, head: ResponseHead, user_items: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the object that answers a request for a compaction; ProviderError without a whole summary."""
+    encoder = ResponsesStreamEncoder(head)
+    for event in events:
+        encoder.encode([event])
+    encoder.end()
+    base_id = head.id.removeprefix("resp_")
+    users = [{"id": f"msg_{base_id}{index:04d}", **item} for index, item in enumerate(user_items)]
+    response = encoder.response
+    if response["status"] != "completed":
+        raise ProviderError("the model's summary is not complete", category="api_error")
+    return {
+        "id": head.id,
+        "object": "response.compaction",
+        "created_at": head.created_at,
+        "output": [*users, *response["output"]],
+        "usage": response["usage"],
+    }
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:

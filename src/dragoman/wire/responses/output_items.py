@@ -15,6 +15,7 @@ from dragoman import events as e
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool, ClientTools
+from dragoman.wire.responses.compaction import COMPACTION, seal_summary
 from dragoman.wire.responses.opaque_reasoning import encrypted_content, item_id
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -130,6 +131,23 @@ class MessageItem(OutputItem):
         if self._is_refusal:
             return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "text": text, "annotations": self._annotations, "logprobs": []}
+
+
+class CompactionItem(OutputItem):
+    """A compaction, whose summary is being written. Clients see that it grows, not how."""
+
+    def __init__(self, events: EventSequence, id: str, *, index: int) -> None:
+        super().__init__(events, {"id": id, "type": COMPACTION, "encrypted_content": ""}, index=index)
+        self._texts: list[str] = []
+
+    def append(self, delta: str) -> None:
+        """Append to the summary."""
+        self._texts.append(delta)
+        self.write("compaction.compacting")
+
+    def close(self) -> None:
+        """End the item, with the whole summary."""
+        self.finish(encrypted_content=seal_summary("".join(self._texts)))
 
 
 class ReasoningItem(OutputItem):
@@ -405,6 +423,12 @@ class ItemEncoder:
             call.close(output=output, error=error)
 
     # ---- the rest ------------------------------------------------------------------------------------
+
+    def open_compaction(self) -> CompactionItem:
+        """Begin the compaction that is the answer."""
+        item = CompactionItem(self._events, self._next_id("cmp"), index=len(self.output))
+        self.output.append(item.item)
+        return item
 
     def encode_source(self, event: e.SourceUrl) -> None:
         """Encode a citation, if a text is open that it can belong to."""

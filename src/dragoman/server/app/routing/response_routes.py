@@ -24,6 +24,7 @@ def response_routes(
     on_error = partial(send_error, dialect=RESPONSES)
     yield RESPONSES_PATH, {"POST": handlers.create}, on_error
     yield "/v1/responses/input_tokens", {"POST": handlers.input_tokens}, on_error
+    yield "/v1/responses/compact", {"POST": handlers.compact}, on_error
     yield "/v1/responses/{id}", {"GET": handlers.get, "DELETE": handlers.delete}, on_error
     yield "/v1/responses/{id}/cancel", {"POST": handlers.cancel}, on_error
     yield "/v1/responses/{id}/input_items", {"GET": handlers.input_items}, on_error

@@ -42,6 +42,8 @@ def read_input(state: RequestState) -> AgentInput:
     ]
     content = calls or [{"role": "user", "content": "-"}]
     parsed = parse_responses_request(_encode({**state.fields, "input": content}))
+    if parsed.compacts:
+        raise BadRequest("agents shorten their history themselves, by `context`", field="input")
     if not calls:
         parsed = replace(parsed, request=replace(parsed.request, messages=()))
     outputs = [item for item in items if item.get("type") in _OUTPUTS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
+from starlette.types import Message, Receive
 
 from dragoman.json_text import decode_fields
 from dragoman.offload import offload
@@ -103,3 +104,16 @@ class ResponseCreation:
         if request.store:
             response = stored_response(raw, expanded, request=request, owner=self._owner)
             await self._states.save(response, request)
+
+
+def empty_body(receive: Receive) -> Receive:
+    """Return an ASGI `receive` of a request without a body, of a client that stays."""
+    pending = [True]
+
+    async def receive_once() -> Message:
+        if pending:
+            pending.clear()
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return await receive()
+
+    return receive_once

@@ -16,6 +16,7 @@ from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.responses import encoder as responses_reply
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.client_tools import ClientTools
+from dragoman.wire.responses.compaction import open_compactions
 from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder
 from dragoman.wire.responses.opaque_reasoning import PREFIX, drop_sealed_reasoning
 from dragoman.wire.responses.tap import ResponsesTap, read_response
@@ -58,10 +59,11 @@ class ResponsesDialect:
         return self._parsed
 
     def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
-        """See `ClientDialect`: ids of the hub's responses, and reasoning that the hub has sealed."""
+        """See `ClientDialect`: ids of the hub's responses, and what only the hub can read in its items."""
         items = head.raw_field("input")
         replaced = {name: b"null" for name in HUB_IDS if head.raw_field(name)}
-        return replaced | ({"input": drop_sealed_reasoning(items)} if PREFIX.encode() in items else {})
+        readable = open_compactions(drop_sealed_reasoning(items) if PREFIX.encode() in items else items)
+        return replaced if readable is items else {**replaced, "input": readable}
 
     def head(self, model: str) -> ResponseHead:
         """Return what is known of the response before its answer."""
@@ -75,6 +77,7 @@ class ResponsesDialect:
             fields={**fields, **self.response_fields},
             queued=self.queued,
             announced=self.announced,
+            compacts=parsed is not None and parsed.compacts,
         )
 
     def stream_encoder(

@@ -6,8 +6,6 @@ import asyncio
 import re
 from functools import partial
 
-from starlette.types import Message, Receive
-
 from dragoman.accounts.request_size import token_factor
 from dragoman.errors import BadRequest, ProviderError
 from dragoman.http.disconnect import DisconnectWatch
@@ -18,8 +16,14 @@ from dragoman.offload import offload
 from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
+from dragoman.server.gateway.responses.compaction import CompactionHandler
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
-from dragoman.server.gateway.responses.creation import DetachedResponse, ResponseCreation, ResponseMemory
+from dragoman.server.gateway.responses.creation import (
+    DetachedResponse,
+    ResponseCreation,
+    ResponseMemory,
+    empty_body,
+)
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
@@ -48,6 +52,7 @@ class ResponseHandlers:
         self._agents = agents
         self.conversations = ConversationHandlers(states, body_limit=gateway.body_limit)
         self.background = BackgroundResponses(states, agents)
+        self._compactions = CompactionHandler(gateway, states)
         self.max_memory = states.limits.context
         """Bytes of the responses that a connection remembers."""
 
@@ -84,6 +89,10 @@ class ResponseHandlers:
                 raise
             await send_failed_stream(exchange, error, dialect=creation.dialect)
 
+    async def compact(self, exchange: Exchange) -> None:
+        """Answer with an item that stands for a conversation."""
+        await self._compactions.compact(exchange)
+
     async def _detach(self, exchange: Exchange, creation: ResponseCreation) -> None:
         """Begin a response in the background."""
         request, expanded, dialect = creation.request, creation.expanded, creation.dialect
@@ -110,7 +119,7 @@ class ResponseHandlers:
             await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
 
     async def _serve_in_background(self, exchange: Exchange, *, creation: ResponseCreation) -> None:
-        exchange.receive = _empty_body(exchange.receive)
+        exchange.receive = empty_body(exchange.receive)
         await self._gateway.serve(exchange, creation.dialect, prepare=creation.prepared)
 
     async def _follow(self, exchange: Exchange, id: str, *, after: int) -> None:
@@ -183,19 +192,6 @@ class ResponseHandlers:
         )
         counted = {"object": "response.input_tokens", "input_tokens": count}
         await exchange.respond(200, counted, headers={"x-dragoman-estimated": "true"})
-
-
-def _empty_body(receive: Receive) -> Receive:
-    """Return an ASGI `receive` of a request without a body, of a client that stays."""
-    pending = [True]
-
-    async def receive_once() -> Message:
-        if pending:
-            pending.clear()
-            return {"type": "http.request", "body": b"", "more_body": False}
-        return await receive()
-
-    return receive_once
 
 
 async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:

@@ -28,6 +28,7 @@ from dragoman.offload import offload
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository
 from dragoman.wire.client_request import MAX_ITEMS, check_count, decode_fields
+from dragoman.wire.responses.compaction import COMPACTION, TRIGGER
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -99,6 +100,22 @@ class ResponseContext(msgspec.Struct, frozen=True):
     is_stored: bool = True
 
 
+def after_compaction(context: ResponseContext) -> ResponseContext:
+    """Return a context without what its last compaction stands for.
+
+    Only a compaction that a request has triggered: of one that a client sends, the client has left out itself
+    what was before.
+    """
+    heads = [
+        msgspec.json.decode(item, type=ItemHead).kind if COMPACTION.encode() in bytes(item) else ""
+        for item in context.items
+    ]
+    for index in reversed(range(1, len(heads))):
+        if heads[index] == COMPACTION and heads[index - 1] == TRIGGER:
+            return msgspec.structs.replace(context, items=context.items[index:])
+    return context
+
+
 class ExpandedRequest(msgspec.Struct, frozen=True):
     """A request with all that it refers to: its body, what was before, and the items that it adds."""
 
@@ -132,6 +149,7 @@ class ResponseStates:
             context = await self._conversation(request.conversation_id, owner=owner)
         else:
             context = local or await self._context(request.previous_id, owner=owner, trims=request.truncates)
+        context = await offload(raw_size(context.items), partial(after_compaction, context))
         items = await self._resolve(request, owner=owner, context=context)
         size = raw_size(context.items) + len(request.raw)
         body = await offload(size, partial(request.body, context.items, items))
