@@ -75,8 +75,12 @@ def test_events_and_fields_unknown_to_v6_clients_are_omitted() -> None:
     assert [frame["type"] for frame in frames(news, sdk=7)] == ["tool-approval-response"]
 
 
-def test_a_step_that_is_withdrawn_is_one_of_its_own_for_v6_clients() -> None:
-    assert [frame["type"] for frame in frames([e.ResetStep()])] == ["finish-step", "start-step"]
+def test_a_step_that_is_withdrawn_is_one_of_its_own_with_a_mark_for_v6_clients() -> None:
+    assert frames([e.ResetStep()]) == [
+        {"type": "data-reset-step", "data": {}},
+        {"type": "finish-step"},
+        {"type": "start-step"},
+    ]
     assert frames([e.ResetStep()], sdk=7) == [{"type": "reset-step"}]
 
 

@@ -22,8 +22,12 @@ FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "e
 
 _encoder = msgspec.json.Encoder()
 _FRAME_END = b"\n\n"
-# AI SDK 6 cannot drop what it has: what is withdrawn stays until the next load, in a step of its own.
-_STEP_CHANGE = b'data: {"type":"finish-step"}\n\ndata: {"type":"start-step"}\n\n'
+# AI SDK 6 cannot drop what it has. What is withdrawn stays until the next load, in a step of its own that
+# ends with a data part: by it a page knows what not to show. Without an id, since parts of one id are merged.
+_STEP_CHANGE = (
+    b'data: {"type":"data-reset-step","data":{}}\n\n'
+    b'data: {"type":"finish-step"}\n\ndata: {"type":"start-step"}\n\n'
+)
 
 
 class UIStreamEncoder:
