@@ -293,11 +293,23 @@ def provider(family: str, url: str, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def house(
-    folder: Path, family: str, script: Script, *, config: Mapping[str, Any] | None = None, **more: Any
+    folder: Path,
+    family: str,
+    script: Script,
+    *,
+    config: Mapping[str, Any] | None = None,
+    hasty: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> AsyncIterator[House]:
-    """A hub whose only provider `up` plays this script; `more` is said of the provider."""
+    """A hub whose only provider `up` plays this script; `more` is said of the provider.
+
+    With `hasty` there is a second one of this name, of which this is said.
+    """
     async with upstream_serving(script) as upstream:
-        reply = {"providers": {"up": provider(family, upstream.url, **more)}, **(config or {})}
+        providers = {"up": provider(family, upstream.url, **more)}
+        if hasty is not None:
+            providers["hasty"] = provider(family, upstream.url, **hasty)
+        reply = {"providers": providers, **(config or {})}
         async with (
             opened(folder, reply) as (hub, url),
             httpx2.AsyncClient(base_url=url, timeout=DEADLINE, trust_env=False) as http,

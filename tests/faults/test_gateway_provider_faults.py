@@ -33,12 +33,13 @@ from tests.faults.gateway_upstream import (
 from tests.providers.servers import ok
 
 SHORT: Mapping[str, Any] = {"first_byte_timeout": 0.25, "idle_timeout": 0.25}
+SILENT = ["timeout"]
 BROKEN = ("network", "api_error")  # cut or garbage: both is right, and it depends on where it is noticed
 CATEGORIES: Mapping[str, Collection[str]] = {
-    "says nothing": ["timeout"],
-    "says only a head": ["timeout"],
-    "hangs": ["timeout"],
-    "hangs in mid-document": ["timeout"],
+    "says nothing": SILENT,
+    "says only a head": SILENT,
+    "hangs": SILENT,
+    "hangs in mid-document": SILENT,
     "sends a page": ["api_error"],
     "sends a page as a failure": ["api_error"],
     "fails": ["api_error"],
@@ -92,14 +93,15 @@ class Told(NamedTuple):
 
 
 async def observe(folder: Path, way: Way, faults: Mapping[str, Fault], *, stream: bool) -> Mapping[str, Told]:
-    """Ask for each fault, all at once."""
-    async with house(folder, way.family, Faulty(faults).script, **SHORT) as it:
-        asking = [it.post(way, stream=stream, model=f"up/{name}") for name in faults]
+    """Ask for each fault, all at once. Only where the provider is silent, the hub's patience is short."""
+    models = {name: f"{'hasty' if CATEGORIES.get(name) == SILENT else 'up'}/{name}" for name in faults}
+    async with house(folder, way.family, Faulty(faults).script, hasty=SHORT) as it:
+        asking = [it.post(way, stream=stream, model=model) for model in models.values()]
         responses = dict(zip(faults, await asyncio.gather(*asking), strict=True))
         rows = {row.model_asked: row for row in await it.rows(len(faults))}
         assert len(rows) == len(faults)
         await all_closed(it.hub)
-    found = {name: rows[f"up/{name}"] for name in faults}
+    found = {name: rows[model] for name, model in models.items()}
     return {
         name: Told(responses[name], (row.status, row.error, row.finish_reason)) for name, row in found.items()
     }

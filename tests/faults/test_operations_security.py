@@ -16,6 +16,7 @@ from dragoman.identity import Identity
 from dragoman.spokes.client.dial import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
+from tests.waiting import poll
 
 PREY = str(Path(__file__).parent / "operations_targets.py")
 META = {
@@ -64,6 +65,16 @@ async def parts_of(hub: Served, headers: Mapping[str, str]) -> list[dict[str, An
     reply = (await hub.http.get("/api/sessions/s/messages", headers=headers)).json()
     parts: list[dict[str, Any]] = reply["messages"][-1]["parts"]
     return parts
+
+
+async def outputs_of(hub: Served, headers: Mapping[str, str], count: int) -> list[Any]:
+    """The outputs of the calls of the last answer, once there are so many: it may go on a moment later."""
+
+    async def look() -> list[Any] | None:
+        found = [part["output"] for part in await parts_of(hub, headers) if "output" in part]
+        return found if len(found) >= count else None
+
+    return await poll(look)
 
 
 def turn(*tools: tuple[str, Any]) -> list[dict[str, Any]]:
@@ -149,7 +160,7 @@ async def test_a_chat_that_goes_on_after_an_approval_stays_under_its_key(tmp_pat
         ann = await key_of(hub, "ann")
         [approval] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
         assert await answer(hub, await key_of(hub, "root", "admin"), approval["approvalId"]) == 200
-        wiped, sent = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
+        wiped, sent = await outputs_of(hub, ann, 2)
         assert wiped == [{"success": True, "result": "wiped a"}]
         assert sent[0]["error"]["code"] == "not_found"
         await hub.hub.meter.ledger.flush()
@@ -179,7 +190,7 @@ async def test_a_chat_goes_on_when_somebody_else_was_to_approve(tmp_path: Path) 
         [approval] = [each for each in await chat(hub, ann) if each["type"] == "tool-approval-request"]
         assert await answer(hub, ann, approval["approvalId"]) == 403
         assert await answer(hub, boss, approval["approvalId"]) == 200
-        [output] = [each["output"] for each in await parts_of(hub, ann) if "output" in each]
+        [output] = await outputs_of(hub, ann, 1)
         assert output == [{"success": True, "result": "sent to x"}]
 
 

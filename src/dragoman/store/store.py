@@ -53,6 +53,7 @@ from dragoman.store.sessions.shares import ShareRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
+from dragoman.store.teams.generated_files import GeneratedFileRepository
 from dragoman.store.teams.memories import MemoryRepository
 from dragoman.store.teams.tasks import TaskRepository
 from dragoman.store.teams.team_tasks import TeamTaskRepository
@@ -235,6 +236,13 @@ class Store:
     def memories(self) -> MemoryRepository:
         """What the teams know."""
         return MemoryRepository(self.database, clock=self.sessions.now)
+
+    @cached_property
+    def generated_files(self) -> GeneratedFileRepository:
+        """The generated files of the teams, for the other hosts."""
+        return GeneratedFileRepository(
+            self.database, clock=self.sessions.now, on_changed=lambda: self.signals.send("teams", None)
+        )
 
     @cached_property
     def vault(self) -> VaultRepository:

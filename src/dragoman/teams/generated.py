@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -104,7 +105,8 @@ class GeneratedFiles:
     def remove_team(self, name: str) -> None:
         """Remove a team that was generated, with its workspace. Raises Conflict for one that people wrote."""
         self.check_generated([name])
-        shutil.rmtree(self._teams.get(name).folder)
+        with suppress(FileNotFoundError):  # another process with this folder removes it, too
+            shutil.rmtree(self._teams.get(name).folder)
         self._teams.reload()
 
 

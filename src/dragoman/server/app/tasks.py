@@ -31,7 +31,7 @@ def add_team_tasks(config: Config, services: HubServices, *, runs: RunRegistry) 
     tasks = TeamTasks(
         services.store, services.teams.registry, runs=runs, contexts=contexts, max_wakes=config.limits.wakes
     )
-    changes = TeamChanges(tasks, vault=services.store.vault)
+    changes = TeamChanges(tasks, files=services.teams.files, vault=services.store.vault)
     if services.teams.registry.root is not None:
         for operation in (*task_operations(tasks), *message_operations(tasks), *changes.operations()):
             services.registry.add(operation)

@@ -14,7 +14,7 @@ from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.outcome import WAITING
 from dragoman.config import Config
-from dragoman.errors import Unavailable
+from dragoman.errors import StoreError, Unavailable
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
@@ -84,7 +84,20 @@ class TeamTools:
             registry.add(operation)
         for operation in (*self._skills(teams), *self._browser(teams)):
             registry.add(operation)
+        await self._share_files(services)
         await self._open_plugins(services, access)
+
+    async def _share_files(self, services: ToolServices) -> None:
+        """Write here what other hosts have written for agents, and follow what they write from now on."""
+        if services.store.host_id is None:
+            return
+        files, wakeup = services.teams.files, Wakeup()
+        services.store.signals.subscribe("teams", wakeup.wake)
+        try:
+            await files.refresh()
+        except (StoreError, Unavailable) as error:
+            log.warning("generated files of other hosts are not there yet: %s", error.message)
+        self._stack.enter_context(run_in_background(files.follow(wakeup)))
 
     async def _open_plugins(self, services: ToolServices, access: AccessControl) -> None:
         """Register the operations over plugins, and the active plugins."""
@@ -129,7 +142,7 @@ class TeamTools:
             content=config.content.rstrip("/"),
         )
         repositories = SkillRepositories(sources, web=web_settings(self._config) or WebSettings())
-        additions = SkillAdditions(teams.registry, repositories)
+        additions = SkillAdditions(teams.registry, repositories, files=teams.files)
         return SkillServices(
             teams.registry, teams.active_skills, repositories=repositories, additions=additions
         ).all()

@@ -24,6 +24,7 @@ from dragoman.teams.patterns import exact_ids, is_allowed
 from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
+from dragoman.teams.shared_files import SharedFiles
 from dragoman.teams.skills.active import ActiveSkills
 from dragoman.teams.spec import TeamFile, TeamSpec
 from dragoman.tools.files.scope import WriteGuard
@@ -43,6 +44,8 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
     active_skills: ActiveSkills
     """The skills that each run has loaded: they declare the plugins that it may call."""
     plugin_store: PluginStore
+    files: SharedFiles
+    """The files that are written for agents of the teams."""
 
     @classmethod
     def open(
@@ -54,7 +57,12 @@ class TeamServices(msgspec.Struct, frozen=True, kw_only=True):
         access.restrictions += [AllowedTools(registry), skills.restrict]
         registry.load()
         check_names(config, registry)
-        return cls(registry=registry, active_skills=skills, plugin_store=PluginStore(store.definition_pins))
+        return cls(
+            registry=registry,
+            active_skills=skills,
+            plugin_store=PluginStore(store.definition_pins),
+            files=SharedFiles(registry, None if store.host_id is None else store.generated_files),
+        )
 
     async def brief(self, context: Context) -> str:
         """Return what the run of a team's agent is told before the message of the user."""

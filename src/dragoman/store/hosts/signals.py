@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import Literal, TypeAlias
 
 log = logging.getLogger(__name__)
-SignalName: TypeAlias = Literal["queue", "begun", "spokes", "definitions", "grants", "presence", "policy"]
+SignalName: TypeAlias = Literal[
+    "queue", "begun", "spokes", "definitions", "grants", "presence", "policy", "teams"
+]
 OnSignal: TypeAlias = Callable[[str | None], None]
 SEPARATOR = "\n"
 MAX_SIGNAL = 7_000  # bytes; Postgres refuses 8,000

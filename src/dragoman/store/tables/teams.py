@@ -1,4 +1,4 @@
-"""The tables of what teams keep: memories and the entries of their vaults."""
+"""The tables of what teams keep: memories, the entries of their vaults, and generated files."""
 
 from __future__ import annotations
 
@@ -54,4 +54,14 @@ vault_entries = Table(
     Column("plain", Boolean, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+)
+
+# The files that hosts write for agents, by path below the folder of teams. Without content it was removed.
+generated_files = Table(
+    "generated_files",
+    metadata,
+    Column("path", TEXT, primary_key=True, nullable=False),
+    Column("content", TEXT),
+    Column("hash", TEXT, nullable=False),
+    Column("changed_at", Double, nullable=False),
 )

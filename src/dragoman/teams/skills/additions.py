@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +13,9 @@ from dragoman.operations.approval import ApprovalItem
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import hash_input
 from dragoman.operations.sanitize import INVISIBLE
-from dragoman.teams.generated import MAX_PARTS, GeneratedFiles, is_plain_name
+from dragoman.teams.generated import MAX_PARTS, is_plain_name
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.shared_files import SharedFiles
 from dragoman.teams.skill_files import (
     APPROVED_FILE,
     MAX_SKILL,
@@ -39,10 +39,10 @@ In a hub without keys, there is one owner, who may.
 class SkillAdditions:
     """Adds skills to `generated/skills/` of teams."""
 
-    def __init__(self, teams: TeamRegistry, repositories: SkillRepositories) -> None:
+    def __init__(self, teams: TeamRegistry, repositories: SkillRepositories, *, files: SharedFiles) -> None:
         self._teams = teams
         self._repositories = repositories
-        self._files = GeneratedFiles(teams)
+        self._files = files
 
     async def add(self, team: TeamSpec, source: str, *, context: Context) -> SkillText:
         """Add a skill. Raises ApprovalNeeded until it is answered, CallError when it is declined."""
@@ -86,9 +86,9 @@ class SkillAdditions:
         shown = msgspec.json.encode({**msgspec.to_builtins(approval), "approved_at": time.time()}).decode()
         # SKILL.md last: without it the folder is not a skill.
         contents = {**candidate.files, APPROVED_FILE: shown, SKILL_FILE: candidate.text}
-        for path, content in contents.items():
-            place = f"{SKILLS}/{skill.name}/{path}"
-            await asyncio.to_thread(self._files.write, team.name, place, content=content)
+        await self._files.write(
+            team.name, {f"{SKILLS}/{skill.name}/{path}": content for path, content in contents.items()}
+        )
         return skill
 
 

@@ -23,7 +23,7 @@ from dragoman.operations.operation import Operation
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.store.teams.vault import VaultRepository
 from dragoman.teams.folder import ACCEPTS_FILE, AcceptsChange
-from dragoman.teams.generated import GeneratedFiles
+from dragoman.teams.shared_files import SharedFiles
 from dragoman.teams.spec import TEAM_FILE, TeamSpec
 from dragoman.teams.tasks.members import narrowed
 from dragoman.teams.tasks.operations import NAMESPACE, Json, TeamName
@@ -110,10 +110,10 @@ class NewTeam(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TeamChanges:
     """Creates, changes and removes teams for agents."""
 
-    def __init__(self, tasks: TeamTasks, *, vault: VaultRepository) -> None:
+    def __init__(self, tasks: TeamTasks, *, files: SharedFiles, vault: VaultRepository) -> None:
         self._tasks = tasks
         self._teams = tasks.teams
-        self._files = GeneratedFiles(tasks.teams)
+        self._files = files
         self._vault = vault
 
     def operations(self) -> Sequence[Operation]:
@@ -146,13 +146,13 @@ class TeamChanges:
         content = new.to_yaml(above)
         rules = {INSTRUCTIONS: new.instructions} if new.instructions.strip() else {}
         secrets = await self._check_secrets(own, new.secrets, context=context)
-        if not self._files.has_team(new.name, content=content):
-            self._files.check_team(new.name, content=content)
+        if not self._files.local.has_team(new.name, content=content):
+            self._files.local.check_team(new.name, content=content)
             wanted: Json = {"name": new.name, TEAM_FILE: content, **rules}
             require_consent(
                 "teams.create", wanted | ({"secrets": secrets} if secrets else {}), context=context
             )
-            self._files.create_team(new.name, content=content, files=rules)
+        await self._files.create_team(new.name, content=content, files=rules)
         await self._copy_secrets(own, new.name, names=secrets, context=context)
         return {"team": new.name, "parent": above, "created": True}
 
@@ -180,7 +180,7 @@ class TeamChanges:
         if accepts != spec.accepts:
             wanted = {"team": team, "accepts": list(accepts), "before": list(spec.accepts)}
             require_consent("teams.update", wanted, context=context)
-            self._files.write(team, ACCEPTS_FILE, content=to_yaml(msgspec.to_builtins(change)))
+            await self._files.write(team, {ACCEPTS_FILE: to_yaml(msgspec.to_builtins(change))})
         return {"team": team, "accepts": list(self._teams.get(team).accepts)}
 
     async def remove(self, team: TeamName, *, cascade: bool = False, context: Context) -> Json:
@@ -196,7 +196,7 @@ class TeamChanges:
         names = [team, *self._below(team)]
         tasks = [task for name in names for task in await self._tasks.list_begun(name)]
         refuse_busy(team, names[1:], tasks=tasks, cascade=cascade)
-        self._files.check_generated(names)
+        self._files.local.check_generated(names)
         require_consent("teams.remove", {"team": team, "removes": names}, context=context)
         for name in reversed(names):
             await self._remove(name)
@@ -208,7 +208,7 @@ class TeamChanges:
                 await self._tasks.worker.end(task, TaskEnd(state="cancelled", error=REMOVED))
         for listener in self._tasks.on_remove:
             await listener(name)
-        self._files.remove_team(name)
+        await self._files.remove_team(name)
 
     def _above(self, own: TeamSpec | None, parent: str | None) -> str | None:
         """Return the parent of a new team. Raises NotFound, CallDenied when it is not below the caller's."""
