@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def version() -> str:
     """Return the installed package's version; `source` when it runs from a source tree."""
     try:

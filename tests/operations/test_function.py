@@ -259,3 +259,26 @@ def test_options_of_the_decorator_need_no_namespace() -> None:
     marked = marked_operation(operation(effect="read", name="p")(lambda: None))
     assert marked is not None
     assert (marked.id, marked.effect) == ("tools.p", "read")
+
+
+def make_scaler(limit: Any, hint: Any) -> Operation:
+    """An operation of a function that is defined anew in each call."""
+
+    def scale(size: Any = limit) -> Any:
+        return size * 2
+
+    scale.__annotations__ = {"size": hint, "return": hint}
+    return from_function(scale, "lab")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((1, int), (2, int)), ((1, int), (1, str)), ((1, Any), (True, Any)), (({"a": 1}, Any), ({"a": 2}, Any))],
+)
+def test_functions_of_one_definition_are_described_by_their_own_hints_and_defaults(
+    first: tuple[Any, Any], second: tuple[Any, Any]
+) -> None:
+    schemas = [make_scaler(*values).input_schema["properties"]["size"] for values in (first, second, first)]
+    assert schemas[0] == schemas[2]
+    assert repr(schemas[0]) != repr(schemas[1])
+    assert [schema["default"] for schema in schemas[:2]] == [first[0], second[0]]

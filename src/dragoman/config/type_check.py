@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -84,7 +84,7 @@ class TypeChecker:
                 yield name, self.check(item, hints[name], path=below)
             else:
                 self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), kind, fields=hints)))
-        for field in msgspec.structs.fields(kind):
+        for field in _fields(kind):
             if field.required and field.name not in value:
                 words = list(_literal_values(hints[field.name]))
                 message = f"is missing: {join_names(words)}" if words else "is missing"
@@ -123,6 +123,11 @@ class TypeChecker:
 @cache
 def _type_hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> Sequence[msgspec.structs.FieldInfo]:
+    return msgspec.structs.fields(kind)
 
 
 def _fits(value: Any, kind: Any) -> bool:

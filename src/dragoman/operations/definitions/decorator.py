@@ -6,9 +6,9 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import aclosing, closing
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 from dragoman.operations.arguments import docstring
@@ -96,14 +96,14 @@ def from_function(
     **details: Unpack[DecoratorOptions],
 ) -> Operation:
     """Return the operation for a function; the function itself is not marked."""
-    parameters = FunctionParameters(function)
+    parameters, output_schema = describe_function(function)
     documented = docstring.parse_docstring(function)
     return Operation(
         namespace=namespace,
         name=name or parameters.function_name.rpartition(".")[2],
         description=documented.description,
         input_schema=parameters.schema(documented.parameters),
-        output_schema=output_schema_of(function, parameters.type_hints),
+        output_schema=output_schema,
         effect=effect,
         timeout=timeout,
         approval=details.get("approval", False),
@@ -113,6 +113,50 @@ def from_function(
         parse=parameters.parse,
         run=make_runner(function, parameters.context_names),
     )
+
+
+Description = tuple[FunctionParameters, dict[str, Any] | None]
+MAX_DESCRIBED = 1_000
+_COMPARABLE = frozenset({str, bytes, int, float, bool, type(None)})
+_described: dict[Hashable, Description] = {}
+
+
+def describe_function(function: Function) -> Description:
+    """Return the parameters and the output schema of a function. Raises ConfigError.
+
+    A function that is defined within another, as where an agent is made for each request, is described once:
+    that takes milliseconds. The function itself is not kept.
+    """
+    key = description_key(function)
+    if key is not None and key in _described:
+        return _described[key]
+    parameters = FunctionParameters(function)
+    description = (parameters, output_schema_of(function, parameters.type_hints))
+    if key is not None:
+        if len(_described) >= MAX_DESCRIBED:
+            _described.clear()
+        _described[key] = description
+    return description
+
+
+def description_key(function: Function) -> Hashable | None:
+    """Return what the description of a function depends on; None where that cannot be compared.
+
+    Hints are texts with names of the module, or objects. Defaults that are equal may be shown differently, as
+    1 and True: their types count too, and those that hold others are not compared.
+    """
+    if type(function) is not FunctionType:
+        return None
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if any(type(default) not in _COMPARABLE for default in defaults):
+        return None
+    hints = tuple(function.__annotations__.items())
+    key = (function.__code__, function.__module__, function.__qualname__, hints, defaults)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key, tuple(map(type, defaults)), tuple(function.__kwdefaults__ or ())
 
 
 def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:

@@ -23,13 +23,13 @@ class RouteTable:
     """
 
     def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
-        routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
+        routes = [(prefix_of(path), Route(path, endpoint)) for path, endpoint in endpoints.items()]
         self._fixed = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
         self._groups = {
-            prefix: Router([route for route in routes if may_match(route.path, prefix)], default=not_found)
-            for prefix in {prefix_of(path) for path in endpoints if "{" not in prefix_of(path)}
+            prefix: Router([route for own, route in routes if own == prefix or "{" in own], default=not_found)
+            for prefix in {own for own, _ in routes if "{" not in own}
         }
-        self._all = Router(routes, default=not_found)
+        self._all = Router([route for _, route in routes], default=not_found)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""
@@ -43,9 +43,3 @@ class RouteTable:
 def prefix_of(path: str) -> str:
     """Return the first segments of a path."""
     return "/".join(path.split("/", PREFIX_SEGMENTS + 1)[: PREFIX_SEGMENTS + 1])
-
-
-def may_match(pattern: str, prefix: str) -> bool:
-    """Return whether a pattern may match paths that begin with these segments."""
-    own = prefix_of(pattern)
-    return own == prefix or "{" in own
