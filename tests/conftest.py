@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hear SIGINT again where a shell had it ignored, as it has for what it runs in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Each client of httpx reads all certificates of the machine otherwise: 30 ms, and tests stay on loopback.
+    os.environ.setdefault("SSL_CERT_DIR", str(config.rootpath / "tests"))
     # DBOS is one a process, and takes its time. Hubs of a test share this process, and queue in memory.
     sys.modules["dbos"] = None  # type: ignore[assignment]
     config.stash[CPU] = []

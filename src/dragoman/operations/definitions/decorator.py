@@ -8,7 +8,7 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import aclosing, closing
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 from dragoman.operations.arguments import docstring
@@ -145,13 +145,17 @@ def description_key(function: Function) -> Hashable | None:
     Hints are texts with names of the module, or objects. Defaults that are equal may be shown differently, as
     1 and True: their types count too, and those that hold others are not compared.
     """
+    is_method = isinstance(function, MethodType)
+    if is_method:
+        function = function.__func__
     if type(function) is not FunctionType:
         return None
     defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     if any(type(default) not in _COMPARABLE for default in defaults):
         return None
     hints = tuple(function.__annotations__.items())
-    key = (function.__code__, function.__module__, function.__qualname__, hints, defaults)
+    names = (function.__module__, function.__qualname__, is_method)
+    key = (function.__code__, names, hints, defaults)
     try:
         hash(key)
     except TypeError:
