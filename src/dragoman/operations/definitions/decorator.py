@@ -145,22 +145,21 @@ def description_key(function: Function) -> Hashable | None:
     Hints are texts with names of the module, or objects. Defaults that are equal may be shown differently, as
     1 and True: their types count too, and those that hold others are not compared.
     """
-    is_method = isinstance(function, MethodType)
-    if is_method:
-        function = function.__func__
-    if type(function) is not FunctionType:
+    any_function: object = function  # for the type checker, to which a callable has no `__func__`
+    plain = any_function.__func__ if isinstance(any_function, MethodType) else function
+    if not isinstance(plain, FunctionType):
         return None
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    defaults = (*(plain.__defaults__ or ()), *(plain.__kwdefaults__ or {}).values())
     if any(type(default) not in _COMPARABLE for default in defaults):
         return None
-    hints = tuple(function.__annotations__.items())
-    names = (function.__module__, function.__qualname__, is_method)
-    key = (function.__code__, names, hints, defaults)
+    hints = tuple(plain.__annotations__.items())
+    names = (plain.__module__, plain.__qualname__, plain is function)
+    key = (plain.__code__, names, hints, defaults)
     try:
         hash(key)
     except TypeError:
         return None
-    return key, tuple(map(type, defaults)), tuple(function.__kwdefaults__ or ())
+    return key, tuple(map(type, defaults)), tuple(plain.__kwdefaults__ or ())
 
 
 def make_call_limiter(details: DecoratorOptions) -> CallLimiter | None:
