@@ -24,6 +24,7 @@ MODELS: dict[str, list[dict[str, Any]]] = {
     ],
     "slow": [{"text": ["first ", *(f"word{n} " for n in range(2000))], "delay": 0.02}],
     "bad": [{"text": "Half", "error": {"message": "the model fell over"}}],
+    "marked": [{"text": ["**Plan**\n\n| day | wh", "at |\n|---|---|\n| Mon | tea |\n"]}],
     "rude": [{"text": "\x1b]0;gotcha\x07plain \x1b[31mred"}],
 }
 

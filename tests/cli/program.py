@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyte
 
 COMMAND = (sys.executable, "-m", "dragoman")
 LIMIT = 120.0
@@ -139,11 +141,12 @@ def scripted(
 class Terminal:
     """A program at a terminal: type, read what it shows, press Ctrl-C."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, env: Mapping[str, str], terminal: str = "dumb") -> None:
         self._screen, inside = pty.openpty()
+        termios.tcsetwinsize(inside, (30, 80))
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
-            env=environ(TERM="dumb", **env),
+            env=environ(TERM=terminal, COLUMNS="80", LINES="30", PROMPT_TOOLKIT_NO_CPR="1", **env),
             stdin=inside,
             stdout=inside,
             stderr=inside,
@@ -151,6 +154,8 @@ class Terminal:
         )
         os.close(inside)
         self._unread = ""
+        self._emulator = pyte.Screen(80, 30)
+        self._emulation = pyte.ByteStream(self._emulator)
 
     def see(self, text: str) -> str:
         """Read until this text is shown; everything up to it."""
@@ -160,20 +165,31 @@ class Terminal:
         seen, _, self._unread = self._unread.partition(text)
         return seen + text
 
+    def watch(self, text: str) -> str:
+        """Read until the screen shows this text; what is on the screen, as a person sees it."""
+        deadline = time.monotonic() + LIMIT
+        while text not in (shown := "".join(f"{line.rstrip()}\n" for line in self._emulator.display)):
+            readable, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))
+            assert readable, f"it did not show {text!r} but {shown}"
+            self._emulation.feed(os.read(self._screen, 4096))
+        return shown
+
+    def press_key(self, key: bytes) -> None:
+        """A key that ends no line."""
+        os.write(self._screen, key)
+
     def type(self, line: str) -> None:
         """A line from the keyboard."""
         os.write(self._screen, f"{line}\n".encode())
 
     def press(self, how: signal.Signals) -> None:
         """Ctrl-C, once the program waits, as it does by the time that anybody can press it."""
-        state = Path(f"/proc/{self.process.pid}/stat")
-        deadline = time.monotonic() + LIMIT
-        while state.read_text().rpartition(")")[2].split()[0] != "S":
-            assert time.monotonic() < deadline, "it never waits"
+        self._until_it_waits()
         self.process.send_signal(how)
 
     def leave(self) -> int:
         """Ctrl-D at the prompt; the exit code."""
+        self._until_it_waits()  # before, the terminal would take it for the end of a line
         os.write(self._screen, b"\x04")
         return self.wait()
 
@@ -182,6 +198,12 @@ class Terminal:
         code = self.process.wait(LIMIT)
         os.close(self._screen)
         return code
+
+    def _until_it_waits(self) -> None:
+        state = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + LIMIT
+        while state.read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline, "it never waits"
 
     def _read(self, deadline: float, text: str) -> str:
         readable, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))

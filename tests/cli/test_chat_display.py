@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
+from rich.console import Console
 
 from dragoman import events as e
+from dragoman.cli.access.call_preview import item_lines
+from dragoman.cli.chat.live_renderer import LiveRenderer
+from dragoman.cli.chat.markdown import GrowingMarkdown
 from dragoman.cli.chat.renderer import MAX_SHOWN, RENDERERS, EventRenderer, describe_answer, format_duration
 from dragoman.cli.terminal import make_console, strip_controls
 
@@ -126,3 +131,117 @@ def test_a_run_in_one_line() -> None:
 
 def test_what_would_steer_the_terminal_is_left_out() -> None:
     assert strip_controls("a\x1b[2J\x07b\tc\nd\x9be\ud800é👍") == "a[2Jb\tc\nde" + "é👍"
+
+
+ANSWER = (
+    "# Trip\n\nIt **goes** to [Lisbon](https://a.example/), <b>soon</b>.\n\n| day | what |\n|---|---|\n"
+    "| Mon | tea |\n\n1. one\n2. two\n\n```python\nx = 1\n```\n\n> quoted\n\nDone.\n"
+)
+DRAWN = """\
+Hm.
+
+Trip
+
+It goes to Lisbon (https://a.example/), <b>soon</b>.
+
+ day  what
+ ─────────
+ Mon  tea
+
+ 1 one
+ 2 two
+
+x = 1
+
+▌ quoted
+
+Done.
+→ look {"at":1}
+  ✓ ["there"]  look
+"""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+@pytest.mark.parametrize("colours", [False, True])
+def test_markdown_looks_the_same_however_it_arrives(
+    size: int, colours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not colours:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, highlight=False, markup=False)
+    deltas = [e.TextDelta("t", ANSWER[at : at + size]) for at in range(0, len(ANSWER), size)]
+    input, output = e.ToolInputAvailable("c", "look", {"at": 1}), e.ToolOutputAvailable("c", ["there"])
+    screen = LiveRenderer(console, clock=None)
+    batches: list[list[e.Event]] = [
+        [e.ReasoningDelta("r", "Hm.")],
+        [*deltas, e.TextEnd("t")],
+        [input, output],
+    ]
+    for batch in batches:
+        screen.render(batch)
+    screen.end_line()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
+    assert "\n".join(line.rstrip() for line in plain.splitlines()) == DRAWN.rstrip("\n")
+    assert bool(re.search(r"\x1b\[[0-9;]*3[1-7]m", out.getvalue())) == colours
+
+
+def test_a_long_open_block_shows_its_end_and_costs_little() -> None:
+    growing = GrowingMarkdown()
+    for number in range(2_000):
+        assert growing.add(f"{'```text' if number == 0 else f'line {number}'}\n") == []
+    assert growing.tail(3) == "```text\nline 1997\nline 1998\nline 1999\n"
+    assert [block[-9:] for block in growing.add("```\n\nafter\n") + growing.finish()] == [
+        "999\n```\n\n",
+        "after\n",
+    ]
+
+
+PREVIEWS: dict[str, tuple[Any, Any, list[str]]] = {
+    "short": ({"disk": "a"}, None, ['  op {"disk":"a"}']),
+    "an edit": (
+        {"path": "a.py", "edits": [{"old": "x\ny\n", "new": "x\n\tz\u202e\n", "everywhere": True}]},
+        None,
+        [
+            "  op", '    {"everywhere":true}', "    --- a.py", "    +++ a.py", "    @@ -1,2 +1,2 @@",
+            "     x", "    -y", "    +⇥   z\\u202e",
+        ],
+    ),
+    "a file": (
+        {"path": "a", "text": "1\n2\n", "mode": "w", "why": "y" * 60},
+        {"path": "a", "text": "1\n", "mode": "w"},
+        [
+            "  op", "    {", '      "mode": "w",', f'      "why": "{"y" * 60}"', "    }",
+            "    a: what was approved last, and the new text", "    --- a", "    +++ a", "    @@ -1 +1,2 @@",
+            "     1", "    +2",
+        ],
+    ),
+    "other arguments than before": (
+        {"to": "ann"},
+        {"to": "bob"},
+        [
+            "  op", "    compared with the call that was approved last:",
+            "    --- arguments", "    +++ arguments", "    @@ -1,3 +1,3 @@",
+            "     {", '    -  "to": "bob"', '    +  "to": "ann"', "     }",
+            "    {", '      "to": "ann"', "    }",
+        ],
+    ),
+    "the same as before": (
+        {"to": "ann"},
+        {"to": "ann"},
+        [
+            "  op", "    compared with the call that was approved last:", "    the same arguments",
+            "    {", '      "to": "ann"', "    }",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.promise("approval-preview")
+@pytest.mark.parametrize("case", PREVIEWS)
+def test_an_approval_shows_what_will_change(case: str) -> None:
+    input, before, lines = PREVIEWS[case]
+    item = {"operation": "op", "input": input, "agent": None, "reason": None, "question": None}
+    previous = None if before is None else {"input": before}
+    assert [text for text, _ in item_lines({**item, "previous": previous})] == lines

@@ -6,6 +6,8 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.cli.program import Hub, Terminal, finish, read_until, run, scripted, serving, start
 
 DANGER = Path(__file__).parent.parent / "flows" / "approval_operation.py"
@@ -166,3 +168,34 @@ def test_commands_choose_fork_attach_count_and_are_remembered(hub: Hub, tmp_path
     )
     history = tmp_path / "state" / "dragoman" / "chat_history"
     assert ("read it" in history.read_text(), history.stat().st_mode & 0o077) == (True, 0)
+
+
+@pytest.mark.promise("terminal-chat")
+def test_a_terminal_shows_markdown_completes_commands_and_stops_at_ctrl_c(hub: Hub, tmp_path: Path) -> None:
+    env = {"DRAGOMAN_HUB": hub.url, "XDG_STATE_HOME": str(tmp_path)}
+    chat = Terminal("chat", "--session", "drawn", env=env, terminal="xterm-256color")
+    chat.watch("you>")
+    chat.press_key(b"/mod\t")
+    chat.watch("you> /model")
+    chat.press_key(b"pl\t")
+    chat.watch("you> /model plain/x")
+    chat.press_key(b"\x15/model marked/x\r")
+    chat.watch("model: marked/x")
+    chat.press_key(b"draw a table\r")
+    shown = chat.watch("tokens out")
+    assert "\n Mon  tea\n" in shown
+    assert "|" not in shown
+    assert "**" not in shown
+    chat.press_key(b"/model slow/x\r")
+    chat.watch("model: slow/x")
+    chat.press_key(b"go on\r")
+    chat.watch("word9 ")
+    chat.press(signal.SIGINT)
+    shown = chat.watch("stopped by the user")
+    assert shown.count("first word0") == 1
+    chat.watch("\nyou>\n")
+    chat.press_key(b"\x1b[A")
+    chat.watch("you> go on")
+    chat.press_key(b"\x15")
+    chat.press_key(b"/quit\r")
+    assert chat.wait() == 0

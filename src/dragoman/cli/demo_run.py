@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.cli.chat.renderer import EventRenderer, describe_answer, format_duration
+from dragoman.cli.chat.renderer import describe_answer, format_duration
+from dragoman.cli.chat.renderer_choice import renderer_for
 from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.configuration import local_config
 from dragoman.cli.example_session import add_example, play_example
@@ -147,7 +148,7 @@ async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str
     out = make_console(sys.stdout)
     async with HubClient.over_http(hosted.url, key) as client:
         for number, question in enumerate(questions, start=1):
-            talk = ChatSession(client, lambda: EventRenderer(out, out), session=f"demo-{number}")
+            talk = ChatSession(client, lambda: renderer_for(sys.stdout, sys.stdout), session=f"demo-{number}")
             out.print("you> ", end="", style="bold magenta")
             out.print(question)
             if await talk.send(question) != "done":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -150,7 +149,7 @@ def stop(id: Id, *, hub: Hub = DEFAULT_HUB, key: Key = None) -> None:
 
 async def _follow(target: HubTarget, id: str) -> int:
     """Print a run's answer and return the exit code."""
-    from dragoman.cli.chat.command import make_renderer  # late: drawing takes 0.1 s
+    from dragoman.cli.chat.renderer_choice import make_renderer  # late: drawing takes 0.1 s
 
     is_noted = False
     async with connect(target) as client:
@@ -172,16 +171,16 @@ async def stream_answer(client: HubClient, run: Json, *, screen: EventRenderer) 
 
     Between the two requests the run may end and the next one of the session begin.
     """
+    from dragoman.cli.chat.renderer_choice import drawn_on  # late: as above
     from dragoman.events import Start  # late: as above
 
     is_shown = False
-    async with aclosing(client.resume(run["sessionId"])) as batches:
+    async with drawn_on(screen, client.resume(run["sessionId"])) as batches:
         async for batch in batches:
             if any(isinstance(each, Start) and each.message_id != run["messageId"] for each in batch):
                 return False
             screen.render(batch)
             is_shown = True
-    screen.end_line()
     if is_shown and screen.reason is None and not screen.failed:
         raise DragomanError(
             "the stream ended in mid-answer; the hub may go on with it",

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 # Characters that move the cursor, ring, recolour or change the text direction: outside text must not do that
 # to the user's terminal.
@@ -135,11 +136,18 @@ def format_age(moment: float) -> str:
     return "just now"
 
 
-def make_console(stream: TextIO) -> Console:
-    """Return a console for a stream, with colours if it is a terminal."""
+def make_console(stream: IO[str], *, soft_wrap: bool = True) -> Console:
+    """Return a console for a stream, with colours if it is a terminal; `soft_wrap` breaks no line."""
     from rich.console import Console  # late: 0.1 s that most commands do not need
 
-    return Console(file=stream, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    return Console(file=stream, highlight=False, emoji=False, markup=False, soft_wrap=soft_wrap)
+
+
+def join_styled(*pairs: tuple[str, str]) -> Text:
+    """Return a line of texts, each with its style, without what would steer the terminal."""
+    from rich.text import Text  # late: as above
+
+    return Text.assemble(*((strip_controls(text), style) for text, style in pairs))
 
 
 def examples(*pairs: tuple[str, str]) -> str:

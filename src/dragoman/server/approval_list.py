@@ -59,16 +59,26 @@ class InboxLister:
         shown = approval_to_json(approval, self._caller)
         return {**shown, "sessionTitle": entry.session_title, "policy": policy}
 
+    async def compare(self, approval: ApprovalRequest, shown: Json) -> Json:
+        """Return an approval with what each of its operations was approved for last, for its owner alone."""
+        owner = visible_owner(self._caller)
+        earlier = await self._inbox.earlier(approval.owner) if owner in (None, approval.owner) else {}
+        return with_previous(approval, shown, earlier=earlier)
+
     async def _compare(self, entries: Sequence[InboxEntry], found: Sequence[Json]) -> None:
         """Add to each item what the same operation was approved for last."""
         owners = list(dict.fromkeys(entry.approval.owner for entry in entries))[:MAX_COMPARED]
         earlier = {owner: await self._inbox.earlier(owner) for owner in owners}
         for entry, shown in zip(entries, found, strict=True):
             of_owner: Earlier = earlier.get(entry.approval.owner, {})
-            before = [previous(item, entry.approval, earlier=of_owner) for item in entry.approval.items]
-            shown["items"] = [
-                {**item, "previous": each} for item, each in zip(shown["items"], before, strict=True)
-            ]
+            shown["items"] = with_previous(entry.approval, shown, earlier=of_owner)["items"]
+
+
+def with_previous(approval: ApprovalRequest, shown: Json, *, earlier: Earlier) -> Json:
+    """Return a shown approval whose items have `previous`."""
+    before = [previous(item, approval, earlier=earlier) for item in approval.items]
+    items = [{**item, "previous": each} for item, each in zip(shown["items"], before, strict=True)]
+    return {**shown, "items": items}
 
 
 def previous(item: ApprovalItem, approval: ApprovalRequest, *, earlier: Earlier) -> Json | None:

@@ -23,6 +23,7 @@ from dragoman.operations.approval import (
 from dragoman.operations.approval import ApprovalStore as Kept
 from dragoman.server.approval_json import approval_to_json
 from dragoman.server.approval_list import InboxLister
+from dragoman.server.call_trees.root_list import parse_flag
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_role, find_session
 from dragoman.server.token_bounds import require_within_bounds, require_write
@@ -116,7 +117,10 @@ class ApprovalHandlers:
         await exchange.respond(200, {"approvals": described})
 
     async def get(self, exchange: Exchange) -> None:
-        """Return one approval. NotFound, also for one that the caller may not see."""
+        """Return one approval, with `compare=1` beside what was approved before.
+
+        NotFound, also for one that the caller may not see.
+        """
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
@@ -124,7 +128,10 @@ class ApprovalHandlers:
         role = await self._role_in(found.session_id, caller)
         if visible_owner(caller) is not None and role is None and not involves_owner(found, caller.owner):
             raise NotFound(f"there is no approval {found.id!r}")
-        await exchange.respond(200, approval_to_json(found, caller, may_write=role == "write"))
+        shown = approval_to_json(found, caller, may_write=role == "write")
+        if self._inbox is not None and caller.bounds is None and parse_flag(exchange.query, "compare"):
+            shown = await InboxLister(self._inbox, caller=caller).compare(found, shown)
+        await exchange.respond(200, shown)
 
     async def answer(self, exchange: Exchange) -> None:
         """Approve or deny with `{"approved": true | false, "reason"?}`; answer a question with `{"answer"}`.

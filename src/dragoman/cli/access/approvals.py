@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 import typer
 
-from dragoman.cli.access.questions import question_lines, resolve_answer, spell_invisible
+from dragoman.cli.access.call_preview import print_items
+from dragoman.cli.access.questions import resolve_answer, spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import (
@@ -92,7 +93,7 @@ def show(
     id: Id, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
     """Show one approval: who asks, for which call, with which arguments."""
-    approval = run_with_client(HubTarget(hub, key, data), lambda client: client.approval(id))
+    approval = run_with_client(HubTarget(hub, key, data), lambda client: client.approval(id, compare=True))
     if json:
         print_json(approval)
         return
@@ -205,7 +206,7 @@ def prompt_for_each(runner: asyncio.Runner, client: HubClient, *, every: float) 
             if not approval["mayAnswer"] or approval["id"] in shown:
                 continue
             shown.add(approval["id"])
-            print_approval(approval)
+            print_approval(runner.run(client.approval(approval["id"], compare=True)))
             question = approval["question"]
             decision = read_decision() if question is None else read_question_answer(question)
             if decision is None:
@@ -289,13 +290,7 @@ def print_approval(approval: Mapping[str, Any]) -> None:
         f"{expiry_note(approval)}"
     )
     print_line(f"  for {spell_invisible(approval['owner'])}{agent}")
-    for item in approval_items(approval):
-        reason = f": {spell_invisible(item['reason'])}" if item["reason"] else ""
-        item_agent = f", for the agent {spell_invisible(item['agent'])}" if item["agent"] else ""
-        print_line(f"  {spell_invisible(item['operation'])}{item_agent}{reason}")
-        question = item["question"]
-        lines = pretty_json_lines(item["input"]) if question is None else question_lines(question)
-        print_line("\n".join(f"    {line}" for line in lines))
+    print_items(approval_items(approval), id=approval["id"])
     if approval["answeredBy"]:
         text = approval["answer"] or approval["reason"]
         detail = f": {spell_invisible(text)}" if text else ""
@@ -335,8 +330,3 @@ def approval_items(approval: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the parts of the call that need approval, or the call as a whole."""
     call = {"operation": approval["operation"], "input": approval["input"], "reason": None}
     return approval["items"] or [{**call, "question": None, "agent": None}]
-
-
-def pretty_json_lines(value: Any) -> list[str]:
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return [spell_invisible(line) for line in text.splitlines()]

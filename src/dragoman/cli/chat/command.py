@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
 import typer
 
 from dragoman import events
+from dragoman.cli.chat.commands import add_attachments
 from dragoman.cli.chat.renderer import EventRenderer
-from dragoman.cli.chat.repl import ChatRepl
+from dragoman.cli.chat.renderer_choice import make_renderer
 from dragoman.cli.chat.session import ChatSession, TurnEnd
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
@@ -29,6 +30,7 @@ class ChatTarget(msgspec.Struct, frozen=True):
     session: str | None = None
     model: str | None = None
     agent: str | None = None
+    files: Sequence[str] = ()  # that go with the first message
 
 
 class JsonLinesRenderer(EventRenderer):
@@ -45,11 +47,6 @@ class JsonLinesRenderer(EventRenderer):
         """Print nothing: only events are printed."""
 
 
-def make_renderer() -> EventRenderer:
-    """Return a renderer that prints the answer to stdout and everything else to stderr."""
-    return EventRenderer(make_console(sys.stdout), make_console(sys.stderr))
-
-
 def make_json_renderer() -> EventRenderer:
     """Return a renderer that prints events as JSON lines to stdout."""
     return JsonLinesRenderer(make_console(sys.stdout), make_console(sys.stderr))
@@ -62,22 +59,31 @@ def run_turn(target: ChatTarget, text: str, *, as_json: bool) -> int:
 
 async def _run_turn(target: ChatTarget, text: str, *, as_json: bool) -> TurnEnd:
     async with HubClient.over_http(target.hub, target.key) as client:
-        talk = ChatSession(
-            client,
-            make_json_renderer if as_json else make_renderer,
-            session=target.session,
-            model=target.model,
-            agent=target.agent,
-        )
+        talk = make_session(client, target, new_renderer=make_json_renderer if as_json else make_renderer)
         end = await talk.send(text)
         if not (as_json or target.session):
             print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` continues it")
         return end
 
 
-def run_repl(target: ChatTarget) -> None:
+async def run_repl(target: ChatTarget) -> None:
     """Run the interactive chat until the user leaves."""
-    ChatRepl(target.hub, target.key, new_renderer=make_renderer).run(target.session, target.model)
+    # late: prompt-toolkit takes 0.1 s
+    from dragoman.cli.chat.repl import ChatRepl, open_chat
+
+    async with HubClient.over_http(target.hub, target.key) as client:
+        chat = make_session(client, target, new_renderer=make_renderer)
+        await open_chat(chat, url=target.hub, is_stored=target.session is not None)
+        await ChatRepl(chat).run()
+
+
+def make_session(
+    client: HubClient, target: ChatTarget, *, new_renderer: Callable[[], EventRenderer]
+) -> ChatSession:
+    """Return the session of a target; its files go with the first message. NotFound, BadRequest."""
+    chat = ChatSession(client, new_renderer, session=target.session, model=target.model, agent=target.agent)
+    add_attachments(chat, target.files)
+    return chat
 
 
 EPILOG = examples(
@@ -85,20 +91,26 @@ EPILOG = examples(
     ("dragoman chat --session trip", "continue a session, also during an answer"),
     ("dragoman chat 'What time is it in Lisbon?' > answer.txt", "one turn; stdout is the answer alone"),
     ("git diff | dragoman chat --model up/any-model", "the message from a pipe"),
+    ("dragoman chat --attach invoice.pdf 'What is the total?'", "with a file"),
 )
 
 
 def chat(
+    *,
     message: Annotated[
         str | None, typer.Argument(help="One message; without it an interactive chat starts.")
     ] = None,
-    *,
     hub: Hub = None,
     key: Key = None,
     session: Annotated[
         str | None, typer.Option(metavar="ID", help="The session; a new one by default.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="`provider/model`, instead of the hub's choice.")] = None,
+    agent: Annotated[str | None, typer.Option(help="The agent that answers.")] = None,
+    attach: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="A file that goes with the first message. May be repeated."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Chat with a running hub.
@@ -108,9 +120,9 @@ def chat(
     when it failed, 130 when it was stopped.
     """
 
-    place = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model)
+    place = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model, agent=agent, files=attach or ())
     if message is None and sys.stdin.isatty():
-        run_repl(place)
+        asyncio.run(run_repl(place))
         return
     raise typer.Exit(run_turn(place, read_message(message), as_json=json))
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import mimetypes
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from dragoman.cli.chat.session import ChatSession, new_session_id
 from dragoman.cli.hub_client.client import HubClient, path_segment
 from dragoman.cli.terminal import format_age, print_note, print_table
-from dragoman.errors import BadRequest, NotFound
+from dragoman.errors import BadRequest, DragomanError, NotFound
 
 MAX_ATTACHMENT = 5_000_000  # bytes of the files of one message: base64 makes 6.7 MB of them, of 8 MB
+
+
+Choices: TypeAlias = Literal["models", "agents", "sessions", "files"]
 
 
 class QuitChat(Exception):
@@ -22,11 +25,12 @@ class QuitChat(Exception):
 
 
 class ChatCommand(NamedTuple):
-    """A slash command: what it takes, what it does, and the function."""
+    """A slash command: what it takes, what it does, the function, and what its argument may be."""
 
     argument: str
     help: str
     run: Callable[[ChatSession, str], Awaitable[None]]
+    choices: Choices | None = None
 
 
 async def begin_session(chat: ChatSession, _: str) -> None:
@@ -102,10 +106,18 @@ async def print_cost(chat: ChatSession, _: str) -> None:
 
 async def attach_file(chat: ChatSession, name: str) -> None:
     """Send a file with the next message."""
-    taken = sum(len(part["url"]) for part in chat.attachments)
-    part = await asyncio.to_thread(read_attachment, name, MAX_ATTACHMENT - taken)
-    chat.attachments.append(part)
-    print_note(f"{part['filename']} ({part['mediaType']}) goes with the next message")
+    for part in await asyncio.to_thread(add_attachments, chat, [name]):
+        print_note(f"{part['filename']} ({part['mediaType']}) goes with the next message")
+
+
+def add_attachments(chat: ChatSession, names: Sequence[str]) -> list[dict[str, str]]:
+    """Add files to the next message; return their parts. NotFound, BadRequest."""
+    added = []
+    for name in names:
+        taken = sum(len(part["url"]) for part in chat.attachments)
+        added.append(read_attachment(name, MAX_ATTACHMENT - taken))
+        chat.attachments.append(added[-1])
+    return added
 
 
 def read_attachment(name: str, limit: int) -> dict[str, str]:
@@ -124,7 +136,10 @@ def read_attachment(name: str, limit: int) -> dict[str, str]:
 async def print_help(_: ChatSession, __: str) -> None:
     """List the commands."""
     lines = [f"  {f'{name} {each.argument}'.strip():<16}{each.help}" for name, each in COMMANDS.items()]
-    keys = "Ctrl-C while the hub answers stops the answer; at the prompt, twice, it leaves."
+    keys = (
+        "Ctrl-C while the hub answers stops the answer; at the prompt, twice, it leaves.\n"
+        "Tab completes; Alt-Enter begins a new line of the message; up and Ctrl-R find earlier ones."
+    )
     print_note("commands:\n" + "\n".join([*lines, keys]))
 
 
@@ -136,12 +151,14 @@ async def quit_chat(_: ChatSession, __: str) -> None:
 COMMANDS: Mapping[str, ChatCommand] = {
     "/new": ChatCommand("", "begin a new session", begin_session),
     "/sessions": ChatCommand("", "list your sessions", list_sessions),
-    "/open": ChatCommand("ID", "continue one of them", open_session),
-    "/model": ChatCommand("NAME", "answer with this model from now on (provider/model)", choose_model),
-    "/agent": ChatCommand(
-        "NAME", "let this agent answer from now on; without a name list them", choose_agent
+    "/open": ChatCommand("ID", "continue one of them", open_session, "sessions"),
+    "/model": ChatCommand(
+        "NAME", "answer with this model from now on (provider/model)", choose_model, "models"
     ),
-    "/attach": ChatCommand("FILE", "send a file with the next message", attach_file),
+    "/agent": ChatCommand(
+        "NAME", "let this agent answer from now on; without a name list them", choose_agent, "agents"
+    ),
+    "/attach": ChatCommand("FILE", "send a file with the next message", attach_file, "files"),
     "/stop": ChatCommand("", "stop what is being answered in this session", stop_answer),
     "/fork": ChatCommand("", "go on in a copy of this session", fork_session),
     "/cost": ChatCommand("", "what this session has cost", print_cost),
@@ -149,6 +166,24 @@ COMMANDS: Mapping[str, ChatCommand] = {
     "/quit": ChatCommand("", "leave (Ctrl-D does it too)", quit_chat),
 }
 ALIASES = {"/exit": "/quit"}
+
+
+async def list_choices(chat: ChatSession, choices: Choices) -> Sequence[str]:
+    """Return the models, agents or sessions that a command may name; none if the hub does not tell."""
+    try:
+        match choices:
+            case "models":
+                models: list[str] = (await chat.client.request("GET", "/api/models"))["models"]
+                return models
+            case "agents":
+                agents = (await chat.client.request("GET", "/api/agents"))["agents"]
+                return [str(agent["name"]) for agent in agents]
+            case "sessions":
+                return [str(each["id"]) for each in await chat.client.sessions(limit=20)]
+            case "files":
+                return ()
+    except DragomanError:
+        return ()
 
 
 async def run_command(chat: ChatSession, line: str) -> None:

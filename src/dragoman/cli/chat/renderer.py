@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -12,10 +12,11 @@ from dragoman import events as e
 from dragoman.agent.approvals import QUESTION_PART
 from dragoman.agent.inner_calls import batch_entries, call_title
 from dragoman.cli.access.questions import Question, question_lines
-from dragoman.cli.terminal import strip_controls, truncate
+from dragoman.cli.terminal import join_styled, strip_controls, truncate
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 MAX_SHOWN = 600  # characters of arguments or of a result that are shown
 CALL, DONE, WRONG = "→", "✓", "✗"
@@ -36,7 +37,7 @@ class EventRenderer:
     """Prints events. `failed` and `metadata` tell afterwards how the run ended.
 
     `text` gets the answer, `aside` reasoning, tool calls and results; both may be the same terminal.
-    Without a clock, durations are left out.
+    Without a clock, durations are left out. In `with`, a run is being followed.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class EventRenderer:
         self.failed = False
         self.reason: str | None = None
         self.metadata: dict[str, Any] = {}
+        self.answered: Collection[str] = ()  # approvals that this client has answered
         self.waiting: dict[str, str] = {}  # call names by approval id
         self.questions: dict[str, Question] = {}  # open questions by approval id
         self._text = text
@@ -52,6 +54,12 @@ class EventRenderer:
         self._clock = clock
         self._calls: dict[str, RenderedCall] = {}
         self._unfinished: Console | None = None  # the console whose last line is unfinished
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.end_line()
 
     def render(self, batch: Sequence[e.Event]) -> None:
         """Print a batch of events."""
@@ -68,8 +76,17 @@ class EventRenderer:
 
     def print_aside(self, words: str, style: str = "dim") -> None:
         """Print a line beside the answer."""
+        self._print_line(join_styled((words, style)))
+
+    def _print_line(self, line: Text) -> None:
         self.end_line()
-        self._aside.print(strip_controls(words), style=style)
+        self._aside.print(line)
+
+    def _write_text(self, delta: str) -> None:
+        self._write(self._text, delta)
+
+    def _write_reasoning(self, delta: str) -> None:
+        self._write(self._aside, delta, style="dim italic")
 
     def _write(self, console: Console, delta: str, *, style: str | None = None) -> None:
         if self._unfinished is not None and self._unfinished is not console:
@@ -83,10 +100,10 @@ class EventRenderer:
         self._merge(event.message_metadata)
 
     def on_text(self, event: e.TextDelta) -> None:
-        self._write(self._text, event.delta)
+        self._write_text(event.delta)
 
     def on_reasoning(self, event: e.ReasoningDelta) -> None:
-        self._write(self._aside, event.delta, style="dim italic")
+        self._write_reasoning(event.delta)
 
     def on_block_end(self, _: e.TextEnd | e.ReasoningEnd) -> None:
         self.end_line()
@@ -111,6 +128,8 @@ class EventRenderer:
         call = self._find_call(event.tool_call_id)
         call.approval_id = event.approval_id
         self.waiting[event.approval_id] = call.name
+        if event.approval_id in self.answered:  # the message is told again from its beginning
+            return
         self.print_aside(f"  {call.name} waits for somebody's approval", "yellow")
 
     def on_data(self, event: e.Data) -> None:
@@ -190,11 +209,10 @@ class EventRenderer:
                 )
 
     def _print_call(self, call: RenderedCall, arguments: str) -> None:
-        self.end_line()
         call.is_shown = True
         call.started_at = self._clock() if self._clock else 0.0
-        self._aside.print(f"{CALL} {strip_controls(call.name)} ", end="", style="bold cyan")
-        self._aside.print(strip_controls(truncate(arguments, MAX_SHOWN)), style="cyan")
+        arguments = truncate(arguments, MAX_SHOWN)
+        self._print_line(join_styled((f"{CALL} {call.name} ", "bold cyan"), (arguments, "cyan")))
 
     def _print_result(self, call: RenderedCall, words: str, *, sign: str = DONE) -> None:
         self.waiting.pop(call.approval_id, None)
@@ -203,12 +221,10 @@ class EventRenderer:
                 self._print_inner_calls(call, msgspec.json.decode(call.arguments or "{}"))
             except msgspec.DecodeError:
                 self._print_call(call, call.arguments)
-        self.end_line()
         style = "red" if sign == WRONG else "green"
         took = f"  {format_duration(self._clock() - call.started_at)}" if self._clock else ""
-        self._aside.print(f"  {sign} ", end="", style=style)
-        self._aside.print(strip_controls(truncate(words, MAX_SHOWN)), end="")
-        self._aside.print(f"  {strip_controls(call.name)}{took}", style="dim")
+        result = (truncate(words, MAX_SHOWN), "")
+        self._print_line(join_styled((f"  {sign} ", style), result, (f"  {call.name}{took}", "dim")))
 
 
 RENDERERS: Mapping[type, Callable[[EventRenderer, Any], None]] = {
@@ -257,5 +273,6 @@ def describe_answer(metadata: Mapping[str, Any]) -> str:
         f"{usage['inputTokens']} tokens in" if "inputTokens" in usage else None,
         f"{usage['outputTokens']} tokens out" if "outputTokens" in usage else None,
         format_duration(metadata["duration"]) if "duration" in metadata else None,
+        f"${metadata['cost']:.4f}" if metadata.get("cost") else None,
     ]
     return " · ".join(str(word) for word in parts if word)

@@ -2,135 +2,108 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
+from dragoman.cli.access.call_preview import print_items
 from dragoman.cli.access.questions import Question, resolve_answer
-from dragoman.cli.chat.commands import COMMANDS, QuitChat, print_session, run_command
-from dragoman.cli.chat.history import line_editing
-from dragoman.cli.chat.renderer import MAX_SHOWN, EventRenderer
-from dragoman.cli.chat.session import ChatSession
-from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.terminal import print_error, print_line, print_note, truncate
+from dragoman.cli.chat.commands import Choices, QuitChat, list_choices, print_session, run_command
+from dragoman.cli.chat.prompt import ChatPrompt, Interrupted
+from dragoman.cli.chat.session import ChatSession, run_interruptible
+from dragoman.cli.terminal import print_error, print_note
 from dragoman.errors import DragomanError
 
-T = TypeVar("T")
 PROMPT = "you> "
+MAX_PREVIEW = 60  # lines of what an approval would run
 
 
 class ChatRepl:
     """Reads input, sends it and prints the answers until the user leaves. The session persists."""
 
-    def __init__(self, url: str, key: str | None, *, new_renderer: Callable[[], EventRenderer]) -> None:
-        self._url = url
-        self._key = key
-        self._new_renderer = new_renderer
-        self._runner = asyncio.Runner()
+    def __init__(self, chat: ChatSession) -> None:
+        self._chat = chat
+        self._prompt = ChatPrompt(self._choose)
 
-    def run(self, session: str | None, model: str | None) -> None:
+    async def run(self) -> None:
         """Run until the user leaves."""
-        with line_editing([*COMMANDS]), self._runner:
-            talk = self._run(self._open(session, model))
+        try:
+            await self._handle_line("")
+            while True:
+                if line := (await self._read_line()).strip():
+                    await self._handle_line(line)
+        except QuitChat:
+            session = self._chat.session
+            print_note(f"session {session}; `dragoman chat --session {session}` continues it")
+
+    async def _choose(self, choices: Choices) -> list[str]:
+        return [*await list_choices(self._chat, choices)]
+
+    async def _read_line(self) -> str:
+        """Read a line. QuitChat at Ctrl-D, or at the second Ctrl-C."""
+        for warned in (False, True):
             try:
-                self._loop(talk)
-            except QuitChat:
-                print_note(f"session {talk.session}; `dragoman chat --session {talk.session}` continues it")
-            finally:
-                self._run(talk.client.close())
+                return await self._prompt.read_message(PROMPT)
+            except EOFError:
+                raise QuitChat from None
+            except Interrupted:
+                if not warned:
+                    print_note("Ctrl-C again, or Ctrl-D, leaves")
+        raise QuitChat
 
-    async def _open(self, session: str | None, model: str | None) -> ChatSession:
-        talk = ChatSession(
-            HubClient.over_http(self._url, self._key), self._new_renderer, session=session, model=model
-        )
-        await talk.client.sessions(limit=1)  # fails early without a hub or a valid key
-        print_note(f"{self._url}; /help lists the commands, Ctrl-D leaves")
-        if session:
-            await print_session(talk)
-        return talk
-
-    def _loop(self, chat: ChatSession) -> None:
-        self._handle_line(chat, "")
-        while True:
-            line = read_line().strip()
-            if line:
-                self._handle_line(chat, line)
-
-    def _handle_line(self, chat: ChatSession, line: str) -> None:
+    async def _handle_line(self, line: str) -> None:
         """Run a command or send a message, then ask about pending approvals."""
         try:
-            if line:
-                self._run(run_command(chat, line) if line.startswith("/") else chat.send(line))
-            self._ask_approvals(chat)
+            if line.startswith("/"):
+                await run_interruptible(run_command(self._chat, line))
+            elif line:
+                await self._chat.send(line)
+            await self._ask_approvals()
         except DragomanError as error:
             print_error(error.message, hint=error.hint)
-        except KeyboardInterrupt:
-            print_break()
+        except Interrupted:
+            pass
 
-    def _ask_approvals(self, chat: ChatSession) -> None:
+    async def _ask_approvals(self) -> None:
         """Ask about pending approvals and questions, and print how the chat continues."""
+        chat = self._chat
         while chat.pending_approvals:
             waiting, chat.pending_approvals = chat.pending_approvals, {}
             for approval, call in waiting.items():
-                decision = self._read_reply(chat, approval, call=call)
+                decision = await self._read_reply(approval, call=call)
                 if decision is not None:
-                    self._run(chat.answer_approval(approval, decision))
+                    await chat.answer_approval(approval, decision)
 
-    def _read_reply(self, chat: ChatSession, approval: str, *, call: str) -> bool | str | None:
+    async def _read_reply(self, approval: str, *, call: str) -> bool | str | None:
         """Show what runs and read a decision, or read the answer to a question; None for later."""
-        question = chat.questions.get(approval)
-        if question is not None:
-            return read_answer(question)
-        for line in self._run(chat.calls_to_approve(approval)):
-            print_line(f"  {truncate(line, MAX_SHOWN)}")
-        return read_decision(call)
-
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(coroutine)
-
-
-def read_decision(call: str) -> bool | None:
-    """Read yes or no; None for later or Ctrl-D."""
-    try:
-        typed = input(f"{call}: approve? [y]es, [n]o, anything else: later> ")
-    except EOFError:
-        print_break()
-        return None
-    match typed.strip().lower():
-        case "y" | "yes":
-            return True
-        case "n" | "no":
-            return False
-        case _:
+        try:
+            question = self._chat.questions.get(approval)
+            if question is not None:
+                return await self._read_answer(question)
+            print_items(await self._chat.calls_to_approve(approval), id=approval, limit=MAX_PREVIEW)
+            return await self._read_decision(call)
+        except EOFError:
             return None
 
+    async def _read_decision(self, call: str) -> bool | None:
+        """Read yes or no; None for later."""
+        typed = await self._prompt.read_answer(f"{call}: approve? [y]es, [n]o, anything else: later> ")
+        match typed.strip().lower():
+            case "y" | "yes":
+                return True
+            case "n" | "no":
+                return False
+            case _:
+                return None
 
-def read_answer(question: Question) -> str | Literal[False] | None:
-    """Read the answer to a question; False for an empty line, None for Ctrl-D."""
-    hint = "a number, or your words" if question["options"] else "your words"
-    try:
-        typed = input(f"answer ({hint}; an empty line declines)> ")
-    except EOFError:
-        print_break()
-        return None
-    return resolve_answer(question, typed) if typed.strip() else False
-
-
-def read_line() -> str:
-    """Read a line. QuitChat at Ctrl-D, or at the second Ctrl-C."""
-    for warned in (False, True):
-        try:
-            return input(PROMPT)
-        except EOFError:
-            print_break()
-            raise QuitChat from None
-        except KeyboardInterrupt:
-            print_break()
-            if not warned:
-                print_note("Ctrl-C again, or Ctrl-D, leaves")
-    raise QuitChat
+    async def _read_answer(self, question: Question) -> str | Literal[False]:
+        """Read the answer to a question; False for an empty line."""
+        hint = "a number, or your words" if question["options"] else "your words"
+        typed = await self._prompt.read_answer(f"answer ({hint}; an empty line declines)> ")
+        return resolve_answer(question, typed) if typed.strip() else False
 
 
-def print_break() -> None:
-    """Start a new line after the prompt."""
-    print()  # noqa: T201 - where input() wrote the prompt
+async def open_chat(chat: ChatSession, *, url: str, is_stored: bool) -> None:
+    """Check that the hub answers, and print where the session stands if it `is_stored`."""
+    await chat.client.sessions(limit=1)  # fails early without a hub or a valid key
+    print_note(f"{url}; /help lists the commands, Ctrl-D leaves")
+    if is_stored:
+        await print_session(chat)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
-
-import msgspec
 
 from dragoman.agent.approvals import QUESTION_PART, pending_questions
 from dragoman.agent.inner_calls import part_title
 from dragoman.cli.access.approvals import approval_items
-from dragoman.cli.access.questions import Question, spell_invisible
+from dragoman.cli.access.questions import Question
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.hub_client.client import EventBatches, HubClient
 from dragoman.errors import DragomanError
@@ -44,6 +42,8 @@ class ChatSession:
         """Approvals that the last answer waits for: call names by approval id."""
         self.questions: dict[str, Question] = {}
         """Questions that the last answer waits for, by approval id."""
+        self.answered: set[str] = set()
+        """Approvals that were answered here."""
         self.attachments: list[dict[str, str]] = []
         """File parts that go with the next message."""
         self._new_renderer = new_renderer
@@ -61,22 +61,19 @@ class ChatSession:
 
     async def answer_approval(self, approval: str, answer: bool | str) -> TurnEnd:
         """Answer an approval or a question, and print how the chat continues."""
+        self.answered.add(approval)
         if isinstance(answer, str):
             await self.client.answer(approval, answer)
         else:
             await self.client.decide(approval, approved=answer)
         return await self.resume()
 
-    async def calls_to_approve(self, approval: str) -> list[str]:
-        """Return the calls that an approval is for, with their arguments; none if the hub does not tell."""
+    async def calls_to_approve(self, approval: str) -> list[dict[str, Any]]:
+        """Return the calls that an approval is for, as the API shows them; none if the hub does not tell."""
         try:
-            items = approval_items(await self.client.approval(approval))
+            return approval_items(await self.client.approval(approval, compare=True))
         except DragomanError:
             return []
-        return [
-            spell_invisible(f"{item['operation']} {msgspec.json.encode(item['input']).decode()}")
-            for item in items
-        ]
 
     async def resume(self) -> TurnEnd:
         """Print the active answer."""
@@ -94,6 +91,7 @@ class ChatSession:
     async def _render(self, batches: EventBatches) -> TurnEnd:
         """Print events until the run ends. The first Ctrl-C stops the run, a second one leaves it running."""
         screen = self._new_renderer()
+        screen.answered = self.answered
         following = asyncio.ensure_future(self._follow(batches, screen))
         stopping: list[asyncio.Task[None]] = []
 
@@ -105,10 +103,9 @@ class ChatSession:
                 screen.print_aside("stopping …")
                 stopping.append(asyncio.create_task(self.client.stop(self.session)))
 
-        with on_interrupt(interrupt):
+        with screen, on_interrupt(interrupt):
             await asyncio.wait([following])
             await asyncio.gather(*stopping, return_exceptions=True)
-        screen.end_line()
         if following.cancelled():
             screen.print_aside("left; the hub may still be answering")
             return "stopped"
@@ -146,8 +143,17 @@ def new_session_id() -> str:
     return f"cli-{secrets.token_urlsafe(9)}"
 
 
+async def run_interruptible(work: Coroutine[Any, Any, None]) -> None:
+    """Run until the work ends, or until Ctrl-C cancels it."""
+    task = asyncio.ensure_future(work)
+    with on_interrupt(task.cancel):
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
+
+
 @contextmanager
-def on_interrupt(handle: Callable[[], None]) -> Iterator[None]:
+def on_interrupt(handle: Callable[[], object]) -> Iterator[None]:
     """While the block runs, Ctrl-C calls `handle` instead of raising KeyboardInterrupt."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, handle)

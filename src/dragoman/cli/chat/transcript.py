@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.chat.renderer import EventRenderer, describe_answer
+from dragoman.cli.chat.renderer import describe_answer
+from dragoman.cli.chat.renderer_choice import renderer_for
 from dragoman.cli.terminal import format_age, strip_controls
 from dragoman.messages import (
     Message,
@@ -30,7 +31,7 @@ def print_transcript(session: Mapping[str, Any], messages: Sequence[Message], *,
     for message in messages:
         out.print()
         out.print(ROLE_NAMES[message.role], style="bold magenta" if message.role == "user" else "bold blue")
-        screen = EventRenderer(out, out, clock=None)
+        screen = renderer_for(out.file, out.file, clock=None)
         screen.render(unfold(message))
         screen.end_line()
         metadata = message.metadata if isinstance(message.metadata, dict) else {}

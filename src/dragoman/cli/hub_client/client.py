@@ -250,9 +250,10 @@ class HubClient:
         approvals: list[Json] = (await self.request("GET", "/api/approvals", query=query))["approvals"]
         return approvals
 
-    async def approval(self, id: str) -> Json:
-        """Return an approval. NotFound."""
-        approval: Json = await self.request("GET", f"/api/approvals/{path_segment(id)}")
+    async def approval(self, id: str, *, compare: bool = False) -> Json:
+        """Return an approval; `compare` adds what each operation was approved for last. NotFound."""
+        query = {"compare": "1"} if compare else None
+        approval: Json = await self.request("GET", f"/api/approvals/{path_segment(id)}", query=query)
         return approval
 
     async def decide(self, id: str, *, approved: bool, reason: str | None = None) -> Json:

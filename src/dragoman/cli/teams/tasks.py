@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -143,15 +142,14 @@ class TaskFollower:
         await self._client.request("POST", f"/api/tasks/{path_segment(self._id)}/cancel")
 
     async def _follow(self) -> Json:
-        from dragoman.cli.chat.renderer import EventRenderer  # late: as above
-        from dragoman.cli.terminal import make_console  # late: as above
+        from dragoman.cli.chat.renderer_choice import renderer_for  # late: as above
 
         shown: str | None = None
         while (task := await self._read())["state"] not in ENDED:
             self._note(task)
             if task["state"] == "running" and task["runId"] != shown:
-                text, aside = sys.stdout if sys.stdout.isatty() else sys.stderr, make_console(sys.stderr)
-                if await self._show_run(task, EventRenderer(make_console(text), aside)):
+                text = sys.stdout if sys.stdout.isatty() else sys.stderr
+                if await self._show_run(task, renderer_for(text, sys.stderr)):
                     shown = task["runId"]
             await asyncio.sleep(POLL_SECONDS)
         return task
@@ -162,16 +160,17 @@ class TaskFollower:
 
     async def _show_run(self, task: Json, screen: EventRenderer) -> bool:
         """Show the active answer of a task; return whether there was one."""
+        from dragoman.cli.chat.renderer_choice import drawn_on  # late: as above
+
         is_shown = False
         try:
-            async with aclosing(self._client.resume(task["sessionId"])) as batches:
+            async with drawn_on(screen, self._client.resume(task["sessionId"])) as batches:
                 async for batch in batches:
                     screen.render(batch)
                     self._note_text(batch)
                     is_shown = True
         except DragomanError as error:  # the task says what became of it
             print_note(error.message)
-        screen.end_line()
         for approval, call in screen.waiting.items():
             print_note(f"{spell_invisible(call)} waits for a person: dragoman approvals show {approval}")
         return is_shown

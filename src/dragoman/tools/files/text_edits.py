@@ -44,8 +44,8 @@ def apply_edits(text: str, edits: Sequence[TextEdit], *, path: str) -> str:
     return text
 
 
-def unified_diff(old: str, new: str, *, path: str) -> str:
-    """Return the difference of two texts in unified format, cut after MAX_DIFF characters."""
+def unified_diff(old: str, new: str, *, path: str, limit: int | None = MAX_DIFF) -> str:
+    """Return the difference of two texts in unified format, cut after `limit` characters."""
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
     before, after, offset = strip_common_ends(before, after)
     if len(before) + len(after) > MAX_COMPARED_LINES:
@@ -54,7 +54,8 @@ def unified_diff(old: str, new: str, *, path: str) -> str:
     shown = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
     note = f"(line numbers start after line {offset})\n" if offset and shown else ""
     whole = note + shown
-    return whole if len(whole) <= MAX_DIFF else whole[:MAX_DIFF] + "\n(the rest is not shown)\n"
+    is_whole = limit is None or len(whole) <= limit
+    return whole if is_whole else whole[:limit] + "\n(the rest is not shown)\n"
 
 
 def strip_common_ends(old: list[str], new: list[str]) -> tuple[list[str], list[str], int]:
