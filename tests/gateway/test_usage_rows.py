@@ -381,10 +381,12 @@ async def test_the_export_and_the_command_tell_the_same_as_the_rows(
 async def test_a_request_leaves_nothing_for_the_garbage_collector(
     tmp_path: Path, *, concurrent: bool
 ) -> None:
-    """A leak is there in every round, so the least counts: the hub's first poll for approvals, 2 s after its
-    start, builds SQLAlchemy statements, once, and they leave some 100 objects.
+    """A leak is there in every round, so one without it is enough.
+
+    What else the hub does meanwhile may leave objects: its first poll for approvals builds SQLAlchemy
+    statements, once, and on Postgres the queue of the hosts does at each look.
     """
-    rounds, requests = 3, 10
+    rounds, requests = 12, 10
     async with desk(tmp_path, up=Site(*[completion()] * ((1 + rounds) * requests))) as at:
 
         async def serve() -> None:
@@ -401,6 +403,8 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(
                 gc.collect()
                 await serve()
                 left.append(gc.collect())
-            assert min(left) == 0, "reference cycles cost the gateway a fifth of its throughput"
+                if not left[-1]:
+                    break
+            assert left[-1] == 0, "reference cycles cost the gateway a fifth of its throughput"
         finally:
             gc.enable()

@@ -53,8 +53,8 @@ class CommandedHost:
                 raise ValueError(command)
 
 
-async def main(url: str, host_id: str, version: str) -> None:
-    dbos_engine.VERSION = version
+async def main(url: str, host_id: str, version: str, poll_interval: str) -> None:
+    dbos_engine.VERSION, dbos_engine.POLL_INTERVAL = version, float(poll_interval)
     engine = DbosEngine(parse_url(url), host_id=host_id, at_once=8, start_delay=0)
     host = CommandedHost(engine)
     engine.start(host.execute)

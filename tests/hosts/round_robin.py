@@ -17,7 +17,7 @@ MAX_HEAD = 262_144
 PIECE = 65_536
 LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
-CONNECTION = re.compile(rb"(?i)\r\nconnection: *[^\r]*")
+CONNECTION = re.compile(rb"(?i)\r\nconnection: *([^\r]*)")
 
 
 class RoundRobin:
@@ -68,8 +68,10 @@ class RoundRobin:
                     writer.write(NO_HOST)
                     continue
                 request = CONNECTION.sub(b"", head[:-2]) + CLOSE + body
-                is_whole, early = await self._relay((reader, writer), host, request)
-                if not is_whole:
+                asked_for = CONNECTION.search(head)
+                is_last = asked_for is not None and asked_for[1].lower() == b"close"
+                is_whole, early = await self._relay((reader, writer), host, request, is_last=is_last)
+                if is_last or not is_whole:
                     return
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -91,14 +93,16 @@ class RoundRobin:
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         host: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         request: bytes,
+        *,
+        is_last: bool,
     ) -> tuple[bool, bytes]:
-        """Send a request to a host and its response back.
+        """Send a request to a host and its response back; `is_last` if the connection closes with it.
 
         Return whether the response was whole, and what has arrived of the client's next request.
         """
         reader, writer = host
         leaving = asyncio.ensure_future(client[0].read(1))
-        sending = asyncio.ensure_future(self._copy(reader, client[1]))
+        sending = asyncio.ensure_future(self._copy(reader, client[1], is_last=is_last))
         try:
             writer.write(request)
             await asyncio.wait({leaving, sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -112,11 +116,13 @@ class RoundRobin:
             await asyncio.gather(leaving, sending, return_exceptions=True)
             writer.transport.abort()
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Send a response on, without the word that its connection closes; return whether it was whole."""
+    async def _copy(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_last: bool
+    ) -> bool:
+        """Send a response on, and return whether it was whole. It says that the connection closes if it does."""
         head = await reader.readuntil(b"\r\n\r\n")
         found, is_chunked = LENGTH.search(head), CHUNKED.search(head) is not None
-        writer.write(head.replace(b"\r\nconnection: close", b""))
+        writer.write(head if is_last else head.replace(b"\r\nconnection: close", b""))
         count, last = 0, b""
         while piece := await reader.read(PIECE):
             count, last = count + len(piece), (last + piece)[-len(LAST_CHUNK) :]

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 class HostProcess:
     """A process with an engine, by its pipes."""
 
-    def __init__(self, url: str, host_id: str, version: str = "turn-1") -> None:
-        command = [sys.executable, "-m", "tests.hosts.dbos_host", url, host_id, version]
+    def __init__(self, url: str, host_id: str, version: str = "turn-1", poll_interval: float = 0.25) -> None:
+        command = [sys.executable, "-m", "tests.hosts.dbos_host", url, host_id, version, str(poll_interval)]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -100,6 +100,20 @@ def test_turns_run_once_and_in_the_order_of_their_session_also_after_lost_connec
     host.send(end="c")
     host.enqueue("e", session="one")
     assert host.begun() == "e"
+
+
+def test_a_host_that_hardly_ever_polls_finds_at_once_what_is_queued_or_recovered(
+    open_host: Callable[..., HostProcess],
+) -> None:
+    victim = open_host("host-1", poll_interval=3_600.0)
+    victim.enqueue("a", session="one")
+    assert victim.begun() == "a"
+    victim.kill()
+    host = open_host("host-2", poll_interval=3_600.0)
+    assert host.ask("recovered", recover=["host-2"])
+    assert host.begun() == "a"
+    host.enqueue("b", session="two")
+    assert host.begun() == "b"
 
 
 def test_what_a_killed_host_had_begun_waits_until_it_is_recovered_and_holds_its_session_until_then(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.server.logs import LogRing
+from tests.postgres_server import shared_server
 from tests.server.openapi import check, refused
 from tests.server.test_openapi_answers import RAW
 from tests.server.test_session_owners import key_of
@@ -56,15 +58,28 @@ def shop(folder: Path, **config: Any) -> Any:
     return serving(folder, keys=True, operations=[str(folder / "shop.py")], **{**CONFIG, **config})
 
 
-async def test_administrators_see_state_tables_and_log_and_nobody_else_does(tmp_path: Path) -> None:
-    async with shop(tmp_path) as hub:
+@pytest.fixture
+def database_config(kind: str) -> Iterator[dict[str, Any]]:
+    """The configuration of a hub whose data is in a database of this kind."""
+    if kind == "sqlite":
+        yield {}
+        return
+    with shared_server().schema() as schema:
+        yield {"database": shared_server().url(schema)}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.sqlite_file), "postgresql"])
+async def test_administrators_see_state_tables_and_log_and_nobody_else_does(
+    tmp_path: Path, kind: str, database_config: dict[str, Any]
+) -> None:
+    async with shop(tmp_path, **database_config) as hub:
         admin, ann = await key_of(hub, "root", "admin"), await key_of(hub, "ann", "chat", "operations")
         for path in ("/api/system", "/api/system/tables", "/api/logs"):
             assert await refused(hub, "get", path) == 401
             assert await refused(hub, "get", path, headers=ann) == 403
         state = await check(hub, "get", "/api/system", headers=admin)
         assert (state["runs"], state["queue"]["waiting"], state["spooled"]) == (0, 0, 0)
-        assert (state["database"]["kind"], state["database"]["up"]) == ("sqlite", True)
+        assert (state["database"]["kind"], state["database"]["up"]) == (kind, True)
         assert (state["retention"]["calls"], state["retention"]["sessions"]) == (7 * 86_400.0, None)
         tables = await check(hub, "get", "/api/system/tables", headers=admin)
         rows = {each["name"]: each["rows"] for each in tables["tables"]}

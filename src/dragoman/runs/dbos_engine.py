@@ -4,6 +4,9 @@ DBOS keeps one instance a process, so a second hub of the same process has none:
 workflow names a row and holds nothing of it: what is done is in the message and the ledger. DBOS executes
 workflows in a thread of its own; here each hops to the event loop of its hub.
 
+DBOS looks for turns by polling, which costs a host more than all else while nothing happens. So it polls
+seldom, and often for a while after a host has said that something is queued (`PollEvent`).
+
 A turn that a lost host had begun is queued again by `recover` alone: DBOS never looks for lost hosts itself.
 
 While DBOS cannot be started (its schema may not be created, say), turns are queued in memory: a run is
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -24,6 +28,7 @@ import msgspec
 import psycopg
 from dbos import DBOS, DBOSConfig, SetEnqueueOptions, SetWorkflowID
 from dbos import Serializer as DbosSerializer
+from dbos._queue import queue_worker_thread
 from sqlalchemy import Engine as ConnectionPool
 from sqlalchemy import create_engine
 from typing_extensions import override
@@ -36,7 +41,9 @@ log = logging.getLogger(__name__)
 APPLICATION = "dragoman"
 VERSION = "turn-1"  # of the workflow below: rows of another version are not executed
 QUEUE = "turns"
-POLL_INTERVAL = 0.25  # seconds
+POLL_INTERVAL = 2.0  # seconds between two looks for turns of which nobody has said anything
+QUICK_INTERVAL = 0.25  # seconds between two looks for turns that a host has queued
+QUICK_SECONDS = 2.0  # for which it looks so often
 POOL_SIZE = 4  # connections
 START_DELAY = 1.0  # seconds after the hub's start: its first requests need the processor more
 RETRY_INTERVAL = 5.0  # seconds until DBOS is started again where it could not be
@@ -66,6 +73,33 @@ class JsonSerializer(DbosSerializer):
         return "json"
 
 
+class PollEvent(threading.Event):
+    """The event that ends DBOS' polling when it is set. `wake` ends a pause, and shortens the next ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._change = threading.Event()
+        self._quick_until = 0.0
+
+    @override
+    def set(self) -> None:
+        super().set()
+        self._change.set()
+
+    def wake(self) -> None:
+        """Look for turns at once, and often for `QUICK_SECONDS`. May be called in any thread."""
+        self._quick_until = time.monotonic() + QUICK_SECONDS
+        self._change.set()
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        is_quick = timeout is not None and time.monotonic() < self._quick_until
+        self._change.wait(QUICK_INTERVAL if is_quick else timeout)
+        if not self.is_set():
+            self._change.clear()
+        return self.is_set()
+
+
 _engines: list[DbosEngine] = []
 
 
@@ -79,18 +113,27 @@ class DbosEngine:
     """Executes turns that any of the hosts of a database has queued."""
 
     def __init__(
-        self, params: Mapping[str, Any], *, host_id: str, at_once: int, start_delay: float = START_DELAY
+        self,
+        params: Mapping[str, Any],
+        *,
+        host_id: str,
+        at_once: int,
+        tell_hosts: Callable[[], None] = lambda: None,
+        start_delay: float = START_DELAY,
     ) -> None:
         """`params` are those of libpq. At most `at_once` turns are executed at a time in this host.
 
-        Raises Unavailable when this process has such an engine already.
+        `tell_hosts` lets the other hosts call `wake`; that may get lost. Raises Unavailable when this process
+        has such an engine already.
         """
         if _engines:
             raise Unavailable("this process has an engine already")
         self._params = params
         self._host_id = host_id
         self._at_once = at_once
+        self._tell_hosts = tell_hosts
         self._start_delay = start_delay
+        self._polling = PollEvent()
         self._handler: TurnHandler | None = None
         self._loop = asyncio.get_running_loop()
         self._instance: DBOS | None = None
@@ -126,6 +169,15 @@ class DbosEngine:
                 DBOS.enqueue_workflow(QUEUE, execute_turn, body)
 
         await self._call(call)
+        self._look_everywhere()
+
+    def wake(self, _: str | None = None) -> None:
+        """Look for turns at once: another host may have queued some. It can subscribe to signals."""
+        self._polling.wake()
+
+    def _look_everywhere(self) -> None:
+        self._polling.wake()
+        self._tell_hosts()
 
     async def cancel(self, id: str) -> None:
         """Take back a turn that has not begun. Raises Unavailable."""
@@ -155,13 +207,15 @@ class DbosEngine:
         if await self._is_substituted():
             return
 
-        def call() -> None:
+        def call() -> bool:
             pending = DBOS.list_workflows(status="PENDING", load_input=False, load_output=False)
             lost = {str(each.executor_id) for each in pending}.difference(living, [self._host_id])
             if lost:
                 DBOS._recover_pending_workflows(sorted(lost))  # noqa: SLF001 - there is no other way
+            return bool(lost)
 
-        await self._call(call)
+        if await self._call(call):
+            self._look_everywhere()
 
     async def drain(self, seconds: float) -> None:
         """Begin no more turns, and wait up to `seconds` until those that are executed have ended."""
@@ -203,6 +257,7 @@ class DbosEngine:
                 await self._handler(turn)
             except Exception:
                 log.exception("the turn %s failed", turn.id)
+        self._look_everywhere()  # the next one of its session may wait
 
     async def _keep(self) -> None:
         """Start DBOS, and delete old turns, until cancelled."""
@@ -254,19 +309,27 @@ class DbosEngine:
             "executor_id": self._host_id,
             "application_version": VERSION,
             "use_listen_notify": False,
-            "notification_listener_polling_interval_sec": POLL_INTERVAL,
             "serializer": JsonSerializer(),
             "enable_otlp": False,
             "log_level": "ERROR",
         }
         quieten_logs()
         self._instance = DBOS(config=config)
+        DBOS.listen_queues([])
         DBOS.launch()
-        DBOS.register_queue(
+        # What DBOS does each second for queues, schedules, delays and timeouts, of which the hub has none.
+        idle = [*self._instance.background_thread_stop_events, self._instance._background_jobs_stop_event]  # noqa: SLF001
+        for event in idle:
+            event.set()
+        queue = DBOS.register_queue(
             QUEUE,
             partition_concurrency=1,
             worker_concurrency=self._at_once,
             polling_interval_sec=POLL_INTERVAL,
+        )
+        self._polling = PollEvent()
+        self._instance._registry.register_poller(  # noqa: SLF001 - so DBOS ends it as its own
+            self._polling, queue_worker_thread, self._polling, self._instance, queue
         )
 
     def _destroy(self) -> None:

@@ -26,11 +26,19 @@ def open_engine(config: Config, store: Store) -> Engine:
         from dragoman.runs.dbos_engine import DbosEngine  # late: as above
         from dragoman.store.postgres.url import parse_url  # late: imports the driver
 
-        return DbosEngine(parse_url(config.database), host_id=store.host_id, at_once=at_once)
+        engine = DbosEngine(
+            parse_url(config.database),
+            host_id=store.host_id,
+            at_once=at_once,
+            tell_hosts=lambda: store.signals.send("turns", None),
+        )
     except ModuleNotFoundError as error:
         if error.name != "dbos":
             raise
         log.warning("the package dbos is not installed: pip install 'dragoman[postgres]'")
     except Unavailable:
         log.info("another hub of this process has the queue that hosts share")
+    else:
+        store.signals.subscribe("turns", engine.wake)
+        return engine
     return MemoryEngine(at_once=at_once)
