@@ -119,7 +119,7 @@ class RoundRobin:
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_last: bool
     ) -> bool:
-        """Send a response on, and return whether it was whole. It says that the connection closes if it does."""
+        """Send a response on; return whether it was whole. It says that the connection closes if it does."""
         head = await reader.readuntil(b"\r\n\r\n")
         found, is_chunked = LENGTH.search(head), CHUNKED.search(head) is not None
         writer.write(head if is_last else head.replace(b"\r\nconnection: close", b""))
