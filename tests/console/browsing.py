@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, expect
@@ -63,6 +65,15 @@ class Console:
             for node in violation["nodes"]
         ]
 
+    def renderer_seconds(self) -> float:
+        """The CPU time that the browser's renderers have taken: those of closed pages are gone."""
+        browser = self.page.context.browser
+        assert browser is not None
+        session = browser.new_browser_cdp_session()
+        processes = session.send("SystemInfo.getProcessInfo")["processInfo"]
+        session.detach()
+        return sum(float(each["cpuTime"]) for each in processes if each["type"] == "renderer")
+
     def _note_request(self, request: Request) -> None:
         path = urlsplit(request.url).path
         if path.startswith("/api/"):
@@ -74,6 +85,15 @@ class Console:
         status = "".join(filter(str.isdigit, message.text.partition("status of ")[2][:3]))
         if not (status and int(status) in self.expected_errors):
             self.problems.append(f"{message.text} {message.location.get('url', '')}")
+
+
+@contextmanager
+def open_database(hub: Hub) -> Iterator[sqlite3.Connection]:
+    """Open the database of a hub, for rows that would take too long to make over HTTP."""
+    arguments = list(map(str, cast(Sequence[Any], hub.process.args)))
+    file = Path(arguments[arguments.index("--data") + 1]) / "hub.db"
+    with closing(sqlite3.connect(file, timeout=60.0)) as database, database:
+        yield database
 
 
 def sign_in(context: BrowserContext, hub: Hub) -> None:

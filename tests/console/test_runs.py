@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console
+from tests.console.browsing import Console, open_database
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -102,20 +100,44 @@ def test_a_call_is_made_again_with_another_input(console: Console, run: str) -> 
     page = open_run(console, run)
     page.keyboard.press(".")
     page.get_by_role("button", name="Call again").click()
-    page.get_by_role("textbox", name="Input").fill('{"item": "tea"')
-    expect(page.get_by_role("button", name="Call", exact=True)).to_be_disabled()
-    page.get_by_role("textbox", name="Input").fill('{"item": "tea"}')
-    page.get_by_role("button", name="Call", exact=True).click()
     dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_label("item")).to_have_value("gold")  # the form of its schema, filled in
+    dialog.get_by_role("tab", name="JSON").click()
+    dialog.get_by_label("Input as JSON").fill('{"item": "tea"')
+    expect(dialog.get_by_role("button", name="Run", exact=True)).to_be_disabled()
+    dialog.get_by_label("Input as JSON").fill('{"item": "te"}')
+    dialog.get_by_role("tab", name="Form").click()
+    dialog.get_by_label("item").fill("tea")
+    page.keyboard.press("Enter")
     expect(dialog).to_contain_text("3.5")
     assert console.find_accessibility_problems() == []
-    page.get_by_role("button", name="Open the call").click()
+    dialog.get_by_role("link", name="Open the call").click()
     expect(page.get_by_role("heading", name="call_")).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_what_was_left_out_of_a_large_tree_is_loaded_when_asked_for(console: Console, run: str) -> None:
+    console.page.route(
+        "**/nodes?limit=200000", lambda route: route.continue_(url=route.request.url.replace("200000", "1"))
+    )
+    page = open_run(console, run)
+    calls = page.get_by_role("treeitem").locator("b", has_text="shop.price")
+    expect(page.get_by_role("note")).to_contain_text("of 3 calls are here")
+    expect(calls).to_have_count(0)
+    page.unroute("**/nodes?limit=200000")
+    page.get_by_role("treeitem").filter(has_text="hub.call").click()
+    page.get_by_role("button", name="Load what is below").click()
+    expect(calls).to_have_count(2)
+    assert console.find_accessibility_problems() == []
+    page.get_by_role("button", name="Load more calls").click()
+    expect(page.get_by_role("note")).to_have_count(0)
+    expect(calls).to_have_count(2)
 
 
 @pytest.mark.usefixtures("run")
 def test_what_begins_elsewhere_is_counted_and_does_not_move_the_rows(console: Console) -> None:
-    page = console.open("/runs")
+    with console.page.expect_response("**/api/events"):
+        page = console.open("/runs")
     rows = page.get_by_role("row")
     expect(rows.nth(1)).to_be_visible()
     before = rows.count()
@@ -139,8 +161,11 @@ def test_each_view_of_a_run_is_accessible_at_each_width(
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("run")
 def test_a_call_that_runs_is_shown_live_and_aborted(console: Console) -> None:
-    page = console.open("/runs")
+    with console.page.expect_response("**/api/events"):  # what begins from now on is seen
+        page = console.open("/runs")
+    expect(page.get_by_role("row").nth(1)).to_be_visible()
     page.evaluate(WAIT_FOR_EVER)
     page.get_by_role("button", name="1 new").click()
     page.get_by_role("row").filter(has_text="shop.wait").click()
@@ -154,9 +179,7 @@ def test_a_tree_of_100_000_calls_opens_and_is_moved_through(
     start_hub: Callable[..., Hub], start_console: StartConsole
 ) -> None:
     hub = start_hub()
-    arguments = list(map(str, cast(Sequence[Any], hub.process.args)))
-    file = Path(arguments[arguments.index("--data") + 1]) / "hub.db"
-    with closing(sqlite3.connect(file)) as database, database:
+    with open_database(hub) as database:
         fill(database, time.time() - 600.0)
     console = start_console(hub)
     page = open_run(console, "run_big")
@@ -177,7 +200,6 @@ def test_a_tree_of_100_000_calls_opens_and_is_moved_through(
 
 def fill(database: sqlite3.Connection, began: float) -> None:
     """A run with very many calls, each hundredth the parent of those behind it."""
-    database.execute("PRAGMA busy_timeout = 60000")
     owner = "ann"
     database.execute(
         "INSERT INTO sessions (id, owner, title, created_at, updated_at) VALUES ('big', ?, 'Big', ?, ?)",

@@ -195,7 +195,8 @@ async def test_nodes_and_exports_have_the_whole_tree_and_an_end_and_are_not_for_
         ann, bob = await key(served, "ann"), await key(served, "bob")
         run = await lines(served, "/api/calls/run_1/nodes", ann)
         head = run[0]["head"]
-        nodes = [dict(zip(head["fields"], row, strict=True)) for each in run[1:-1] for row in each["nodes"]]
+        rows = [row for each in run[1:-1] for row in each["nodes"]]
+        nodes = [dict(zip(head["fields"], row, strict=False)) for row in rows]  # null at the end is left out
         shown = [
             (each["id"], each["parentId"], each["kind"], each["status"], each["error"]) for each in nodes
         ]
@@ -207,11 +208,15 @@ async def test_nodes_and_exports_have_the_whole_tree_and_an_end_and_are_not_for_
         assert (nodes[1]["detail"], nodes[0]["inputTokens"], run[-1]) == (
             '{"item":"tea"}',
             5,
-            {"end": {"calls": 2, "next": None}},
+            {"end": {"calls": 2, "next": None, "complete": True}},
         )
         part = await lines(served, "/api/calls/run_1/nodes?limit=1", ann)
         rest = await lines(served, f"/api/calls/run_1/nodes?after={part[-1]['end']['next']}", ann)
         assert [row[0] for row in rest[1]["nodes"]] == ["c2"]
+        assert (part[-1]["end"]["complete"], rest[-1]["end"]["complete"]) == (False, True)
+        beginning = await lines(served, "/api/calls/r1/nodes?limit=2", ann)
+        assert [row[0] for each in beginning[1:-1] for row in each["nodes"]] == ["r1", "r2"]
+        assert beginning[-1]["end"] == {"calls": 2, "next": None, "complete": False}
         below = await lines(served, "/api/calls/r1/nodes", ann)
         assert [row[0] for each in below[1:-1] for row in each["nodes"]] == ["r1", "r2", "r3"]
         changed = await lines(served, f"/api/calls/run_1/nodes?since={BEGIN + 102.2}", ann)

@@ -1,13 +1,13 @@
 /** The shell: navigation, the screen of the address, the palette and the list of keys. */
-import { Component, Suspense, useCallback, useEffect, useState, type ErrorInfo, type ReactNode } from "react";
+import { Component, useCallback, useEffect, useState, type ErrorInfo, type ReactNode } from "react";
 import { Redirect, Route, Switch, useLocation } from "wouter";
 import { useSession } from "../api/session";
 import { useStreamState } from "../api/events";
-import { Button, Empty, Loading, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
+import { Button, Empty, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
 import { KeysList } from "./keys_list";
 import { Navigation } from "./navigation";
 import { Palette } from "./palette";
-import { SCREENS } from "./screens";
+import { SCREENS, screenOf } from "./screens";
 
 export function App() {
   const session = useSession();
@@ -22,7 +22,7 @@ export function App() {
   };
   for (const screen of visible) bindings[`g ${screen.key}`] = [screen.title, () => go(screen.path)];
   useKeys("Everywhere", bindings);
-  const current = SCREENS.find((screen) => location === screen.path || location.startsWith(`${screen.path}/`));
+  const current = screenOf(location);
   useEffect(() => {
     document.title = current === undefined ? "Dragoman" : `${current.title} · Dragoman`;
   }, [current]);
@@ -36,29 +36,27 @@ export function App() {
       <main id="main" tabIndex={-1}>
         <Offline />
         <ErrorBoundary key={current?.id ?? "none"}>
-          <Suspense fallback={<Loading />}>
-            <Switch>
-              <Route path="/">
-                <Redirect to={home} replace />
+          <Switch>
+            <Route path="/">
+              <Redirect to={home} replace />
+            </Route>
+            {visible.map((screen) => (
+              <Route key={screen.id} path={screen.pattern}>
+                <screen.Component />
               </Route>
-              {visible.map((screen) => (
-                <Route key={screen.id} path={screen.pattern}>
-                  <screen.Component />
-                </Route>
-              ))}
-              <Route>
-                <ScreenHeader title="Not found" />
-                <Empty icon="help" title={current === undefined ? "There is no such screen" : "Your key does not open this screen"}>
-                  <p>
-                    {current === undefined
-                      ? "The address may be misspelt."
-                      : "An administrator can give it the scope that it lacks."}
-                  </p>
-                  <Button onClick={() => go(home)}>Go to the first screen</Button>
-                </Empty>
-              </Route>
-            </Switch>
-          </Suspense>
+            ))}
+            <Route>
+              <ScreenHeader title="Not found" />
+              <Empty icon="help" title={current === undefined ? "There is no such screen" : "Your key does not open this screen"}>
+                <p>
+                  {current === undefined
+                    ? "The address may be misspelt."
+                    : "An administrator can give it the scope that it lacks."}
+                </p>
+                <Button onClick={() => go(home)}>Go to the first screen</Button>
+              </Empty>
+            </Route>
+          </Switch>
         </ErrorBoundary>
       </main>
       <Palette open={layer === "palette"} onClose={close} onKeys={openKeys} />

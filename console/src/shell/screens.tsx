@@ -1,7 +1,7 @@
 /** The screens: where they are, who sees them, and how they are loaded. */
-import { lazy, type ComponentType, type LazyExoticComponent } from "react";
+import { useEffect, useState, type ComponentType } from "react";
 import type { Session } from "../api/session";
-import type { IconName } from "../components";
+import { Loading, type IconName } from "../components";
 
 export interface Screen {
   id: string;
@@ -13,14 +13,26 @@ export interface Screen {
   /** `g` + this key leads here. */
   key: string;
   isVisible: (session: Session) => boolean;
-  Component: LazyExoticComponent<ComponentType>;
+  Component: ComponentType;
   preload: () => Promise<unknown>;
 }
 
 type Load = () => Promise<{ default: ComponentType }>;
 
+/** React's `lazy` keeps a screen back for 300 ms after its "loading" was shown; this draws it at once. */
 function screen(fields: Omit<Screen, "Component" | "preload">, load: Load): Screen {
-  return { ...fields, Component: lazy(load), preload: load };
+  let loaded: ComponentType | null = null;
+  const preload = () => load().then((module) => (loaded = module.default));
+  function Loaded() {
+    const [Component, setComponent] = useState<ComponentType | null>(() => loaded);
+    const [error, setError] = useState<unknown>(null);
+    useEffect(() => {
+      if (Component === null) preload().then((found) => setComponent(() => found), setError);
+    }, [Component]);
+    if (error !== null) throw error;
+    return Component === null ? <Loading /> : <Component />;
+  }
+  return { ...fields, Component: Loaded, preload };
 }
 
 const always = () => true;
@@ -72,3 +84,8 @@ export const SCREENS: Screen[] = [
     () => import("../screens/system"),
   ),
 ];
+
+/** The screen of a path below /console. */
+export function screenOf(path: string): Screen | undefined {
+  return SCREENS.find((screen) => path === screen.path || path.startsWith(`${screen.path}/`));
+}

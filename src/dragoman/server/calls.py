@@ -162,7 +162,7 @@ class CallReader:
         if run is None:
             return tree_to_json(tree, left_out=left_out)
         tree = await self._tasks.add(tree, run)
-        return tree_to_json(tree, left_out=left_out, path=await self._tasks.path(run))
+        return tree_to_json(tree, left_out=left_out, path=await self._tasks.tasks.path(run))
 
     async def _read_run(self, id: str, run: RunRecord | None) -> tuple[CallTreeNode, int]:
         """Return a run's tree without tasks, and how many nodes are left out. NotFound."""
@@ -200,7 +200,7 @@ class CallReader:
             path.insert(0, {"id": this.run_id, "kind": "run", "name": root.name, "status": root.status})
             if run is not None:
                 tree = await self._tasks.add(tree, run)
-                path = [*await self._tasks.path(run), *path]
+                path = [*await self._tasks.tasks.path(run), *path]
         return tree_to_json(tree, left_out=count - len(lines) + grove.omitted_count, path=path)
 
     async def _cursor(self, query: Mapping[str, str]) -> tuple[float, str] | None:

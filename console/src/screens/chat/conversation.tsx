@@ -1,6 +1,7 @@
 /** A session: its messages, the answer that is being made, and the composer. */
 import { useQuery } from "@tanstack/react-query";
-import { useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
+import { useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent } from "react";
+import { Virtualizer, type VirtualizerHandle } from "virtua";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents, useInvalidate } from "../../api/events";
@@ -8,11 +9,12 @@ import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, toastError, us
 import { Composer, type Draft } from "./composer";
 import type { ChatController, Queued } from "./controller";
 import { MessageView, isOpenQuestion, textOf, type MessageActions } from "./message";
-import { isText, isTool, type Message } from "./messages";
+import { isTool, type Message, type TextPart } from "./messages";
 import type { SessionRow } from "./sessions";
 import { useApprovals } from "./tool_call";
 
-const SHOWN = 60; // messages at first, and more each time
+const LONG = 60; // messages
+const MARGIN = 26; // px above the first message
 const NEAR = 80; // px from the end: what is new is followed
 
 interface ConversationProps {
@@ -128,14 +130,19 @@ interface LogProps {
 function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const state = useSyncExternalStore(controller.subscribe, controller.snapshot);
   const scroller = useRef<HTMLDivElement>(null);
+  const list = useRef<VirtualizerHandle>(null);
   const follows = useRef(true);
-  const [shown, setShown] = useState(SHOWN);
-  const messages = state.messages.slice(-shown);
-  const earlier = state.messages.length - messages.length;
-  const count = state.messages.length;
+  const { messages } = state;
+  const count = messages.length;
+  const isLong = useIsLong(state.status !== "loading", count);
+  const [focused, setFocused] = useState<number | null>(null);
+  const kept = useMemo(() => (focused === null ? [count - 1] : [focused, count - 1]), [focused, count]);
   useLayoutEffect(() => {
     if (state.status === "sending") follows.current = true; // one's own message is brought into view
   }, [state.status]);
+  useLayoutEffect(() => {
+    if (isLong && follows.current) list.current?.scrollToIndex(count - 1, { align: "end" });
+  }, [isLong, count]);
   useLayoutEffect(() => {
     const element = scroller.current;
     if (element !== null && follows.current) element.scrollTop = element.scrollHeight;
@@ -145,50 +152,78 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
     if (element !== null) follows.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
   };
   const isLive = state.status === "streaming";
+  const shown = messages.map((message, index) => (
+    <MessageView
+      key={message.id}
+      message={message}
+      isLive={isLive && index === count - 1 && message.role === "assistant"}
+      isBusy={controller.isBusy}
+      runId={runs[message.id]}
+      approvals={approvals}
+      actions={actions}
+    />
+  ));
+  // What has the focus stays where it is, also a message that is being edited while somebody scrolls.
+  const onFocus = (event: FocusEvent<HTMLDivElement>) => {
+    const article = event.target.closest("[data-message]");
+    const at = messages.findIndex((message) => message.id === article?.getAttribute("data-message"));
+    setFocused(at < 0 ? null : at);
+  };
   return (
-    <div className="chat-log" ref={scroller} onScroll={onScroll} tabIndex={0} aria-label="Messages" role="group">
+    <div className="chat-log" ref={scroller} onScroll={onScroll} onFocus={onFocus} tabIndex={0} aria-label="Messages" role="group">
       <div className="chat-column">
         {state.status === "loading" && <Loading />}
         {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} />}
-        {earlier > 0 && (
-          <Button className="chat-earlier" onClick={() => setShown((now) => now + SHOWN)}>
-            Show {Math.min(SHOWN, earlier)} earlier of {earlier}
-          </Button>
+        {isLong ? (
+          <Virtualizer ref={list} scrollRef={scroller} keepMounted={kept} startMargin={MARGIN}>
+            {shown}
+          </Virtualizer>
+        ) : (
+          shown
         )}
-        {messages.map((message, index) => (
-          <MessageView
-            key={message.id}
-            message={message}
-            isLive={isLive && index === messages.length - 1 && message.role === "assistant"}
-            isBusy={controller.isBusy}
-            runId={runs[message.id]}
-            approvals={approvals}
-            actions={actions}
-          />
-        ))}
         {state.status === "sending" && (
           <div className="chat-working" role="status">
             <span className="chat-dot" /> <span className="muted small">Sent</span>
           </div>
         )}
       </div>
-      <Spoken message={isLive ? state.messages.at(-1) : undefined} />
+      <Spoken message={isLive ? messages.at(-1) : undefined} />
     </div>
   );
 }
 
+/** Whether the session was long when it was opened: then only the messages that are looked at are in the page. */
+function useIsLong(isLoaded: boolean, count: number): boolean {
+  const first = useRef<boolean | null>(null);
+  if (first.current === null && isLoaded) first.current = count > LONG;
+  return first.current === true;
+}
+
 /** What screen readers hear of an answer: sentence by sentence, not token by token. */
 function Spoken({ message }: { message: Message | undefined }) {
-  const text = message?.parts.filter(isText).filter((part) => part.type === "text").map((part) => part.text).join("\n") ?? "";
-  const end = Math.max(text.lastIndexOf(". "), text.lastIndexOf("! "), text.lastIndexOf("? "), text.lastIndexOf("\n"));
-  const sentences = useMemo(() => text.slice(0, end + 1).split(/(?<=[.!?])\s+|\n+/).filter((each) => each.trim() !== ""), [end, message?.id]);
+  const sentences = message === undefined ? [] : lastSentences(message);
   return (
     <div className="visually-hidden" role="log" aria-live="polite" aria-label="Answer as it comes">
-      {sentences.slice(-3).map((sentence, index) => (
-        <p key={sentences.length - Math.min(3, sentences.length) + index}>{sentence}</p>
+      {sentences.map(({ key, sentence }) => (
+        <p key={key}>{sentence}</p>
       ))}
     </div>
   );
+}
+
+const HEARD = 3; // sentences
+const LOOKED_AT = 2_000; // characters at the end of the text: an answer may have megabytes
+
+/** The last whole sentences of an answer, each with a key that it keeps while the answer grows. */
+function lastSentences(message: Message): { key: string; sentence: string }[] {
+  const part = message.parts.findLastIndex((each) => each.type === "text");
+  const text = (message.parts[part] as TextPart | undefined)?.text ?? "";
+  const start = Math.max(0, text.length - LOOKED_AT);
+  const found: { key: string; sentence: string }[] = [];
+  for (const match of text.slice(start).matchAll(/[^.!?\n]*(?:[.!?]+(?=\s)|\n)/g)) {
+    if (match[0].trim() !== "") found.push({ key: `${part}/${start + match.index}`, sentence: match[0].trim() });
+  }
+  return found.slice(-HEARD);
 }
 
 function Beginning({ isNew }: { isNew: boolean }) {

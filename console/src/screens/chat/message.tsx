@@ -49,10 +49,14 @@ function UserMessage({ message, isBusy, actions }: MessageViewProps) {
   const text = textOf(message);
   const files = message.parts.filter(isFile);
   if (editing) {
-    return <Editor text={text} onCancel={() => setEditing(false)} onSave={(changed) => (setEditing(false), actions.edit(message.id, changed))} />;
+    return (
+      <div data-message={message.id}>
+        <Editor text={text} onCancel={() => setEditing(false)} onSave={(changed) => (setEditing(false), actions.edit(message.id, changed))} />
+      </div>
+    );
   }
   return (
-    <article className="chat-user" aria-label="You">
+    <article className="chat-user" aria-label="You" data-message={message.id}>
       <div className="chat-bubble">
         {files.length > 0 && <Files files={files} />}
         {text !== "" && <p>{text}</p>}
@@ -105,7 +109,7 @@ function AssistantMessage({ message, isLive, isBusy, runId, approvals, actions }
   const questions = new Set(message.parts.filter((part) => part.type === "data-question").map((part) => (part as OtherPart).data?.["toolCallId"]));
   const sources = message.parts.filter((part) => part.type === "source-url") as OtherPart[];
   return (
-    <article className="chat-assistant" aria-label="Answer" aria-busy={isLive}>
+    <article className="chat-assistant" aria-label="Answer" aria-busy={isLive} data-message={message.id}>
       {message.parts.map((part, index) => {
         if (isTool(part)) {
           // The question below says what the call asks.

@@ -1,12 +1,11 @@
 /** One operation: what it does, who decides, a form to run it, and how its calls went. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { Link } from "wouter";
 import { api } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
 import {
-  Button,
   Chip,
   count,
   Duration,
@@ -16,16 +15,12 @@ import {
   Kind,
   Loading,
   Status,
-  Tabs,
   Time,
-  toastError,
   useUrlState,
   type Tone,
 } from "../../components";
-import { SchemaForm } from "./form";
-import { Result } from "./result";
-import { initialValue } from "./schema";
-import type { OperationDetail, Outcome, PolicyAnswer, StatisticsAnswer } from "./types";
+import { CallForm, jsonError } from "./call_form";
+import type { OperationDetail, PolicyAnswer, StatisticsAnswer } from "./types";
 
 export const EFFECTS: Record<string, string> = {
   read: "changes nothing",
@@ -130,100 +125,9 @@ function Policy({ id }: { id: string }) {
 }
 
 function Run({ operation }: { operation: OperationDetail }) {
-  const client = useQueryClient();
   const [params] = useUrlState();
-  const [tab, setTab] = useState("form");
-  const [value, setValue] = useState(() => firstInput(operation, params.get("input")));
-  const [text, setText] = useState("");
-  const [outcome, setOutcome] = useState<{ outcome: Outcome; seconds: number } | null>(null);
-  const [calling, setCalling] = useState<AbortController | null>(null);
-  const current = useRef<AbortController | null>(null);
-  useEffect(() => () => current.current?.abort(), []); // a call ends with its page
-  const textError = tab === "json" ? jsonError(text) : null;
-  const show = (next: string) => {
-    if (next === "json") setText(JSON.stringify(value, null, 2));
-    else if (jsonError(text) === null) setValue(JSON.parse(text) as Record<string, unknown>);
-    setTab(next);
-  };
-  const run = async () => {
-    const controller = (current.current = new AbortController());
-    setCalling(controller);
-    const began = performance.now();
-    try {
-      const input = tab === "json" ? (JSON.parse(text) as unknown) : value;
-      const path = `/api/operations/${encodeURIComponent(operation.id)}/call`;
-      const answer = await api.post<Outcome>(path, input, { signal: controller.signal });
-      setOutcome({ outcome: answer, seconds: (performance.now() - began) / 1000 });
-    } catch (failed) {
-      if (!controller.signal.aborted) toastError(failed);
-    }
-    setCalling(null);
-    void client.invalidateQueries({ queryKey: ["operations", "stats", operation.id] });
-  };
-  const problems = Object.fromEntries(
-    (outcome?.outcome.error?.problems ?? []).map((each) => [each.path, `expected ${each.expected}, got ${each.got}`]),
-  );
-  return (
-    <section className="operations-run" aria-label="Run">
-      <Tabs
-        label="How to write the input"
-        items={[
-          { id: "form", label: "Form" },
-          { id: "json", label: "JSON" },
-        ]}
-        active={tab}
-        onChange={show}
-      />
-      <form
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (textError === null && calling === null) void run();
-        }}
-      >
-        {tab === "form" ? (
-          <SchemaForm schema={operation.inputSchema} value={value} onChange={setValue} problems={problems} />
-        ) : (
-          <div className="operations-field">
-            <textarea
-              className="textarea mono"
-              rows={8}
-              spellCheck={false}
-              aria-label="Input as JSON"
-              value={text}
-              onChange={(event) => setText(event.target.value)}
-            />
-            {textError !== null && <p className="operations-problem small">{textError}</p>}
-          </div>
-        )}
-        <div className="operations-go">
-          <Button look="primary" icon="play" type="submit" busy={calling !== null} disabled={textError !== null}>
-            Run
-          </Button>
-          {calling !== null && (
-            <Button icon="stop" onClick={() => calling.abort()}>
-              Stop
-            </Button>
-          )}
-          {operation.effect === "once" && <span className="muted small">It acts each time you press this.</span>}
-        </div>
-      </form>
-      {outcome !== null && <Result outcome={outcome.outcome} seconds={outcome.seconds} />}
-    </section>
-  );
-}
-
-function firstInput(operation: OperationDetail, given: string | null): Record<string, unknown> {
-  if (given !== null && jsonError(given) === null) return JSON.parse(given) as Record<string, unknown>;
-  return (initialValue(operation.inputSchema, operation.inputSchema) ?? {}) as Record<string, unknown>;
-}
-
-function jsonError(text: string): string | null {
-  try {
-    const value = JSON.parse(text) as unknown;
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? null : "The input is an object: {…}";
-  } catch (failed) {
-    return failed instanceof Error ? failed.message : "it is not JSON";
-  }
+  const given = params.get("input");
+  return <CallForm operation={operation} input={given !== null && jsonError(given) === null ? JSON.parse(given) : undefined} />;
 }
 
 function Statistics({ id }: { id: string }) {

@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { api, apiUrl } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { Button, Details, ErrorNotice, JsonView, Loading, Money, Status, Time, Tokens, copyText, count, duration } from "../../components";
+import { Button, Details, ErrorNotice, JsonView, Loading, Money, Status, Time, Tokens, copyText, count, duration, toastError } from "../../components";
 import { CallAgain } from "./call_again";
 import type { TreeNode } from "./tree";
 import { isBad, ruleText, type CallDetails, type ModelDetails, type Root } from "./types";
@@ -21,7 +21,8 @@ export function useSettled<T>(value: T, delay = LOOK_DELAY): T {
   return settled;
 }
 
-export function DetailsPane({ node, root }: { node: TreeNode; root: Root }) {
+/** `onLoadBelow` reads the calls below this one, where the tree does not have them all. */
+export function DetailsPane({ node, root, onLoadBelow }: { node: TreeNode; root: Root; onLoadBelow: (() => Promise<void>) | null }) {
   if (node.id === root.id && root.kind === "run") return <RunDetails root={root} />;
   if (node.id.startsWith("step:")) {
     return (
@@ -31,10 +32,17 @@ export function DetailsPane({ node, root }: { node: TreeNode; root: Root }) {
       </div>
     );
   }
-  return <Loaded node={node} />;
+  return <Loaded node={node} onLoadBelow={onLoadBelow} />;
 }
 
-function Loaded({ node }: { node: TreeNode }) {
+function Loaded({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Promise<void>) | null }) {
+  const [loading, setLoading] = useState(false);
+  const loadBelow = () => {
+    setLoading(true);
+    void onLoadBelow?.()
+      .catch(toastError)
+      .finally(() => setLoading(false));
+  };
   const id = useSettled(node.id);
   const { data, error, refetch } = useQuery({
     queryKey: ["call", id, node.id === id ? node.status : ""],
@@ -54,6 +62,13 @@ function Loaded({ node }: { node: TreeNode }) {
           {node.step !== null && node.kind === "model" && `step ${node.step}`}
         </span>
       </p>
+      {onLoadBelow !== null && (
+        <p>
+          <Button busy={loading} onClick={loadBelow}>
+            Load what is below
+          </Button>
+        </p>
+      )}
       {error !== null && <ErrorNotice error={error} onRetry={() => void refetch()} />}
       {error === null && (data === undefined || id !== node.id) && <Loading />}
       {data !== undefined && id === node.id && (data.kind === "model" ? <OfModel call={data} /> : <OfCall call={data} />)}

@@ -80,7 +80,7 @@ export function PromptTab({ root }: { root: Root }) {
       </p>
       {root.agent !== null && (
         <section className="runs-message">
-          <h3>system</h3>
+          <h2>system</h2>
           <p className="muted">
             {typeof agent?.instructions === "string" ? agent.instructions : `The instructions of the agent ${root.agent} are in the configuration.`}
           </p>
@@ -96,7 +96,7 @@ export function PromptTab({ root }: { root: Root }) {
 function Message({ message }: { message: ChatMessage }) {
   return (
     <section className={`runs-message runs-message-${message.role}`} aria-label={message.role}>
-      <h3>{message.role}</h3>
+      <h2>{message.role}</h2>
       {message.parts.map((part, at) => (
         <PartView key={at} part={part} />
       ))}

@@ -27,7 +27,7 @@ import { EventsTab, MessagesTab, PromptTab, curlOfRun } from "./messages";
 import type { CallTree } from "./tree";
 import { TreeView } from "./tree_view";
 import type { Head } from "./types";
-import { useTree } from "./use_tree";
+import { useTree, type TreeActions, type TreeState } from "./use_tree";
 
 const TABS = [
   { id: "tree", label: "Tree" },
@@ -37,7 +37,8 @@ const TABS = [
 ];
 
 export function RunPage({ id }: { id: string }) {
-  const { tree, head, error, loading, next, version, reload } = useTree(id);
+  const state = useTree(id);
+  const { tree, head, error, reload } = state;
   if (error !== null) {
     return (
       <>
@@ -56,7 +57,7 @@ export function RunPage({ id }: { id: string }) {
       </>
     );
   }
-  return <Loaded key={id} tree={tree} head={head} version={version} loading={loading} next={next} />;
+  return <Loaded key={id} state={state} tree={tree} head={head} />;
 }
 
 function Back() {
@@ -67,8 +68,8 @@ function Back() {
   );
 }
 
-function Loaded(props: { tree: CallTree; head: Head; version: number; loading: boolean; next: string | null }) {
-  const { tree, head, loading } = props;
+function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: CallTree; head: Head }) {
+  const { loading, complete, version } = state;
   const { root, path } = head;
   const [params, setParams] = useUrlState();
   const [changes, setChanges] = useState(0);
@@ -92,6 +93,8 @@ function Loaded(props: { tree: CallTree; head: Head; version: number; loading: b
     c: ["copy the id", () => void copyText(selected)],
     Escape: ["close the details, drop the filter", () => (sheet ? setSheet(false) : setParams({ failed: null, q: null }))],
   });
+  const canLoadBelow = !complete && node.kind === "call" && node.children.length === 0;
+  const loadBelow = canLoadBelow ? () => state.loadBelow(node.id) : null;
   const select = (id: string) => setParams({ call: id === root.id ? null : id });
   return (
     <>
@@ -115,7 +118,7 @@ function Loaded(props: { tree: CallTree; head: Head; version: number; loading: b
             <TreeToolbar tree={tree} loading={loading} failed={filter.failed} text={filter.text} setParams={setParams} />
             <TreeView
               tree={tree}
-              version={props.version + changes}
+              version={version + changes}
               filter={filter}
               selected={selected}
               onSelect={(to) => {
@@ -126,10 +129,20 @@ function Loaded(props: { tree: CallTree; head: Head; version: number; loading: b
               onDetails={() => narrow && setSheet(true)}
               now={offset.current}
             />
-            {props.next !== null && (
-              <p className="runs-more muted small">
-                The tree has more calls than are shown here. Open a call by itself to see what is below it, or export the run.
-              </p>
+            {!complete && (
+              <div className="runs-more muted small" role="note">
+                <span>
+                  {count(tree.size)} of {count(root.calls)}
+                  {root.complete ? "" : "+"} calls are here.
+                </span>
+                {state.next === null ? (
+                  <span>Select a call and load what is below it, or export the tree.</span>
+                ) : (
+                  <Button busy={loading} onClick={() => void state.loadMore().catch(toastError)}>
+                    Load more calls
+                  </Button>
+                )}
+              </div>
             )}
           </div>
           {narrow ? (
@@ -138,19 +151,19 @@ function Loaded(props: { tree: CallTree; head: Head; version: number; loading: b
                 <Button onClick={() => setSheet(true)}>Details of {node.name}</Button>
               </div>
               <Dialog open={sheet} onClose={() => setSheet(false)} title="Details" look="sheet">
-                <DetailsPane node={node} root={root} />
+                <DetailsPane node={node} root={root} onLoadBelow={loadBelow} />
               </Dialog>
             </>
           ) : (
             <aside className="runs-side" aria-label="Details">
-              <DetailsPane node={node} root={root} />
+              <DetailsPane node={node} root={root} onLoadBelow={loadBelow} />
             </aside>
           )}
         </div>
       )}
       {tab === "messages" && <MessagesTab root={root} />}
       {tab === "prompt" && <PromptTab root={root} />}
-      {tab === "events" && <EventsTab tree={tree} version={props.version} onOpen={(to) => setParams({ tab: null, call: to })} />}
+      {tab === "events" && <EventsTab tree={tree} version={version} onOpen={(to) => setParams({ tab: null, call: to })} />}
     </>
   );
 }

@@ -1,5 +1,5 @@
 /**
- * The nodes of a call tree, up to 100,000 of them: rows as the hub sends them, made into a tree in one pass, and
+ * The nodes of a call tree, hundreds of thousands of them: rows as the hub sends them, made into a tree in one pass, and
  * into a flat list of the rows that are open. Nothing here is done for each row that is drawn.
  */
 import { isBad, type Root } from "./types";
@@ -38,7 +38,9 @@ const SMALL = 2_000; // nodes of a tree that is shown open
 
 export class CallTree {
   private readonly nodes = new Map<string, TreeNode>();
-  private fields: string[] = [];
+  private places: Partial<Record<string, number>> = {};
+  /** Step nodes that stand for model calls which are not recorded yet. */
+  private steps: TreeNode[] = [];
   private overrides = new Map<string, boolean>();
   private openLevel = Number.POSITIVE_INFINITY;
   private chosenLevel = false;
@@ -58,7 +60,7 @@ export class CallTree {
   }
 
   setHead(root: Root, fields: string[]): void {
-    this.fields = fields;
+    this.places = Object.fromEntries(fields.map((name, at) => [name, at]));
     Object.assign(this.root, { status: root.status, duration: root.duration, error: root.error, cost: root.cost });
   }
 
@@ -66,11 +68,37 @@ export class CallTree {
     return this.nodes.get(id);
   }
 
+  /** Insert rows as the hub sends them: nodes of one shape, since there are very many. */
   add(rows: Row[]): void {
+    const { places } = this;
+    const read = (row: Row, name: keyof TreeNode) => row[places[name] ?? -1] ?? null;
     for (const row of rows) {
-      const fields: Record<string, unknown> = {};
-      this.fields.forEach((name, at) => (fields[name] = row[at]));
-      this.put(fields as unknown as Partial<TreeNode> & { id: string });
+      const node = {
+        id: read(row, "id"),
+        parentId: read(row, "parentId"),
+        kind: read(row, "kind"),
+        name: read(row, "name"),
+        status: read(row, "status"),
+        startedAt: read(row, "startedAt"),
+        duration: read(row, "duration"),
+        step: read(row, "step"),
+        detail: read(row, "detail"),
+        error: read(row, "error"),
+        effect: read(row, "effect"),
+        attempts: read(row, "attempts"),
+        cost: read(row, "cost"),
+        inputTokens: read(row, "inputTokens"),
+        outputTokens: read(row, "outputTokens"),
+        firstByte: read(row, "firstByte"),
+        parent: null,
+        children: NONE,
+        level: 1,
+        position: 1,
+      } as TreeNode;
+      if (this.nodes.has(node.id)) {
+        const { parent, children, level, position, ...fields } = node;
+        this.put(fields);
+      } else this.nodes.set(node.id, node);
     }
   }
 
@@ -84,87 +112,86 @@ export class CallTree {
       if (kind !== undefined) Object.assign(found, { kind, parentId: parentId ?? found.parentId, name: name ?? found.name });
       return;
     }
-    this.nodes.set(fields.id, { ...EMPTY, ...fields, children: [] });
+    this.nodes.set(fields.id, { ...EMPTY, ...fields });
   }
 
   /** Find each node's parent and order its children: once for a batch of nodes, not for each. */
   build(): void {
-    const groups = new Map<string, TreeNode>();
-    const all = [...this.nodes.values()].filter((node) => !node.id.startsWith("step:"));
-    for (const node of this.nodes.values()) if (node.id.startsWith("step:")) this.nodes.delete(node.id);
-    for (const node of all) {
-      node.children = [];
-      node.parent = null;
-    }
-    const models = all.filter((node) => node.kind === "model").sort(byStart);
-    for (const model of models) if (model.step !== null) groups.set(`${model.parentId ?? this.root.id}/${model.step}`, model);
+    for (const step of this.steps) this.nodes.delete(step.id);
+    this.steps = [];
+    const groups: Groups = new Map();
     this.end = this.root.startedAt;
-    for (const node of all) {
+    for (const node of this.nodes.values()) {
+      node.children = NONE;
+      node.parent = null;
       const nodeEnd = node.startedAt + (node.duration ?? 0);
       if (nodeEnd > this.end) this.end = nodeEnd;
+      if (node.kind !== "model" || node.step === null) continue;
+      const parent = this.directParent(node);
+      const earlier = groups.get(parent)?.get(node.step);
+      if (earlier === undefined || byStart(earlier, node) < 0) putStep(groups, parent, node.step, node);
+    }
+    for (const node of this.nodes.values()) {
       if (node === this.root) continue;
       node.parent = this.parentOf(node, groups);
-      node.parent.children.push(node);
+      if (node.parent.children === NONE) node.parent.children = [node];
+      else node.parent.children.push(node);
     }
-    this.order();
-    if (!this.chosenLevel) this.openLevel = this.levelToOpen();
+    for (const step of this.steps) this.nodes.set(step.id, step);
+    const counts = this.order();
+    if (!this.chosenLevel) this.openLevel = levelToOpen(counts, this.nodes.size);
     this.version += 1;
   }
 
-  private parentOf(node: TreeNode, groups: Map<string, TreeNode>): TreeNode {
-    const direct = (node.parentId === null ? undefined : this.nodes.get(node.parentId)) ?? this.root;
+  private directParent(node: TreeNode): TreeNode {
+    return (node.parentId === null ? undefined : this.nodes.get(node.parentId)) ?? this.root;
+  }
+
+  private parentOf(node: TreeNode, groups: Groups): TreeNode {
+    const direct = this.directParent(node);
     if (node.kind === "model" || node.step === null || node.step === 0) return direct;
-    const key = `${direct.id}/${node.step}`;
-    const model = groups.get(key);
+    const model = groups.get(direct)?.get(node.step);
     if (model !== undefined) return model;
     if (direct !== this.root || this.root.kind !== "run") return direct;
     // A step whose model call is not recorded yet.
     const step: TreeNode = {
       ...EMPTY,
-      id: `step:${key}`,
+      id: `step:${node.step}`,
       kind: "model",
       name: `step ${node.step}`,
       status: "done",
       startedAt: node.startedAt,
       step: node.step,
-      children: [],
-      parent: this.root,
+      parent: direct,
     };
-    groups.set(key, step);
-    this.nodes.set(step.id, step);
-    this.root.children.push(step);
+    putStep(groups, direct, node.step, step);
+    this.steps.push(step);
+    if (direct.children === NONE) direct.children = [step];
+    else direct.children.push(step);
     return step;
   }
 
-  /** As many levels as have at most SMALL nodes together. */
-  private levelToOpen(): number {
-    if (this.nodes.size <= SMALL) return Number.POSITIVE_INFINITY;
-    const counts: number[] = [];
-    for (const node of this.nodes.values()) counts[node.level] = (counts[node.level] ?? 0) + 1;
-    let level = 1;
-    for (let shown = counts[1] ?? 0; level < counts.length - 1; level++) {
-      shown += counts[level + 1] ?? 0;
-      if (shown > SMALL) break;
-    }
-    return Math.max(2, level);
-  }
-
-  private order(): void {
+  /** Give each node its level and its place among its siblings; return how many nodes each level has. */
+  private order(): number[] {
+    const counts: number[] = [0, 0];
     this.failed = [];
     const stack: TreeNode[] = [this.root];
     this.root.level = 1;
     this.root.position = 1;
     while (stack.length > 0) {
       const node = stack.pop()!;
+      counts[node.level] = (counts[node.level] ?? 0) + 1;
       if (isBad(node.status) && node !== this.root) this.failed.push(node);
-      if (node.children.length > 1) node.children.sort(byStart);
-      for (let at = node.children.length - 1; at >= 0; at--) {
-        const child = node.children[at]!;
+      const { children } = node;
+      if (!isSorted(children)) children.sort(byStart);
+      for (let at = children.length - 1; at >= 0; at--) {
+        const child = children[at]!;
         child.level = node.level + 1;
         child.position = at + 1;
         stack.push(child);
       }
     }
+    return counts;
   }
 
   isOpen(node: TreeNode): boolean {
@@ -229,6 +256,29 @@ export class CallTree {
   }
 }
 
+/** The children of a node that has none: shared, never changed. */
+const NONE: TreeNode[] = [];
+Object.freeze(NONE);
+
+type Groups = Map<TreeNode, Map<number, TreeNode>>;
+
+function putStep(groups: Groups, parent: TreeNode, step: number, node: TreeNode): void {
+  const found = groups.get(parent);
+  if (found === undefined) groups.set(parent, new Map([[step, node]]));
+  else found.set(step, node);
+}
+
+/** As many levels as have at most SMALL nodes together. */
+function levelToOpen(counts: number[], size: number): number {
+  if (size <= SMALL) return Number.POSITIVE_INFINITY;
+  let level = 1;
+  for (let shown = counts[1] ?? 0; level < counts.length - 1; level++) {
+    shown += counts[level + 1] ?? 0;
+    if (shown > SMALL) break;
+  }
+  return Math.max(2, level);
+}
+
 const EMPTY: TreeNode = {
   id: "",
   parentId: null,
@@ -247,14 +297,19 @@ const EMPTY: TreeNode = {
   outputTokens: null,
   firstByte: null,
   parent: null,
-  children: [],
+  children: NONE,
   level: 1,
   position: 1,
 };
 
 function rootNode(root: Root): TreeNode {
   const { id, kind, name, status, startedAt, duration, error, effect, cost } = root;
-  return { ...EMPTY, id, kind, name, status, startedAt, duration, error, effect, cost, children: [] };
+  return { ...EMPTY, id, kind, name, status, startedAt, duration, error, effect, cost };
+}
+
+function isSorted(nodes: TreeNode[]): boolean {
+  for (let at = 1; at < nodes.length; at++) if (byStart(nodes[at - 1]!, nodes[at]!) > 0) return false;
+  return true;
 }
 
 function byStart(a: TreeNode, b: TreeNode): number {

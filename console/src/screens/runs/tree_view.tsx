@@ -1,5 +1,5 @@
 /** The tree of a run with its waterfall: a virtual list of the open rows, one place in the tab order. */
-import { useEffect, useMemo, useRef, type KeyboardEvent } from "react";
+import { useEffect, useMemo, useRef, type KeyboardEvent, type RefObject } from "react";
 import { VList, type VListHandle } from "virtua";
 import { Icon, Kind, Status, duration, shortCount, useKeys, useTick, type KindName } from "../../components";
 import { shortInput, type CallTree, type Filter, type TreeNode } from "./tree";
@@ -25,8 +25,8 @@ export function TreeView(props: {
   const running = tree.root.duration === null && tree.root.status === "running";
   useTick(running ? 1_000 : 3_600_000);
   const rows = useMemo(() => tree.rows(filter), [tree, props.version, filter.failed, filter.text]);
-  const places = useMemo(() => new Map(rows.map((row, at) => [row.id, at])), [rows]);
-  const at = places.get(selected) ?? 0;
+  const place = useMemo(() => rows.findIndex((row) => row.id === selected), [rows, selected]);
+  const at = Math.max(0, place);
   const current = rows[at] ?? tree.root;
   const origin = tree.root.startedAt;
   const end = running ? Math.max(tree.end, Date.now() / 1000 + props.now) : tree.end;
@@ -36,8 +36,6 @@ export function TreeView(props: {
     if (node === undefined) return;
     focusNext.current = true;
     onSelect(node.id);
-    const place = places.get(node.id);
-    if (place !== undefined) list.current?.scrollToIndex(place, { align: "nearest" });
   };
   const toggle = (node: TreeNode, open: boolean) => {
     tree.setOpen(node, open);
@@ -89,15 +87,11 @@ export function TreeView(props: {
     "alt+→": ["open siblings (Alt+←: close)", () => collapseSiblings(true)],
   });
 
-  // What is selected by an address, a key or an error comes into view, and gets the focus if a key asked for it.
+  // What is selected by an address, a key or an error comes into view; its row takes the focus if a key asked for it.
   useEffect(() => {
-    const place = places.get(selected);
-    if (place === undefined) return;
-    list.current?.scrollToIndex(place, { align: "nearest" });
-    if (!focusNext.current) return;
-    focusNext.current = false;
-    requestAnimationFrame(() => document.getElementById(`node-${selected}`)?.focus({ preventScroll: true }));
-  }, [selected, places]);
+    if (place >= 0) list.current?.scrollToIndex(place, { align: "nearest" });
+  }, [selected, place]);
+  const kept = useMemo(() => [at], [at]); // the row with the focus stays, however far somebody scrolls
 
   return (
     <div className="runs-tree">
@@ -119,6 +113,7 @@ export function TreeView(props: {
         aria-label="Calls"
         data={rows}
         itemSize={ROW}
+        keepMounted={kept}
         onKeyDown={onKeyDown}
       >
         {(node) => (
@@ -128,6 +123,7 @@ export function TreeView(props: {
             isRoot={node === tree.root}
             open={node.children.length === 0 ? undefined : tree.isOpen(node) || filter.failed || filter.text !== ""}
             selected={node === current}
+            focusNext={focusNext}
             left={((node.startedAt - origin) / span) * 100}
             width={(((node.duration ?? (node.status === "running" || node.status === "pending" ? end - node.startedAt : 0)) as number) / span) * 100}
             onSelect={() => {
@@ -148,17 +144,32 @@ function Row(props: {
   isRoot: boolean;
   open: boolean | undefined;
   selected: boolean;
+  /** Whether the selected row takes the focus. */
+  focusNext: RefObject<boolean>;
   left: number;
   width: number;
   onSelect: () => void;
   onDetails: () => void;
   onToggle: (open: boolean) => void;
 }) {
-  const { node, open } = props;
+  const { node, open, selected, focusNext } = props;
+  const element = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    let frame = 0;
+    const take = () => {
+      if (!selected || !focusNext.current) return;
+      element.current?.focus({ preventScroll: true });
+      if (document.activeElement === element.current) focusNext.current = false;
+      else frame = requestAnimationFrame(take); // the list hides a row until it has measured it
+    };
+    take();
+    return () => cancelAnimationFrame(frame);
+  });
   const waits = node.status === "pending";
   const look = isBad(node.status) ? "bad" : waits ? "wait" : kindOf(node);
   return (
     <div
+      ref={element}
       id={`node-${node.id}`}
       className="runs-row"
       role="treeitem"

@@ -12,16 +12,27 @@ export interface TreeState {
   loading: boolean;
   /** Where more calls are, if the tree was too large. */
   next: string | null;
+  /** Whether everything is here. */
+  complete: boolean;
   /** Changes with each change of the tree. */
   version: number;
 }
 
 const REDRAW = 200; // ms between two buildings of a tree that grows
+const DRAW_AGAIN = 500; // ms between two drawings of a tree that is read; each has at least twice as many nodes
 const LOOK_AGAIN = 5_000; // ms: what other hosts do is not told by events of calls
 const OVERLAP = 2; // seconds
 const MAX_NODES = 200_000; // the most that the hub sends at once
 
-export function useTree(id: string): TreeState & { reload: () => void } {
+export interface TreeActions {
+  reload: () => void;
+  /** Read the calls behind `next`. */
+  loadMore: () => Promise<void>;
+  /** Read what is below a call. */
+  loadBelow: (call: string) => Promise<void>;
+}
+
+export function useTree(id: string): TreeState & TreeActions {
   const [state, setState] = useState<TreeState>(START);
   const [round, setRound] = useState(0);
   const current = useRef<{ tree: CallTree | null; head: Head | null; asOf: number; timer: number | null }>({
@@ -47,8 +58,15 @@ export function useTree(id: string): TreeState & { reload: () => void } {
     setState(START);
     const read = async () => {
       let tree: CallTree | null = null;
-      let drawnAt = 0;
-      for await (const line of readLines(`/api/calls/${encodeURIComponent(id)}/nodes`, { limit: MAX_NODES }, controller.signal)) {
+      let drawnAt = -DRAW_AGAIN;
+      let drawn = 0;
+      const draw = (more: Partial<TreeState> = {}) => {
+        tree?.build();
+        drawnAt = performance.now();
+        drawn = tree?.size ?? 0;
+        setState((before) => ({ ...before, tree, head: current.current.head, version: before.version + 1, ...more }));
+      };
+      for await (const line of readLines(nodesPath(id), { limit: MAX_NODES }, controller.signal)) {
         const now = current.current;
         if (line.head !== undefined) {
           tree = now.tree = new CallTree(line.head.root);
@@ -57,15 +75,9 @@ export function useTree(id: string): TreeState & { reload: () => void } {
           now.asOf = line.head.now;
         } else if (line.nodes !== undefined && tree !== null) {
           tree.add(line.nodes);
-          if (line.nodes.length > 0 && performance.now() - drawnAt > 1_000) {
-            tree.build();
-            drawnAt = performance.now();
-            setState((before) => ({ ...before, tree, head: now.head, version: before.version + 1 }));
-          }
+          if (line.nodes.length > 0 && tree.size > 2 * drawn && performance.now() - drawnAt > DRAW_AGAIN) draw();
         } else if (line.end !== undefined && tree !== null) {
-          tree.build();
-          const { next } = line.end;
-          setState((before) => ({ ...before, tree, head: now.head, loading: false, next, version: before.version + 1 }));
+          draw({ loading: false, next: line.end.next, complete: line.end.complete });
           return;
         }
       }
@@ -77,13 +89,37 @@ export function useTree(id: string): TreeState & { reload: () => void } {
     return () => controller.abort();
   }, [id, round]);
 
+  /** Read what was left out: behind `next`, or below one call. */
+  const readMore = async (path: string, query: Record<string, string | number>) => {
+    const { tree } = current.current;
+    if (tree === null) return;
+    setState((before) => ({ ...before, loading: true }));
+    let end: Line["end"];
+    try {
+      for await (const line of readLines(path, query)) {
+        if (line.nodes !== undefined) tree.add(line.nodes);
+        end = line.end ?? end;
+      }
+    } finally {
+      tree.build();
+      setState((before) => ({ ...before, loading: false, version: before.version + 1 }));
+    }
+    if (end === undefined) throw new Error("The answer was cut off.");
+    return end;
+  };
+  const loadMore = async () => {
+    const end = await readMore(nodesPath(id), { limit: MAX_NODES, after: state.next ?? "" });
+    if (end !== undefined) setState((before) => ({ ...before, next: end.next, complete: end.complete }));
+  };
+  const loadBelow = async (call: string) => void (await readMore(nodesPath(call), { limit: MAX_NODES }));
+
   const look = useRef<() => void>(() => undefined);
   look.current = () => {
     const now = current.current;
     if (now.tree === null || state.loading) return;
     const { tree, asOf } = now;
     const read = async () => {
-      for await (const line of readLines(`/api/calls/${encodeURIComponent(id)}/nodes`, { since: asOf - OVERLAP })) {
+      for await (const line of readLines(nodesPath(id), { since: asOf - OVERLAP })) {
         if (line.head !== undefined) {
           tree.setHead(line.head.root, line.head.fields);
           now.head = line.head;
@@ -121,29 +157,39 @@ export function useTree(id: string): TreeState & { reload: () => void } {
     return () => clearInterval(timer);
   }, [running]);
 
-  return { ...state, reload: () => setRound((now) => now + 1) };
+  return { ...state, reload: () => setRound((now) => now + 1), loadMore, loadBelow };
 }
 
-const START: TreeState = { tree: null, head: null, error: null, loading: true, next: null, version: 0 };
+const START: TreeState = { tree: null, head: null, error: null, loading: true, next: null, complete: true, version: 0 };
+
+function nodesPath(id: string): string {
+  return `/api/calls/${encodeURIComponent(id)}/nodes`;
+}
 
 interface Line {
   head?: Head;
   nodes?: unknown[][];
-  end?: { calls: number; next: string | null };
+  end?: { calls: number; next: string | null; complete: boolean };
 }
 
-async function* readLines(path: string, query: Record<string, number>, signal?: AbortSignal): AsyncGenerator<Line> {
+async function* readLines(path: string, query: Record<string, string | number>, signal?: AbortSignal): AsyncGenerator<Line> {
   const response = await send("GET", path, { query, signal });
   const reader = response.body!.getReader();
   const decoder = new TextDecoder();
-  let rest = "";
+  const pieces: string[] = []; // of a line that has not ended: a line may have a megabyte
   try {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
-      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
-      rest = lines.pop() ?? "";
-      for (const line of lines) yield JSON.parse(line) as Line;
+      const text = decoder.decode(value, { stream: true });
+      let start = 0;
+      for (let end = text.indexOf("\n"); end >= 0; end = text.indexOf("\n", start)) {
+        pieces.push(text.slice(start, end));
+        start = end + 1;
+        yield JSON.parse(pieces.join("")) as Line;
+        pieces.length = 0;
+      }
+      if (start < text.length) pieces.push(text.slice(start));
     }
   } finally {
     void reader.cancel().catch(() => undefined);

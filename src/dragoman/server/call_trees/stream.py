@@ -7,7 +7,7 @@ line says that it is the last: without it the answer was cut off.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -18,13 +18,21 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.access import RUN_DATA_SCOPES, is_visible, require_scope, visible_owner
-from dragoman.operations.call_tree import call_node
+from dragoman.operations.call_tree import call_node, elapsed
 from dragoman.server.accounts.usage_report import record_to_json
-from dragoman.server.call_trees.root_list import LIST_HINT, RootLister, parse_place, path_step
+from dragoman.server.call_trees.root_list import (
+    LIST_HINT,
+    RootLister,
+    parse_place,
+    path_step,
+    shown_status,
+)
 from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.teams.task_trees import STATUS, TaskList
 from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.nodes import (
     CHUNK,
+    MAX_DETAIL,
     NODE_FIELDS,
     PARENTS,
     START,
@@ -33,7 +41,9 @@ from dragoman.store.call_trees.nodes import (
     RootOf,
 )
 from dragoman.store.call_trees.roots import RootRow
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
+from dragoman.store.teams.task_records import TeamTask
 
 Json: TypeAlias = dict[str, Any]
 Lines: TypeAlias = AsyncGenerator[bytes, None]
@@ -102,6 +112,8 @@ class SubtreeReader:
         self._of: RootOf = "run" if root.kind == "run" else "call"
         # All calls of a run are its owner's concern; below a call may be those that a spoke of another made.
         self._owner = None if self._of == "run" else visible_owner(caller)
+        visible = visible_owner(caller)
+        self._tasks = TaskList(store, may_see=lambda owner: is_visible(owner, to=visible))
 
     async def nodes(self, after: NodePlace, *, limit: int, since: float | None, now: float) -> Lines:
         """Yield the head, the nodes in batches, and the end with the place where they stopped."""
@@ -110,6 +122,7 @@ class SubtreeReader:
         if self._of == "run" and after == START:
             models = await self._model_calls(since)
             yield models.text
+            yield batch(encode(await self._task_rows(since)))
         if self._of == "call" and since is None:
             pages = self._branch(limit)
         else:
@@ -123,7 +136,19 @@ class SubtreeReader:
                     yield batch(page.text)
         if self._of == "call":
             yield (await self._model_calls(since)).text
-        yield line({"end": {"calls": count, "next": None if place is None else f"{place[0]!r}~{place[1]}"}})
+        more = place is not None if self._of == "run" or since is not None else count >= limit
+        next = None if place is None else f"{place[0]!r}~{place[1]}"
+        yield line({"end": {"calls": count, "next": next, "complete": not more}})
+
+    async def _task_rows(self, since: float | None) -> list[Sequence[Any]]:
+        """Return the tasks that were given in the run, and their runs. What those did is below these."""
+        run = await self._store.runs.get(self._root.id)
+        rows: list[Sequence[Any]] = []
+        for task in () if run is None else await self._tasks.list(run):
+            if since is None or task.ended_at is None or task.ended_at >= since:
+                rows.append(task_row(task))
+                rows += [run_row(each, task) for each in await self._tasks.runs(task)]
+        return rows
 
     async def _model_calls(self, since: float | None) -> NodePage:
         page = await self._store.call_nodes.model_calls(
@@ -198,6 +223,7 @@ class SubtreeReader:
             run = await self._store.runs.get(self._root.id)
             if run is not None:
                 root |= {"messageId": run.message_id, "finishReason": run.finish_reason, "steps": run.steps}
+                path += await self._tasks.path(run)
         else:
             above = await self._store.calls.list_ancestors(self._root.id)
             visible = visible_owner(self._caller)
@@ -221,6 +247,20 @@ async def send_lines(exchange: Exchange, lines: Lines, *, headers: Mapping[str, 
                 await exchange.send_chunk(part)
         presence.response_complete = True
         await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def task_row(task: TeamTask) -> Sequence[Any]:
+    """Return the node of a task, in the order of `NODE_FIELDS`."""
+    duration = elapsed(task.created_at, task.ended_at)
+    described = (task.id, task.parent_call, "task", task.team, STATUS[task.state], task.created_at, duration)
+    return (*described, None, task.text[:MAX_DETAIL], task.state if task.error else None)
+
+
+def run_row(run: RunRecord, task: TeamTask) -> Sequence[Any]:
+    """Return the node of a run of a task, in the order of `NODE_FIELDS`."""
+    name, status = run.agent or run.model or "run", shown_status("run", run.status)
+    described = (run.id, task.id, "run", name, status, run.started_at)
+    return (*described, elapsed(run.started_at, run.finished_at), None, None, run.error, None, None, run.cost)
 
 
 def batch(rows: bytes) -> bytes:

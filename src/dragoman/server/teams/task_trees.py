@@ -25,28 +25,22 @@ ReadRun: TypeAlias = Callable[[RunRecord], Awaitable[CallTreeNode]]
 """Returns the tree of a run, without tasks."""
 
 
-class TaskTrees:
-    """Adds tasks to trees of one owner, or of all."""
+class TaskList:
+    """Reads the tasks of answers, of one owner or of all."""
 
-    def __init__(self, store: Store, read_run: ReadRun, *, may_see: Callable[[str], bool]) -> None:
+    def __init__(self, store: Store, *, may_see: Callable[[str], bool]) -> None:
         self._store = store
-        self._read_run = read_run
         self._may_see = may_see
 
-    async def add(self, tree: CallTreeNode, run: RunRecord, *, depth: int = MAX_NESTED) -> CallTreeNode:
-        """Return the tree of a run, or of a call in it, with the tasks that were given there."""
-        if not depth:
-            return tree
+    async def list(self, run: RunRecord) -> Sequence[TeamTask]:
+        """Return the tasks that the answer of a run gave, the first one first."""
         filters = {"source_session": run.session_id, "source_message": run.message_id}
         found = await self._store.team_tasks.list_page(filters, limit=MAX_TASKS)
-        nodes: dict[str | None, list[CallTreeNode]] = {}
-        for task in reversed(found):
-            is_here = tree.kind == "run" or task.parent_call is not None
-            if self._may_see(task.owner) and is_here:
-                nodes.setdefault(task.parent_call, []).append(await self._task_node(task, depth=depth))
-        if tree.kind == "run":
-            return with_tasks(tree, nodes)
-        return with_tasks(tree, {id: nodes[id] for id in nodes if contains(tree, id)})
+        return [task for task in reversed(found) if self._may_see(task.owner)]
+
+    async def runs(self, task: TeamTask) -> Sequence[RunRecord]:
+        """Return the runs that answered a task."""
+        return [each for each in await self._store.runs.list(task.session_id) if is_run_of(each, task)]
 
     async def path(self, run: RunRecord) -> Sequence[dict[str, str]]:
         """Return what a run is below, outermost first: the calls that gave tasks, and these."""
@@ -63,8 +57,28 @@ class TaskTrees:
         giver = await self._store.runs.get(calls[-1].run_id or "") if calls else None
         return [step] if giver is None else [*await self.path(giver), run_step(giver), *above, step]
 
+
+class TaskTrees:
+    """Adds tasks to trees of one owner, or of all."""
+
+    def __init__(self, store: Store, read_run: ReadRun, *, may_see: Callable[[str], bool]) -> None:
+        self.tasks = TaskList(store, may_see=may_see)
+        self._read_run = read_run
+
+    async def add(self, tree: CallTreeNode, run: RunRecord, *, depth: int = MAX_NESTED) -> CallTreeNode:
+        """Return the tree of a run, or of a call in it, with the tasks that were given there."""
+        if not depth:
+            return tree
+        nodes: dict[str | None, list[CallTreeNode]] = {}
+        for task in await self.tasks.list(run):
+            if tree.kind == "run" or task.parent_call is not None:
+                nodes.setdefault(task.parent_call, []).append(await self._task_node(task, depth=depth))
+        if tree.kind == "run":
+            return with_tasks(tree, nodes)
+        return with_tasks(tree, {id: nodes[id] for id in nodes if contains(tree, id)})
+
     async def _task_node(self, task: TeamTask, *, depth: int) -> CallTreeNode:
-        runs = [each for each in await self._store.runs.list(task.session_id) if is_run_of(each, task)]
+        runs = await self.tasks.runs(task)
         children = [await self.add(await self._read_run(run), run, depth=depth - 1) for run in runs]
         costs = [each.cost for each in children if each.cost is not None]
         return CallTreeNode(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, bindparam, func, literal_column, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, bindparam, case, func, literal_column, or_, select, tuple_
 
 from dragoman.store.calls import descendant_ids
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
@@ -26,10 +26,6 @@ MAX_MODEL_CALLS = 20_000
 NODE_FIELDS = (
     *("id", "parentId", "kind", "name", "status", "startedAt", "duration", "step", "detail"),
     *("error", "effect", "attempts", "cost", "inputTokens", "outputTokens", "firstByte"),
-)
-CALL_COLUMNS = (
-    *("id", "parent_id", "operation", "status", "started_at", "ended_at"),
-    *("step", "effect", "attempts", "cost", "owner"),
 )
 MODEL_COLUMNS = (
     *("id", "call_id", "provider", "model_served", "model_asked", "status", "started_at", "duration", "step"),
@@ -47,7 +43,10 @@ encode_rows = msgspec.json.Encoder().encode
 
 
 class NodePage(msgspec.Struct, frozen=True):
-    """Nodes as JSON text of a list of rows, each in the order of `NODE_FIELDS`; `last` is where they end."""
+    """Nodes as JSON text of a list of rows, each in the order of `NODE_FIELDS`; `last` is where they end.
+
+    A row may end before the last fields: those are null.
+    """
 
     text: bytes
     count: int
@@ -167,23 +166,23 @@ class CallNodeRepository:
     ) -> NodePage:
         """Return the next calls by their start; `last` is None where there are no more."""
         sql = self._database.statements(NodeStatements).calls[of, since is not None]
-        params = {"id": id, "after_at": after[0], "after_id": after[1], "limit": limit}
+        params = {"id": id, "after_at": after[0], "after_id": after[1], "limit": limit, "owner": owner}
         if since is not None:
             params["since"] = since
 
         def job(connection: DatabaseConnection) -> NodePage:
             rows = connection.fetch_all(sql, params)
-            shown = [call_row_node(row) for row in rows if owner in (None, row[STARTED + OWNER_AFTER_START])]
             last = (rows[-1][STARTED], rows[-1][0]) if len(rows) == limit else None
-            return NodePage(encode_rows(shown), len(shown), last)
+            return NodePage(encode_nodes(rows), len(rows), last)
 
         return await self._database.read(job)
 
     async def one(self, id: str) -> NodePage:
         """Return the node of one call."""
         sql = self._database.statements(NodeStatements).one
-        rows = await self._database.read(lambda connection: connection.fetch_all(sql, {"id": id}))
-        return NodePage(encode_rows([call_row_node(row) for row in rows]), len(rows), None)
+        params = {"id": id, "owner": None}
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return NodePage(encode_nodes(rows), len(rows), None)
 
     async def children(
         self, parents: Sequence[str], *, after: str, limit: int, owner: str | None
@@ -193,13 +192,12 @@ class CallNodeRepository:
         params: dict[str, Any] = {
             f"parent_{place}": parents[place] if place < len(parents) else "" for place in range(PARENTS)
         }
-        params |= {"after_id": after, "limit": limit}
+        params |= {"after_id": after, "limit": limit, "owner": owner}
 
         def job(connection: DatabaseConnection) -> ChildPage:
             rows = connection.fetch_all(sql, params)
-            shown = [row for row in rows if owner in (None, row[STARTED + OWNER_AFTER_START])]
             last = rows[-1][0] if len(rows) == limit else None
-            return ChildPage(encode_rows(list(map(call_row_node, shown))), [row[0] for row in shown], last)
+            return ChildPage(encode_nodes(rows), [row[0] for row in rows], last)
 
         return await self._database.read(job)
 
@@ -239,14 +237,24 @@ class CallNodeRepository:
         return await self._database.read(job)
 
 
-STARTED = CALL_COLUMNS.index("started_at")
-OWNER_AFTER_START = CALL_COLUMNS.index("owner") - STARTED
+STARTED, ERROR = NODE_FIELDS.index("startedAt"), NODE_FIELDS.index("error")
 
 
 def select_nodes() -> Select[Any]:
-    columns: Sequence[ColumnElement[Any]] = [calls.c[name] for name in CALL_COLUMNS]
+    """Select rows in the order of `NODE_FIELDS`, without the fields of model calls at its end.
+
+    The database makes them as they are sent: a tree may have 100,000, and each step in Python is paid that often.
+    """
+    took = calls.c.ended_at - calls.c.started_at
+    microseconds = func.round(took * literal_column("1e6")) / literal_column("1e6")
+    duration = case((took < literal_column("0"), literal_column("0.0")), else_=microseconds)
     detail = func.substr(calls.c.input, literal_column("1"), literal_column(str(MAX_DETAIL)))
-    return select(*columns, detail, calls.c.error)
+    kind: ColumnElement[str] = literal_column("'call'")
+    identity = (calls.c.id, calls.c.parent_id, kind, calls.c.operation, calls.c.status)
+    times = (calls.c.started_at, duration, calls.c.step, detail)
+    of_owner = calls.c.owner == func.coalesce(bindparam("owner"), calls.c.owner)
+    outcome = (calls.c.error, calls.c.effect, calls.c.attempts, calls.c.cost)
+    return select(*identity, *times, *outcome).where(of_owner)
 
 
 def call_page() -> Select[Any]:
@@ -261,13 +269,14 @@ def model_page() -> Select[Any]:
     return in_order.limit(bindparam("limit")).offset(literal_column("0"))
 
 
-def call_row_node(row: Row) -> tuple[Any, ...]:
-    """Return the node of a call, in the order of `NODE_FIELDS`."""
-    id, parent, operation, status, started_at, ended_at, step, effect, attempts, cost, _, detail, error = row
-    duration = None if ended_at is None else round(max(0.0, ended_at - started_at), 6)
-    code = None if error is None else msgspec.json.decode(error, type=ErrorCode).code
-    described = (id, parent, "call", operation, status, started_at, duration, step, detail)
-    return (*described, code, effect, attempts, cost, None, None, None)
+def encode_nodes(rows: Sequence[Row]) -> bytes:
+    """Return rows of `select_nodes` as JSON, with the code of an error in the place of the error."""
+    return encode_rows([row if row[ERROR] is None else with_code(row) for row in rows])
+
+
+def with_code(row: Row) -> tuple[Any, ...]:
+    code = msgspec.json.decode(row[ERROR], type=ErrorCode).code
+    return (*row[:ERROR], code, *row[ERROR + 1 :])
 
 
 class ErrorCode(msgspec.Struct, frozen=True):
