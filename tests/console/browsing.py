@@ -25,14 +25,14 @@ FLAGS = [
 ]
 AXE = Path(__file__).parents[2] / "console/node_modules/axe-core/axe.min.js"
 WATCH_POLICY = """addEventListener("securitypolicyviolation",
-    (event) => console.error("CSP: " + event.violatedDirective + " " + event.blockedURI + " " + event.sample))"""
+    (event) => console.error(`CSP: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
 WAIT = 60_000  # ms for what has to appear: a machine under load is slow, but does not fail
 expect.set_options(timeout=WAIT)
 NOT_RULES = ["region"]  # the page has landmarks; toasts and skip links are outside of them
 
 
 class Console:
-    """A window. `requests` are "GET /api/…" in their order; `problems` what a person would find in its log."""
+    """A window. `requests` are "GET /api/…" in their order; `problems` what its log has of errors."""
 
     def __init__(self, hub: Hub, page: Page) -> None:
         self.hub = hub

@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[Upstream]:
-    """The model server: `upstream.teach([{"text": "Hi"}], …)` returns the mark that asks for these answers."""
+    """The model server: `upstream.teach([{"text": "Hi"}], …)` returns the mark for these answers."""
     server = Upstream()
     yield server
     server.close()
@@ -60,7 +60,7 @@ def start_hub(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def hub(start_hub: Callable[..., Hub]) -> Hub:
-    """The hub of a module; its key has the scopes of an administrator. Override it for another configuration."""
+    """The hub of a module; its key has an administrator's scopes. Override it for another configuration."""
     return start_hub()
 
 

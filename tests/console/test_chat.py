@@ -288,7 +288,7 @@ def test_sessions_are_found_by_title_and_by_what_was_said(console: Console, upst
     expect(page.get_by_text("No session has such a title")).to_be_visible()
 
 
-def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console, upstream: Upstream) -> None:
+def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console) -> None:
     page = console.open("/chat")
     say(page, "#refuse please")
     expect(page.get_by_role("alert")).to_contain_text("does not like this question")

@@ -306,6 +306,8 @@ async def test_the_hub_answers_as_the_document_says(tmp_path: Path) -> None:
         await check(served, "get", "/api/sessions/{id}/queue")
         await check(served, "delete", "/api/sessions/{id}/queue/{queued}", queued="none")
         await check(served, "get", "/api/runs/{id}", id=accepted["runId"])
+        prompt = await check(served, "get", "/api/runs/{id}/prompt", id=accepted["runId"])
+        assert "hub_call" in [tool["name"] for tool in prompt["tools"]]
         await check(served, "post", "/api/runs/{id}/stop", id=accepted["runId"])
         assert len((await check(served, "get", "/api/runs"))["runs"]) == 3
         for verb, path, body in (

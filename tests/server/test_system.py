@@ -12,7 +12,7 @@ from tests.providers.servers import serving as upstream
 from tests.server.asgi_client import AsgiClient
 from tests.server.openapi import check, refused
 from tests.server.test_session_owners import key_of
-from tests.serving import serving
+from tests.serving import ask, serving
 
 SECRET = "sk-proj-4f9a0c1d2e4b5a67"
 
@@ -75,3 +75,21 @@ async def test_no_secret_of_a_provider_is_told_and_a_key_that_fails_cools_down(t
                 assert SECRET.encode() not in answer, path
             _, answer = await client.request("GET", "/api/providers", b"")
             assert b'"state":"cooling-down"' in answer
+
+
+async def test_the_prompt_of_a_run_has_its_tools_and_messages_and_instructions_for_administrators_only(
+    tmp_path: Path,
+) -> None:
+    clerk = {"instructions": "Sell tea.", "operations": ["time.now"]}
+    async with serving(tmp_path, [{"text": "Tea."}], keys=True, agents={"clerk": clerk}) as hub:
+        ann, bob = await key_of(hub, "ann", "chat"), await key_of(hub, "bob", "chat")
+        root = await key_of(hub, "root", "chat", "admin")
+        await hub.post(ask("What is there?", agent="clerk"), headers=ann)
+        [run] = (await hub.http.get("/api/runs", headers=ann)).json()["runs"]
+        for headers, instructions, hidden in ((ann, None, ["instructions"]), (root, "Sell tea.", [])):
+            found = await check(hub, "get", "/api/runs/{id}/prompt", id=run["id"], headers=headers)
+            assert (found["instructions"], found["hidden"]) == (instructions, hidden)
+            tools = {tool["name"]: tool["operation"] for tool in found["tools"]}
+            assert (tools["time_now"], tools["hub_call"]) == ("time.now", "hub.call")
+            assert [message["parts"][0]["text"] for message in found["messages"]] == ["What is there?"]
+        assert await refused(hub, "get", "/api/runs/{id}/prompt", id=run["id"], headers=bob) == 404

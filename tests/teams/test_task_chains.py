@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.teams.tasks import worker
@@ -89,6 +91,24 @@ async def test_the_tree_of_a_run_has_its_tasks_with_their_runs_and_calls_and_the
             "desk",
         ]
         assert path[0]["id"] == root.id
+        # The console reads a tree as lines; what is below the run of a task is read when it is asked for.
+        lines = await lines_of(hub, root.id)
+        assert [(row[0], row[1], row[2], row[4]) for row in task_rows(lines)] == [
+            (task.id, delegate["id"], "task", "done"),
+            (press["children"][0]["id"], task.id, "run", "done"),
+        ]
+        below = await lines_of(hub, press["children"][0]["id"])
+        assert [row[0] for row in task_rows(below)][:1] == [desk["id"]]
+        assert [step["name"] for step in below[0]["head"]["path"]][-2:] == ["teams.delegate", "press"]
+
+
+async def lines_of(hub: Served, id: str) -> list[Json]:
+    response = await hub.http.get(f"/api/calls/{id}/nodes")
+    return [msgspec.json.decode(line) for line in response.content.splitlines()]
+
+
+def task_rows(lines: list[Json]) -> list[list[Any]]:
+    return [row for line in lines for row in line.get("nodes", ()) if row[2] in ("task", "run")]
 
 
 @pytest.mark.promise("no-endless-wakes")

@@ -11,6 +11,8 @@ export interface SessionAnswer {
   version: string;
   /** Whether this hub has teams. */
   teams: boolean;
+  /** Whether several hosts share the database: events of calls are those of the host that answers. */
+  hosts: boolean;
   owner: string;
   keyId: string | null;
   scopes: Scope[];

@@ -58,7 +58,7 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
           </span>
           <span className="me-name" title={session.owner}>
             {session.owner}
-            {session.can("admin") && session.keysRequired && " · admin"}
+            {session.can("admin") && session.keysRequired && <span className="muted">admin</span>}
           </span>
           <ThemeButton />
           <Button look="quiet" icon="help" aria-label="Keys" title="Keys (?)" onClick={onKeys} />

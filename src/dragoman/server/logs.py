@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -16,6 +17,7 @@ from typing_extensions import override
 from dragoman import identity
 from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
+from dragoman.hub_events.event_log import EventLog
 from dragoman.ids import new_id
 from dragoman.offload import offload_disk
 from dragoman.redaction import redact_log
@@ -30,6 +32,7 @@ MAX_TEXT = 4_000  # characters of a line and of its traceback
 DEFAULT_LIMIT = 200
 MAX_LIMIT = 1_000
 OWN_LOGGER = "dragoman"
+EVENT_INTERVAL = 0.5  # seconds from a line to its event
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,8 @@ class LogRing(logging.Handler):
         super().__init__()
         self.id = new_id("log")
         """Changes with each start: the numbers of lines begin anew."""
+        self.on_line: Callable[[], None] = lambda: None
+        """Called in the thread that logs a line, after it is stored."""
         self._secrets = secrets
         self._lines: deque[LogLine] = deque(maxlen=size)
         self._count = 0
@@ -87,6 +92,7 @@ class LogRing(logging.Handler):
                     fields=dict(getattr(record, "fields", {})),
                 )
             )
+        self.on_line()
 
     def read(self, *, since: int, level: int, text: str, limit: int) -> tuple[Sequence[dict[str, Any]], int]:
         """Return the newest lines after number `since`, oldest first, and the number of the last line."""
@@ -121,6 +127,30 @@ class LogRing(logging.Handler):
 
     def _redact(self, text: str) -> str:
         return redact_log(text, self._secrets)
+
+
+class LogEvents:
+    """Tells administrators who follow the hub's events that lines were logged: `log.lines`, without lines.
+
+    Many lines are one event. It has no owner, so that only those see it who see the events of all.
+    """
+
+    def __init__(self, ring: LogRing, event_log: EventLog) -> None:
+        self._event_log = event_log
+        self._loop = asyncio.get_running_loop()
+        self._is_due = False
+        ring.on_line = self._note_line
+
+    def _note_line(self) -> None:
+        if self._is_due or not self._event_log.is_followed(None):
+            return
+        self._is_due = True
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._loop.call_later, EVENT_INTERVAL, self._publish)
+
+    def _publish(self) -> None:
+        self._is_due = False
+        self._event_log.publish_live(None, "", name="log.lines")
 
 
 def level_name(level: int) -> LogLevel:

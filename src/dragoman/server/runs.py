@@ -14,6 +14,7 @@ from dragoman.messages import Message, encode
 from dragoman.operations.access import is_visible, restrict_owner, visible_owner
 from dragoman.runs.preparation import is_waiting
 from dragoman.runs.registry import RunRegistry
+from dragoman.server.call_trees.prompt import PromptReader
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for
@@ -218,6 +219,13 @@ class RunHandlers:
         """Return one run with its answer so far."""
         body = await self._reader(exchange).read(exchange.path_params["id"])
         await exchange.respond(200, body)
+
+    async def prompt(self, exchange: Exchange) -> None:
+        """Return what the model calls of a run are made from: instructions, tools and messages."""
+        row = await self._reader(exchange).find(exchange.path_params["id"])
+        factory = None if self._runs is None else self._runs.factory
+        reader = PromptReader(self._store, factory, caller=exchange.identity)
+        await exchange.respond(200, await reader.read(row))
 
     async def stop(self, exchange: Exchange) -> None:
         """Stop a run; the response is sent after it is closed and stored."""

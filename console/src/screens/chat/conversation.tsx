@@ -65,7 +65,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
     await sent;
   };
   const last = state.messages.at(-1);
-  const runId = last === undefined ? undefined : runs[last.id];
+  const runId = last === undefined ? undefined : runs.ids[last.id];
   const title = session.data?.title ?? (isNew ? "New session" : (firstWords(state.messages) ?? controller.id));
   const sub = [agent ?? session.data?.agent, model ?? last?.metadata?.servedModel ?? last?.metadata?.model].filter(Boolean).join(" · ");
   return (
@@ -121,7 +121,7 @@ function retryOf(controller: ChatController, options: { agent: string | null; mo
 
 interface LogProps {
   controller: ChatController;
-  runs: Record<string, string>;
+  runs: Runs;
   approvals: ReturnType<typeof useApprovals>;
   actions: MessageActions;
   isNew: boolean;
@@ -158,7 +158,8 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
       message={message}
       isLive={isLive && index === count - 1 && message.role === "assistant"}
       isBusy={controller.isBusy}
-      runId={runs[message.id]}
+      runId={runs.ids[message.id]}
+      error={runs.errors[message.id]}
       approvals={approvals}
       actions={actions}
     />
@@ -261,10 +262,18 @@ function Waiting({ queued, onWithdraw }: { queued: Queued[]; onWithdraw: (messag
 interface RunRow {
   id: string;
   messageId: string;
+  error: string | null;
+}
+
+/** By the messages that they answered with. */
+interface Runs {
+  ids: Record<string, string>;
+  /** Why an answer failed that was not seen to fail here. */
+  errors: Record<string, string>;
 }
 
 /** The run of each answer, newest first: an answer that waited has several, and the last one is shown. */
-function useRuns(sessionId: string, enabled: boolean, seen: Record<string, string>): Record<string, string> {
+function useRuns(sessionId: string, enabled: boolean, seen: Record<string, string>): Runs {
   const { data } = useQuery({
     queryKey: ["runs", "session", sessionId],
     queryFn: () => api.get<{ runs: RunRow[] }>("/api/runs", { query: { session: sessionId, limit: 100 } }),
@@ -272,9 +281,13 @@ function useRuns(sessionId: string, enabled: boolean, seen: Record<string, strin
     staleTime: Infinity,
   });
   return useMemo(() => {
-    const found: Record<string, string> = {};
-    for (const run of data?.runs ?? []) found[run.messageId] ??= run.id;
-    return { ...found, ...seen };
+    const ids: Record<string, string> = {};
+    const errors: Record<string, string> = {};
+    for (const run of data?.runs ?? []) {
+      if (ids[run.messageId] === undefined && run.error !== null) errors[run.messageId] = run.error;
+      ids[run.messageId] ??= run.id;
+    }
+    return { ids: { ...ids, ...seen }, errors };
   }, [data, seen]);
 }
 

@@ -19,6 +19,8 @@ interface MessageViewProps {
   isLive: boolean;
   isBusy: boolean;
   runId: string | undefined;
+  /** Why its run failed. */
+  error: string | undefined;
   approvals: Map<string, Approval>;
   actions: MessageActions;
 }
@@ -35,6 +37,7 @@ function isSame(before: MessageViewProps, now: MessageViewProps): boolean {
     before.isLive === now.isLive &&
     before.isBusy === now.isBusy &&
     before.runId === now.runId &&
+    before.error === now.error &&
     before.actions === now.actions &&
     (!waits || before.approvals === now.approvals)
   );
@@ -105,7 +108,7 @@ function Editor({ text, onCancel, onSave }: { text: string; onCancel: () => void
   );
 }
 
-function AssistantMessage({ message, isLive, isBusy, runId, approvals, actions }: MessageViewProps) {
+function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, actions }: MessageViewProps) {
   const questions = new Set(message.parts.filter((part) => part.type === "data-question").map((part) => (part as OtherPart).data?.["toolCallId"]));
   const sources = message.parts.filter((part) => part.type === "source-url") as OtherPart[];
   return (
@@ -125,7 +128,7 @@ function AssistantMessage({ message, isLive, isBusy, runId, approvals, actions }
       })}
       {sources.length > 0 && <Sources sources={sources} />}
       {isLive && <Working message={message} />}
-      {message.metadata?.error !== undefined && <p className="chat-call-error">{message.metadata.error}</p>}
+      {!isLive && (message.metadata?.error ?? error) !== undefined && <p className="chat-call-error">{message.metadata?.error ?? error}</p>}
       {!isLive && <Footer message={message} isBusy={isBusy} runId={runId} actions={actions} />}
     </article>
   );

@@ -106,7 +106,7 @@ export function SessionList({ current }: { current: string | undefined }) {
               >
                 <b>{session.title ?? session.id}</b>
                 <span className={waiting.has(session.id) ? "chat-waits" : ""}>
-                  {session.running ? "running" : waiting.has(session.id) ? "waits for you" : (session.agent ?? "done")} · {relativeTime(session.updatedAt)}
+                  {[session.running ? "running" : waiting.has(session.id) ? "waits for you" : session.agent, relativeTime(session.updatedAt)].filter(Boolean).join(" · ")}
                 </span>
               </Link>
             ))}

@@ -32,17 +32,11 @@ export function DetailsPane({ node, root, onLoadBelow }: { node: TreeNode; root:
       </div>
     );
   }
+  if (node.kind === "task" || node.kind === "run") return <OfTask node={node} onLoadBelow={onLoadBelow} />;
   return <Loaded node={node} onLoadBelow={onLoadBelow} />;
 }
 
 function Loaded({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Promise<void>) | null }) {
-  const [loading, setLoading] = useState(false);
-  const loadBelow = () => {
-    setLoading(true);
-    void onLoadBelow?.()
-      .catch(toastError)
-      .finally(() => setLoading(false));
-  };
   const id = useSettled(node.id);
   const { data, error, refetch } = useQuery({
     queryKey: ["call", id, node.id === id ? node.status : ""],
@@ -62,16 +56,57 @@ function Loaded({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Pro
           {node.step !== null && node.kind === "model" && `step ${node.step}`}
         </span>
       </p>
-      {onLoadBelow !== null && (
-        <p>
-          <Button busy={loading} onClick={loadBelow}>
-            Load what is below
-          </Button>
-        </p>
-      )}
+      {onLoadBelow !== null && <LoadBelow onLoad={onLoadBelow} />}
       {error !== null && <ErrorNotice error={error} onRetry={() => void refetch()} />}
       {error === null && (data === undefined || id !== node.id) && <Loading />}
       {data !== undefined && id === node.id && (data.kind === "model" ? <OfModel call={data} /> : <OfCall call={data} />)}
+    </div>
+  );
+}
+
+function LoadBelow({ onLoad }: { onLoad: () => Promise<void> }) {
+  const [loading, setLoading] = useState(false);
+  const load = () => {
+    setLoading(true);
+    void onLoad()
+      .catch(toastError)
+      .finally(() => setLoading(false));
+  };
+  return (
+    <p>
+      <Button busy={loading} onClick={load}>
+        Load what is below
+      </Button>
+    </p>
+  );
+}
+
+/** A task that the run gave to a team, or a run that answered it. */
+function OfTask({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Promise<void>) | null }) {
+  const isTask = node.kind === "task";
+  const path = isTask ? `/teams?tab=tasks&task=${encodeURIComponent(node.id)}` : `/runs/${encodeURIComponent(node.id)}`;
+  return (
+    <div className="runs-pane">
+      <h2>{isTask ? `Task of the team ${node.name}` : `Run of ${node.name}`}</h2>
+      <p className="runs-line">
+        <Status status={node.status === "pending" ? "waiting" : node.status} />
+      </p>
+      {node.detail !== null && <p>{node.detail}</p>}
+      {node.error !== null && <p className="runs-error">{node.error}</p>}
+      <Details
+        rows={[
+          ["began", <Time at={node.startedAt} />],
+          ["took", duration(node.duration)],
+          ["cost", <Money value={node.cost} />],
+          ["id", <code>{node.id}</code>],
+        ]}
+      />
+      {onLoadBelow !== null && <LoadBelow onLoad={onLoadBelow} />}
+      <p>
+        <Link className="btn" href={path}>
+          {isTask ? "Open the task" : "Open the run"}
+        </Link>
+      </p>
     </div>
   );
 }

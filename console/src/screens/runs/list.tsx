@@ -201,23 +201,25 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       {
         id: "name",
         title: "Name",
-        width: "minmax(0, 1.8fr)",
+        width: "minmax(0, 2fr)",
         cell: (row) => (
           <span className="runs-cell">
             <Kind kind={kindOf(row)}>{row.kind === "call" ? "op" : row.kind}</Kind>
-            <b className="mono">{row.agent ?? row.name}</b>
+            <b className="mono" title={row.name}>
+              {row.kind === "model" ? row.name.split("/").pop() : (row.agent ?? row.name)}
+            </b>
           </span>
         ),
       },
       {
         id: "what",
         title: "What",
-        width: "minmax(0, 1.6fr)",
+        width: "minmax(0, 2fr)",
         wide: true,
-        cell: (row) => <span className="muted">{row.error !== null && row.status === "failed" ? row.error : (row.sessionTitle ?? shortInput(row.input))}</span>,
+        cell: (row) => <span className="muted">{whatOf(row)}</span>,
       },
-      { id: "door", title: "Door", width: "84px", wide: true, cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
-      { id: "began", title: "Began", width: "92px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
+      { id: "door", title: "Door", width: "80px", wide: true, cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
+      { id: "began", title: "Began", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
       {
         id: "took",
         title: "Took",
@@ -229,7 +231,7 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       {
         id: "calls",
         title: "Calls",
-        width: "92px",
+        width: "76px",
         numeric: true,
         wide: true,
         cell: (row) => (
@@ -248,16 +250,22 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       {
         id: "tokens",
         title: "Tokens",
-        width: "104px",
+        width: "92px",
         numeric: true,
         wide: true,
         cell: (row) => (row.inputTokens === null ? "–" : `${shortCount(row.inputTokens)} / ${shortCount(row.outputTokens)}`),
       },
       { id: "cost", title: "Cost", width: "76px", numeric: true, wide: true, cell: (row) => <Money value={row.cost} /> },
     ];
-    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "84px", wide: true, cell: (row) => row.owner });
+    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: true, cell: (row) => row.owner });
     return columns;
   }, [isAdmin, ended]);
+}
+
+function whatOf(row: Root): string {
+  if (row.error !== null && row.status === "failed") return row.error;
+  if (row.kind === "model") return row.name.includes("/") ? `asked ${row.name.split("/")[0]}` : "";
+  return row.sessionTitle ?? shortInput(row.input);
 }
 
 function statusOf(row: Root, ended: Map<string, { status: string }>): string {

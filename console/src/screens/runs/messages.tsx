@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { VList } from "virtua";
 import { api, apiUrl } from "../../api/client";
-import { Empty, ErrorNotice, JsonView, Kind, Loading, Status, duration } from "../../components";
+import { Empty, ErrorNotice, JsonView, Kind, Loading, Status, count, duration } from "../../components";
 import { shortInput, type CallTree } from "./tree";
 import { kindOf } from "./tree_view";
 import type { Root } from "./types";
@@ -24,10 +24,19 @@ interface ChatMessage {
   parts: Part[];
 }
 
-interface AgentRow {
+interface PromptTool {
   name: string;
-  instructions?: string | null;
-  model?: string | null;
+  description: string;
+  inputSchema: unknown;
+  /** Null for a tool of the front end. */
+  operation: string | null;
+}
+
+interface Prompt {
+  instructions: string | null;
+  hidden: string[];
+  tools: PromptTool[] | null;
+  messages: ChatMessage[];
 }
 
 function useMessages(root: Root) {
@@ -57,40 +66,58 @@ export function MessagesTab({ root }: { root: Root }) {
   );
 }
 
-/** The hub does not store requests to providers: the conversation before the answer is what they are made from. */
+/** The hub does not store requests to providers: this is made anew from the agent, its tools and the conversation. */
 export function PromptTab({ root }: { root: Root }) {
-  const { data, error, isLoading, refetch } = useMessages(root);
-  const agents = useQuery({
-    queryKey: ["agents"],
-    queryFn: ({ signal }) => api.get<{ agents: AgentRow[] }>("/api/agents", { signal }),
-    enabled: root.agent !== null,
+  const { data, error, isLoading, refetch } = useQuery({
+    queryKey: ["run-prompt", root.id],
+    queryFn: ({ signal }) => api.get<Prompt>(`/api/runs/${encodeURIComponent(root.id)}/prompt`, { signal }),
   });
   if (error !== null) return <Failed error={error} retry={() => void refetch()} />;
-  if (isLoading) return <Loading />;
-  const messages = data?.messages ?? [];
-  const end = messages.findIndex((message) => message.id === root.messageId);
-  const before = end < 0 ? messages : messages.slice(0, end);
-  if (before.length === 0) return <None />;
-  const agent = agents.data?.agents.find((each) => each.name === root.agent);
+  if (isLoading || data === undefined) return <Loading />;
+  const { instructions, tools, messages } = data;
   return (
     <div className="pad runs-talk" tabIndex={0} role="region" aria-label="Prompt">
       <p className="muted small">
-        What the model calls of this run were made from: the conversation as the session has it. Hooks and the limits of the
-        context may have changed what was sent; requests to providers are not stored.
+        What the model calls of this run are made from: the agent as it is configured now, and the conversation as the session
+        has it. Hooks and the limits of the context may have changed what was sent; requests to providers are not stored.
       </p>
-      {root.agent !== null && (
-        <section className="runs-message">
-          <h2>system</h2>
+      <section className="runs-message" aria-label="Instructions">
+        <h2>instructions</h2>
+        {instructions !== null && <p className="runs-text">{instructions}</p>}
+        {instructions === null && (
           <p className="muted">
-            {typeof agent?.instructions === "string" ? agent.instructions : `The instructions of the agent ${root.agent} are in the configuration.`}
+            {data.hidden.includes("instructions") ? "They are for administrators." : "The agent has none, or is not configured any more."}
           </p>
-        </section>
-      )}
-      {before.map((message) => (
+        )}
+      </section>
+      <section className="runs-message" aria-label="Tools">
+        <h2>{tools === null ? "tools" : `${count(tools.length)} ${tools.length === 1 ? "tool" : "tools"}`}</h2>
+        {tools === null && <p className="muted">The agent is not configured any more.</p>}
+        {tools?.map((tool) => <ToolView key={tool.name} tool={tool} />)}
+      </section>
+      {messages.map((message) => (
         <Message key={message.id} message={message} />
       ))}
+      {messages.length === 0 && <p className="muted">The messages before the answer are gone, or on another branch of the session.</p>}
     </div>
   );
+}
+
+function ToolView({ tool }: { tool: PromptTool }) {
+  return (
+    <details className="runs-tool">
+      <summary>
+        <Kind kind={tool.operation === null ? "tool" : "op"}>{tool.operation === null ? "page" : "op"}</Kind> <b className="mono">{tool.name}</b>{" "}
+        <span className="muted">{firstSentence(tool.description)}</span>
+      </summary>
+      <p className="runs-text">{tool.description}</p>
+      <JsonView value={tool.inputSchema} label="input schema" />
+    </details>
+  );
+}
+
+function firstSentence(text: string): string {
+  return /^[^\n]*?[.](?=\s|$)/.exec(text)?.[0] ?? text.split("\n")[0] ?? "";
 }
 
 function Message({ message }: { message: ChatMessage }) {

@@ -93,7 +93,9 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
     c: ["copy the id", () => void copyText(selected)],
     Escape: ["close the details, drop the filter", () => (sheet ? setSheet(false) : setParams({ failed: null, q: null }))],
   });
-  const canLoadBelow = !complete && node.kind === "call" && node.children.length === 0;
+  const isCut = !complete && node.kind === "call";
+  const isTaskRun = node.kind === "run" && node !== tree.root;
+  const canLoadBelow = (isCut || isTaskRun) && node.children.length === 0;
   const loadBelow = canLoadBelow ? () => state.loadBelow(node.id) : null;
   const select = (id: string) => setParams({ call: id === root.id ? null : id });
   return (
@@ -103,7 +105,7 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
         <nav className="runs-path" aria-label="Path">
           {path.map((each) => (
             <span key={each.id}>
-              <Link href={`/runs/${encodeURIComponent(each.id)}`}>{each.kind === "run" ? `run ${each.name}` : each.name}</Link>
+              <Link href={each.kind === "task" ? `/teams?tab=tasks&task=${encodeURIComponent(each.id)}` : `/runs/${encodeURIComponent(each.id)}`}>{each.kind === "call" ? each.name : `${each.kind} ${each.name}`}</Link>
               <span aria-hidden="true"> / </span>
             </span>
           ))}

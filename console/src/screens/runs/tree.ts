@@ -7,7 +7,7 @@ import { isBad, type Root } from "./types";
 export interface TreeNode {
   id: string;
   parentId: string | null;
-  kind: "run" | "model" | "call";
+  kind: "run" | "model" | "call" | "task";
   name: string;
   status: string;
   startedAt: number;
@@ -68,14 +68,14 @@ export class CallTree {
     return this.nodes.get(id);
   }
 
-  /** Insert rows as the hub sends them: nodes of one shape, since there are very many. */
-  add(rows: Row[]): void {
+  /** Insert rows as the hub sends them: nodes of one shape, since there are very many. Those without a parent are below `under`. */
+  add(rows: Row[], under: string | null = null): void {
     const { places } = this;
     const read = (row: Row, name: keyof TreeNode) => row[places[name] ?? -1] ?? null;
     for (const row of rows) {
       const node = {
         id: read(row, "id"),
-        parentId: read(row, "parentId"),
+        parentId: read(row, "parentId") ?? under,
         kind: read(row, "kind"),
         name: read(row, "name"),
         status: read(row, "status"),

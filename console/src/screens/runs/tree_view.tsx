@@ -214,16 +214,16 @@ function clamp(value: number, left = 0): number {
 
 export function kindOf(node: { kind: string; name: string }): KindName {
   if (node.kind === "model" || node.kind === "run") return "model";
-  return node.name.startsWith("agents.") ? "tool" : "op";
+  return node.kind === "task" || node.name.startsWith("agents.") ? "tool" : "op";
 }
 
 function title(node: TreeNode): string {
-  if (node.kind === "run") return `run ${node.name}`;
+  if (node.kind === "run" && node.parent === null) return `run ${node.name}`;
   return node.kind === "model" && node.step !== null ? `step ${node.step}` : node.name;
 }
 
 function kindWord(node: TreeNode): string {
-  if (node.kind === "model") return "model";
+  if (node.kind !== "call") return node.kind;
   return node.name.startsWith("agents.") ? "agent" : "op";
 }
 

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from "react";
 import { send } from "../../api/client";
 import { useEvents, type HubEvent } from "../../api/events";
+import { useSession } from "../../api/session";
 import { CallTree } from "./tree";
 import type { Head } from "./types";
 
@@ -28,19 +29,14 @@ export interface TreeActions {
   reload: () => void;
   /** Read the calls behind `next`. */
   loadMore: () => Promise<void>;
-  /** Read what is below a call. */
-  loadBelow: (call: string) => Promise<void>;
+  /** Read what is below a call, or below the run of a task. */
+  loadBelow: (node: string) => Promise<void>;
 }
 
 export function useTree(id: string): TreeState & TreeActions {
   const [state, setState] = useState<TreeState>(START);
   const [round, setRound] = useState(0);
-  const current = useRef<{ tree: CallTree | null; head: Head | null; asOf: number; timer: number | null }>({
-    tree: null,
-    head: null,
-    asOf: 0,
-    timer: null,
-  });
+  const current = useRef<Current>({ ...NOTHING });
 
   const redraw = useRef<() => void>(() => undefined);
   redraw.current = () => {
@@ -54,7 +50,7 @@ export function useTree(id: string): TreeState & TreeActions {
 
   useEffect(() => {
     const controller = new AbortController();
-    current.current = { tree: null, head: null, asOf: 0, timer: null };
+    current.current = { ...NOTHING };
     setState(START);
     const read = async () => {
       let tree: CallTree | null = null;
@@ -90,14 +86,14 @@ export function useTree(id: string): TreeState & TreeActions {
   }, [id, round]);
 
   /** Read what was left out: behind `next`, or below one call. */
-  const readMore = async (path: string, query: Record<string, string | number>) => {
+  const readMore = async (path: string, query: Record<string, string | number>, under: string | null = null) => {
     const { tree } = current.current;
     if (tree === null) return;
     setState((before) => ({ ...before, loading: true }));
     let end: Line["end"];
     try {
       for await (const line of readLines(path, query)) {
-        if (line.nodes !== undefined) tree.add(line.nodes);
+        if (line.nodes !== undefined) tree.add(line.nodes, under);
         end = line.end ?? end;
       }
     } finally {
@@ -111,7 +107,10 @@ export function useTree(id: string): TreeState & TreeActions {
     const end = await readMore(nodesPath(id), { limit: MAX_NODES, after: state.next ?? "" });
     if (end !== undefined) setState((before) => ({ ...before, next: end.next, complete: end.complete }));
   };
-  const loadBelow = async (call: string) => void (await readMore(nodesPath(call), { limit: MAX_NODES }));
+  const loadBelow = async (node: string) => {
+    const under = current.current.tree?.get(node)?.kind === "run" ? node : null;
+    await readMore(nodesPath(node), { limit: MAX_NODES }, under);
+  };
 
   const look = useRef<() => void>(() => undefined);
   look.current = () => {
@@ -131,7 +130,7 @@ export function useTree(id: string): TreeState & TreeActions {
     read().catch(() => undefined); // the next look finds it
   };
 
-  useEvents(["call.", "run."], (events) => {
+  useEvents(["call.", "run.", "task."], (events) => {
     const { tree } = current.current;
     if (events.some((event) => event.name === "reset")) {
       look.current();
@@ -140,26 +139,44 @@ export function useTree(id: string): TreeState & TreeActions {
     if (tree === null) return;
     let changed = false;
     for (const event of events) {
-      if (event.name.startsWith("run.")) {
-        if (event.data["runId"] === id) look.current();
+      if (event.name.startsWith("task.")) {
+        if (event.sessionId === current.current.head?.root.sessionId) look.current();
+      } else if (event.name.startsWith("run.")) {
+        if (tree.get(String(event.data["runId"])) !== undefined) look.current();
       } else if (belongs(tree, event, id)) {
-        tree.put(nodeOf(event));
+        const step = Number(event.data["step"] ?? 0);
+        // The model call of a step has ended when its first call begins; no event tells of it.
+        if (step > current.current.step) look.current();
+        current.current.step = Math.max(step, current.current.step);
+        tree.put(nodeOf(event, id));
         changed = true;
       }
     }
     if (changed) redraw.current();
   });
 
-  const running = state.head !== null && ["running", "pending"].includes(state.head.root.status);
+  const { hosts } = useSession();
+  const looks = hosts && state.head !== null && ["running", "pending"].includes(state.head.root.status);
   useEffect(() => {
-    if (!running) return;
+    if (!looks) return;
     const timer = setInterval(() => document.visibilityState === "visible" && look.current(), LOOK_AGAIN);
     return () => clearInterval(timer);
-  }, [running]);
+  }, [looks]);
 
   return { ...state, reload: () => setRound((now) => now + 1), loadMore, loadBelow };
 }
 
+interface Current {
+  tree: CallTree | null;
+  head: Head | null;
+  /** When the hub was asked last. */
+  asOf: number;
+  timer: number | null;
+  /** The last step that calls were made in. */
+  step: number;
+}
+
+const NOTHING: Current = { tree: null, head: null, asOf: 0, timer: null, step: 0 };
 const START: TreeState = { tree: null, head: null, error: null, loading: true, next: null, complete: true, version: 0 };
 
 function nodesPath(id: string): string {
@@ -198,17 +215,19 @@ async function* readLines(path: string, query: Record<string, string | number>, 
 
 function belongs(tree: CallTree, event: HubEvent, id: string): boolean {
   const { data } = event;
-  if (data["runId"] === id) return true;
+  if (data["runId"] === id || tree.get(String(data["runId"])) !== undefined) return true;
   return tree.get(String(data["callId"])) !== undefined || tree.get(String(data["parentId"])) !== undefined;
 }
 
-function nodeOf(event: HubEvent) {
+/** The node of a call; one of the run of a task, which is in the tree itself, is below that. */
+function nodeOf(event: HubEvent, root: string) {
   const { data } = event;
+  const above = data["runId"] === root || data["runId"] === null ? null : String(data["runId"]);
   const startedAt = Number(data["startedAt"] ?? event.createdAt);
   const ended = typeof data["endedAt"] === "number" ? data["endedAt"] : null;
   return {
     id: String(data["callId"]),
-    parentId: data["parentId"] === null ? null : String(data["parentId"]),
+    parentId: data["parentId"] === null ? above : String(data["parentId"]),
     kind: "call" as const,
     name: String(data["operation"]),
     status: String(data["status"] ?? "running"),

@@ -1,11 +1,11 @@
-/** The last log lines. While it follows and is looked at, it asks for what came since, every few seconds. */
+/** The last log lines. While it follows, it asks for what came since when an event says that lines were logged. */
 import { useEffect, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
+import { useEvents } from "../../api/events";
 import { Button, Chip, Empty, ErrorNotice, Filter, SearchField, useKeys, useUrlState, type Tone } from "../../components";
 import type { LogAnswer, LogLine } from "./types";
 
-const PERIOD = 3_000; // ms between two questions
 const MAX_LINES = 2_000;
 const TONES: Record<LogLine["level"], Tone> = { debug: "muted", info: "muted", warning: "wait", error: "bad" };
 
@@ -84,6 +84,7 @@ function useLines(level: string, text: string, follow: boolean) {
   const [error, setError] = useState<unknown>(null);
   const [ready, setReady] = useState(false);
   const [attempt, setAttempt] = useState(0);
+  const ask = useRef<() => void>(() => undefined);
   const place = useRef<{ last: number; ring: string } | null>(null);
   useEffect(() => {
     place.current = null;
@@ -104,15 +105,13 @@ function useLines(level: string, text: string, follow: boolean) {
       if (isNew || since === 0) setLines(isNew ? [] : answer.lines);
       else if (answer.lines.length > 0) setLines((now) => [...now, ...answer.lines].slice(-MAX_LINES));
     };
-    const ask = () => {
-      if (document.visibilityState === "visible") read().catch((failed: unknown) => !controller.signal.aborted && setError(failed));
+    let reading = Promise.resolve(); // one at a time: each asks for what came since the one before
+    ask.current = () => {
+      reading = reading.then(read).catch((failed: unknown) => void (!controller.signal.aborted && setError(failed)));
     };
-    if (place.current === null || follow) ask();
-    const timer = follow ? setInterval(ask, PERIOD) : null;
-    return () => {
-      controller.abort();
-      if (timer !== null) clearInterval(timer);
-    };
+    if (place.current === null || follow) ask.current();
+    return () => controller.abort();
   }, [level, text, follow, attempt]);
+  useEvents("log.", () => follow && ask.current());
   return { lines, error, ready, retry: () => setAttempt((now) => now + 1) };
 }

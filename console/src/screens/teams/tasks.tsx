@@ -1,18 +1,16 @@
 /** Tasks of teams, newest first, page by page. */
-import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { api } from "../../api/client";
 import { useInvalidate } from "../../api/events";
 import {
   Button,
   Details,
-  Dialog,
   Duration,
   Empty,
   ErrorNotice,
-  Loading,
+  SheetTable,
   Status,
-  Table,
   Time,
   toast,
   toastError,
@@ -27,8 +25,7 @@ interface TaskPage {
 }
 
 export function Tasks() {
-  const [params, setParams] = useUrlState();
-  const client = useQueryClient();
+  const [params] = useUrlState();
   const team = params.get("of");
   const state = params.get("state");
   const { data, error, fetchNextPage, hasNextPage, isFetchingNextPage, refetch } = useInfiniteQuery({
@@ -38,10 +35,43 @@ export function Tasks() {
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next,
   });
-  useInvalidate("run.", ["tasks"]);
-  const rows = data?.pages.flatMap((page) => page.tasks) ?? [];
-  const opened = rows.find((task) => task.id === params.get("task"));
-  const cancel = async (task: Task) => {
+  useInvalidate(["run.", "task."], ["tasks"]);
+  const rows = data?.pages.flatMap((page) => page.tasks);
+  // One that another screen leads to may be on a page that is not loaded, or left out by the filters.
+  const wanted = params.get("task");
+  const isMissing = rows !== undefined && wanted !== null && !rows.some((task) => task.id === wanted);
+  const single = useQuery({
+    queryKey: ["tasks", "one", wanted],
+    queryFn: ({ signal }) => api.get<Task>(`/api/tasks/${encodeURIComponent(wanted ?? "")}`, { signal }),
+    enabled: isMissing,
+  });
+  return (
+    <SheetTable
+      parameter="task"
+      label="Tasks"
+      columns={COLUMNS}
+      rows={rows}
+      rowId={(task) => task.id}
+      find={(id) => rows?.find((task) => task.id === id) ?? single.data}
+      error={error ?? (isMissing ? single.error : null)}
+      onRetry={() => void refetch()}
+      onEnd={() => hasNextPage && !isFetchingNextPage && void fetchNextPage()}
+      title={(task) => task.id}
+      empty={
+        <Empty icon="team" title={team !== null || state !== null ? "No task fits" : "No team has had a task yet"}>
+          <p>A task is work for a team: from you, from another team, or from a trigger. Its result comes back once.</p>
+          <pre>dragoman teams run research "What is new?"</pre>
+        </Empty>
+      }
+    >
+      {(task) => <TaskView task={task} />}
+    </SheetTable>
+  );
+}
+
+function TaskView({ task }: { task: Task }) {
+  const client = useQueryClient();
+  const cancel = async () => {
     try {
       await api.post(`/api/tasks/${encodeURIComponent(task.id)}/cancel`);
       toast("The task is cancelled.");
@@ -50,67 +80,43 @@ export function Tasks() {
     }
     await client.invalidateQueries({ queryKey: ["tasks"] });
   };
-  if (error !== null)
-    return (
-      <div className="pad">
-        <ErrorNotice error={error} onRetry={() => void refetch()} />
-      </div>
-    );
-  if (data === undefined) return <Loading />;
   return (
-    <>
-      <Table
-        label="Tasks"
-        columns={COLUMNS}
-        rows={rows}
-        rowId={(task) => task.id}
-        selected={params.get("task") ?? undefined}
-        onOpen={(task) => setParams({ task: task.id })}
-        onEnd={() => hasNextPage && !isFetchingNextPage && void fetchNextPage()}
-        empty={
-          <Empty icon="team" title={team !== null || state !== null ? "No task fits" : "No team has had a task yet"}>
-            <p>A task is work for a team: from you, from another team, or from a trigger. Its result comes back once.</p>
-            <pre>dragoman teams run research "What is new?"</pre>
-          </Empty>
-        }
+    <div className="teams-sheet">
+      <p className="teams-text">{task.task}</p>
+      <Details
+        rows={[
+          ["State", <Status status={task.state} />],
+          ["Team", task.team],
+          ["From", `${task.source}, for ${task.owner}`],
+          ["Priority", task.priority],
+          ["Given", <Time at={task.createdAt} />],
+          ["Took", <Duration seconds={took(task)} />],
+          ["Attempts", String(task.attempts)],
+        ]}
       />
-      <Dialog open={opened !== undefined} look="sheet" onClose={() => setParams({ task: null })} title={opened?.id ?? "Task"}>
-        {opened !== undefined && (
-          <div className="teams-sheet">
-            <p className="teams-text">{opened.task}</p>
-            <Details
-              rows={[
-                ["State", <Status status={opened.state} />],
-                ["Team", opened.team],
-                ["From", `${opened.source}, for ${opened.owner}`],
-                ["Priority", opened.priority],
-                ["Given", <Time at={opened.createdAt} />],
-                ["Took", <Duration seconds={opened.endedAt === null ? null : opened.endedAt - (opened.startedAt ?? opened.createdAt)} />],
-                ["Attempts", String(opened.attempts)],
-              ]}
-            />
-            {opened.error !== null && <ErrorNotice error={new Error(opened.error)} />}
-            {opened.result !== null && <p className="teams-text">{opened.result}</p>}
-            <div className="teams-actions">
-              <Link className="btn" href={`/chat/${encodeURIComponent(opened.sessionId)}`}>
-                Open its session
-              </Link>
-              {opened.runId !== null && (
-                <Link className="btn" href={`/runs/${encodeURIComponent(opened.runId)}`}>
-                  Open its run
-                </Link>
-              )}
-              {["queued", "running", "waiting"].includes(opened.state) && (
-                <Button look="danger" onClick={() => void cancel(opened)}>
-                  Cancel
-                </Button>
-              )}
-            </div>
-          </div>
+      {task.error !== null && <ErrorNotice error={new Error(task.error)} />}
+      {task.result !== null && <p className="teams-text">{task.result}</p>}
+      <div className="teams-actions">
+        <Link className="btn" href={`/chat/${encodeURIComponent(task.sessionId)}`}>
+          Open its session
+        </Link>
+        {task.runId !== null && (
+          <Link className="btn" href={`/runs/${encodeURIComponent(task.runId)}`}>
+            Open its run
+          </Link>
         )}
-      </Dialog>
-    </>
+        {["queued", "running", "waiting"].includes(task.state) && (
+          <Button look="danger" onClick={() => void cancel()}>
+            Cancel
+          </Button>
+        )}
+      </div>
+    </div>
   );
+}
+
+function took(task: Task): number | null {
+  return task.endedAt === null ? null : task.endedAt - (task.startedAt ?? task.createdAt);
 }
 
 const COLUMNS: Column<Task>[] = [
@@ -125,7 +131,7 @@ const COLUMNS: Column<Task>[] = [
     width: "84px",
     numeric: true,
     wide: true,
-    cell: (task) => <Duration seconds={task.endedAt === null ? null : task.endedAt - (task.startedAt ?? task.createdAt)} />,
+    cell: (task) => <Duration seconds={took(task)} />,
   },
   { id: "at", title: "Given", width: "96px", cell: (task) => <Time at={task.createdAt} /> },
 ];

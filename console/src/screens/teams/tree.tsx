@@ -1,5 +1,5 @@
 /** The tree of teams, and what one of them is. */
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useRef, useState, type KeyboardEvent } from "react";
 import { api } from "../../api/client";
 import { useSession } from "../../api/session";
@@ -96,6 +96,7 @@ export function TeamTree({ teams, problems }: { teams: Team[]; problems: string[
               {row.hasChildren ? (closed.has(row.team.name) ? "▸" : "▾") : ""}
             </span>
             <b>{row.team.name}</b>
+            {row.team.paused && <Chip tone="wait">paused</Chip>}
             {row.team.generated && <Chip tone="muted">made by an agent</Chip>}
           </li>
         ))}
@@ -112,6 +113,7 @@ export function TeamTree({ teams, problems }: { teams: Team[]; problems: string[
 
 function TeamView({ name }: { name: string }) {
   const session = useSession();
+  const client = useQueryClient();
   const { data, error } = useQuery({
     queryKey: ["teams", name],
     queryFn: ({ signal }) => api.get<TeamDetail>(`/api/teams/${encodeURIComponent(name)}`, { signal }),
@@ -123,6 +125,7 @@ function TeamView({ name }: { name: string }) {
     } catch (failed) {
       toastError(failed);
     }
+    await client.invalidateQueries({ queryKey: ["teams"] });
   };
   if (error !== null) return <ErrorNotice error={error} />;
   if (data === undefined) return <Loading />;
@@ -133,7 +136,9 @@ function TeamView({ name }: { name: string }) {
   ].filter((each) => each !== null);
   return (
     <>
-      <h2>{data.name}</h2>
+      <h2>
+        {data.name} {data.paused && <Chip tone="wait">paused</Chip>}
+      </h2>
       <p>{data.description}</p>
       <Details
         rows={[
@@ -148,12 +153,15 @@ function TeamView({ name }: { name: string }) {
       />
       {session.can("admin") && (
         <div className="teams-actions">
-          <Button icon="stop" onClick={() => void act("pause", "It begins no more tasks.")}>
-            Pause
-          </Button>
-          <Button icon="play" onClick={() => void act("resume", "It begins tasks again.")}>
-            Resume
-          </Button>
+          {data.paused ? (
+            <Button icon="play" onClick={() => void act("resume", "It begins tasks again.")}>
+              Resume
+            </Button>
+          ) : (
+            <Button icon="stop" onClick={() => void act("pause", "It begins no more tasks.")}>
+              Pause
+            </Button>
+          )}
         </div>
       )}
       <h3>Instructions</h3>

@@ -6,14 +6,11 @@ import {
   Button,
   Chip,
   Details,
-  Dialog,
   Empty,
-  ErrorNotice,
   JsonView,
-  Loading,
   money,
+  SheetTable,
   Status,
-  Table,
   Time,
   toast,
   toastError,
@@ -30,44 +27,35 @@ const STATES: Record<Trigger["state"], [tone: Tone, word: string]> = {
 };
 
 export function Triggers() {
-  const [params, setParams] = useUrlState();
+  const [params] = useUrlState();
   const team = params.get("of");
   const { data, error, refetch } = useQuery({
     queryKey: ["triggers"],
     queryFn: ({ signal }) => api.get<{ triggers: Trigger[] }>("/api/triggers", { signal }),
   });
   useInvalidate(["run.", "trigger."], ["triggers"]);
-  if (error !== null)
-    return (
-      <div className="pad">
-        <ErrorNotice error={error} onRetry={() => void refetch()} />
-      </div>
-    );
-  if (data === undefined) return <Loading />;
-  const rows = data.triggers.filter((each) => team === null || each.team === team);
-  const opened = data.triggers.find((each) => each.id === params.get("trigger"));
   return (
-    <>
-      <Table
-        label="Triggers"
-        columns={COLUMNS}
-        rows={rows}
-        rowId={(each) => each.id}
-        selected={params.get("trigger") ?? undefined}
-        onOpen={(each) => setParams({ trigger: each.id })}
-        empty={
-          <Empty icon="wait" title="No trigger gives tasks yet">
-            <p>
-              A trigger gives its team a task by the clock, a message, a webhook or a changed file. Write one into the team's folder
-              as <code>triggers/nightly.yaml</code>, or ask an agent for it; it fires nothing until you activate it here.
-            </p>
-          </Empty>
-        }
-      />
-      <Dialog open={opened !== undefined} look="sheet" onClose={() => setParams({ trigger: null })} title={opened?.name ?? "Trigger"}>
-        {opened !== undefined && <TriggerView trigger={opened} />}
-      </Dialog>
-    </>
+    <SheetTable
+      parameter="trigger"
+      label="Triggers"
+      columns={COLUMNS}
+      rows={data?.triggers.filter((each) => team === null || each.team === team)}
+      rowId={(each) => each.id}
+      find={(id) => data?.triggers.find((each) => each.id === id)}
+      error={error}
+      onRetry={() => void refetch()}
+      title={(each) => each.name}
+      empty={
+        <Empty icon="wait" title="No trigger gives tasks yet">
+          <p>
+            A trigger gives its team a task by the clock, a message, a webhook or a changed file. Write one into the team's folder
+            as <code>triggers/nightly.yaml</code>, or ask an agent for it; it fires nothing until you activate it here.
+          </p>
+        </Empty>
+      }
+    >
+      {(each) => <TriggerView trigger={each} />}
+    </SheetTable>
   );
 }
 

@@ -12,6 +12,7 @@ export interface Team {
   concurrency: number;
   budget: { usd: number | null; calls: number | null; seconds: number | null };
   generated: boolean;
+  paused: boolean;
 }
 
 export interface TeamDetail extends Team {

@@ -37,7 +37,7 @@ from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools, ToolServices
 from dragoman.server.app.teams import TeamServices
-from dragoman.server.logs import LogRing
+from dragoman.server.logs import LogEvents, LogRing
 from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
@@ -105,6 +105,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         replay_answers(store, stack)
         access = follow_grants(store)
         events = EventLog(store.events, settings=event_settings(config))
+        LogEvents(logs, events)
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
         hooks = open_hooks(config, environment, stack=stack)

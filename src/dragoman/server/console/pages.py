@@ -36,7 +36,8 @@ MEDIA_TYPES: Mapping[str, str] = {
 }
 ENCODINGS: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
 RELATIVE_ASSETS = b'"./assets/'
-NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Dragoman: console not installed</title>
+NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8">
+<title>Dragoman: console not installed</title>
 <h1>The console is not part of this installation</h1>
 <p>This hub was built where npm was missing. Everything else works. To get the console:</p>
 <ul><li>install the released package: <code>pip install --upgrade --force-reinstall dragoman</code></li>
@@ -115,4 +116,5 @@ class ConsolePages:
 def accepted_encodings(header: str) -> set[str]:
     """Return the content codings of an `Accept-Encoding` header, without those of quality 0."""
     pairs = (each.partition(";") for each in header.lower().split(",") if each.strip())
-    return {name.strip() for name, _, weight in pairs if not weight or weight.replace(" ", "")[2:].strip("0.")}
+    weighed = ((name.strip(), weight.replace(" ", "")[2:]) for name, _, weight in pairs)
+    return {name for name, weight in weighed if not weight or weight.strip("0.")}

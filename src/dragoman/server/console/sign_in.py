@@ -38,10 +38,14 @@ class SignInBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SignInHandlers:
     """Handlers of `/api/console/session`, which needs no key, and of `/api/console/links`."""
 
-    def __init__(self, auth: Auth, browsers: BrowserSessions, *, has_teams: Callable[[], bool]) -> None:
+    def __init__(
+        self, auth: Auth, browsers: BrowserSessions, *, has_teams: Callable[[], bool], has_hosts: bool
+    ) -> None:
+        """`has_hosts`: several hosts share the database, so that not all events of calls come by here."""
         self._auth = auth
         self._browsers = browsers
         self._has_teams = has_teams
+        self._has_hosts = has_hosts
 
     async def get(self, exchange: Exchange) -> None:
         """Say who is signed in, what they may do, and the token that changes need."""
@@ -124,4 +128,5 @@ class SignInHandlers:
             "keysRequired": self._auth.is_required,
             "version": version(),
             "teams": self._has_teams(),
+            "hosts": self._has_hosts,
         }

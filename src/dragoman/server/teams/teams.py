@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dragoman.http.exchange import Exchange
 from dragoman.teams.prompt import SectionKind, build_prompt, find_conflicts
@@ -14,7 +15,9 @@ from dragoman.teams.spec import GENERATED, TeamBudget, TeamSpec
 
 
 class TeamView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A team as the API shows it. It names no folder of the machine."""
+    """A team as the API shows it. It names no folder of the machine. Its files do not say whether it is
+    `paused`: only a hub does.
+    """
 
     name: str
     parent: str | None
@@ -28,6 +31,7 @@ class TeamView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     concurrency: int
     budget: TeamBudget
     generated: bool
+    paused: bool | UnsetType = UNSET
 
 
 class SectionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,20 +61,28 @@ class TeamDetail(TeamView, frozen=True, kw_only=True, rename="camel"):
 class TeamHandlers:
     """Handlers of `/api/teams`."""
 
-    def __init__(self, teams: TeamRegistry) -> None:
+    def __init__(self, teams: TeamRegistry, *, list_paused: Callable[[], Awaitable[Sequence[str]]]) -> None:
+        """`list_paused` returns the teams that begin no tasks until they are resumed."""
         self._teams = teams
+        self._list_paused = list_paused
 
     async def list(self, exchange: Exchange) -> None:
         """List the teams by name; for the scope admin also what is wrong in their files."""
         self._teams.reload()
-        views = [team_view(self._teams, self._teams.get(name)) for name in self._teams.names()]
+        paused = set(await self._list_paused())
+        views = [
+            msgspec.structs.replace(team_view(self._teams, self._teams.get(name)), paused=name in paused)
+            for name in self._teams.names()
+        ]
         problems = self._teams.problems if exchange.identity.may("admin") else ()
         await exchange.respond(200, {"teams": views, "problems": problems})
 
     async def get(self, exchange: Exchange) -> None:
         """Show one team. NotFound."""
         self._teams.reload()
-        await exchange.respond(200, team_detail(self._teams, self._teams.get(exchange.path_params["name"])))
+        detail = team_detail(self._teams, self._teams.get(exchange.path_params["name"]))
+        paused = detail.name in await self._list_paused()
+        await exchange.respond(200, msgspec.structs.replace(detail, paused=paused))
 
 
 def view_fields(teams: TeamRegistry, team: TeamSpec) -> dict[str, Any]:

@@ -243,7 +243,7 @@ STARTED, ERROR = NODE_FIELDS.index("startedAt"), NODE_FIELDS.index("error")
 def select_nodes() -> Select[Any]:
     """Select rows in the order of `NODE_FIELDS`, without the fields of model calls at its end.
 
-    The database makes them as they are sent: a tree may have 100,000, and each step in Python is paid that often.
+    The database makes them as they are sent: a tree may have 100,000, and Python would pay for each.
     """
     took = calls.c.ended_at - calls.c.started_at
     microseconds = func.round(took * literal_column("1e6")) / literal_column("1e6")

@@ -38,6 +38,7 @@ def session_routes(sessions: SessionHandlers) -> Routes:
 def run_routes(runs: RunHandlers) -> Routes:
     yield "/api/runs", {"GET": runs.list}, "chat"
     yield "/api/runs/{id}", {"GET": runs.get}, "chat"
+    yield "/api/runs/{id}/prompt", {"GET": runs.prompt}, "chat"
     yield "/api/runs/{id}/stop", {"POST": runs.stop}, "chat"
 
 

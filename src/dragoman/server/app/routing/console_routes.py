@@ -27,7 +27,9 @@ def build_console_api(services: HubServices, auth: Auth) -> ConsoleApi:
     """Build the handlers of the console."""
     store, teams = services.store, services.teams.registry
     browsers = BrowserSessions(store.browser_sessions, store.keys)
-    sign_in = SignInHandlers(auth, browsers, has_teams=lambda: bool(teams.names()))
+    sign_in = SignInHandlers(
+        auth, browsers, has_teams=lambda: bool(teams.names()), has_hosts=store.host_id is not None
+    )
     return ConsoleApi(browsers=browsers, sign_in=sign_in, pages=ConsolePages())
 
 

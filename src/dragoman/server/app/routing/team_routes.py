@@ -31,7 +31,7 @@ def build_team_api(services: HubServices, tasks: TeamTasks, *, triggers: Trigger
     """Build the handlers of everything about teams."""
     teams, store = services.teams.registry, services.store
     return TeamApi(
-        teams=TeamHandlers(teams),
+        teams=TeamHandlers(teams, list_paused=tasks.paused_teams),
         tasks=TaskHandlers(tasks, store.sessions),
         memory=MemoryHandlers(store.memories, teams),
         vault=VaultHandlers(store.vault, teams),
