@@ -155,10 +155,10 @@ def test_usage_shows_what_was_spent_by_whom_and_the_log_no_secret(console: Conso
     console.open("/system?tab=log")
     expect(page.get_by_role("log")).to_contain_text("token is ***")
     assert "quite-secret-value" not in page.content()
-    asked = console.requests.count("GET /api/logs")
+    earlier = console.requests.count("GET /api/logs")
     console.hub.request("POST", "/api/keys", {"owner": "zoe"})
     expect(page.get_by_role("log")).to_contain_text("of zoe was created")  # told by an event
-    assert console.requests.count("GET /api/logs") == asked + 1
+    assert console.requests.count("GET /api/logs") == earlier + 1
 
 
 def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console: Console) -> None:
