@@ -1,5 +1,5 @@
 // What a user of a chat page can do, and what can happen to one: the words of a scenario.
-import { lastText, openTab, toolName, toolParts } from './chats.mjs';
+import { lastText, noteQueued, openTab, toolName, toolParts } from './chats.mjs';
 
 export class Stage {
   constructor(sdk, scenario, log) {
@@ -28,6 +28,7 @@ export class Stage {
     let over = false;
     const ended = work.finally(() => ((over = true), this.log.notify()));
     await Promise.race([ended, this.log.until(() => over, `the end of ${JSON.stringify(action)}`)]);
+    await ended; // it is over, and fails the scenario if it has failed
   }
 
   tab(action) {
@@ -76,8 +77,13 @@ export class Stage {
   }
 
   async stored() {
+    return (await this.session()).messages;
+  }
+
+  /** The messages of the session, and those that wait in it. */
+  async session() {
     const answer = await this.request('GET', `/api/sessions/${encodeURIComponent(this.id)}/messages`);
-    return answer.json?.messages;
+    return answer.json ?? {};
   }
 }
 
@@ -91,6 +97,7 @@ function holds(stage, tab, condition) {
     status: wanted => tab.chat.status === wanted,
     tool: state => toolParts(tab.chat).some(part => part.state === state),
     messages: count => tab.chat.messages.length >= count,
+    data: type => tab.data.some(part => part.type === type),
     result: name => stage.results.some(result => result.name === name),
   };
   return Object.entries(condition).every(([name, value]) => {
@@ -139,8 +146,11 @@ function messageId(tab, action, role) {
 async function reload(stage, tab, action) {
   const name = action.as ?? action.chat ?? 'main';
   await stage.tabs.get(name)?.chat.stop(); // a page that goes away closes its connections
-  const fresh = stage.open(name, await stage.stored(), stage.tabs.get(name));
+  const { messages, queued } = await stage.session();
+  const fresh = stage.open(name, messages, stage.tabs.get(name));
   fresh.stopped = false;
+  fresh.next = [];
+  for (const each of queued ?? []) noteQueued(fresh, { ...each, messageId: each.message.id, state: 'queued' });
   if (action.resume !== false) await stage.sending(fresh, action, () => fresh.chat.resumeStream());
 }
 

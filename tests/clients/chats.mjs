@@ -41,6 +41,22 @@ function makeTransport(sdk, scenario, log, tab) {
   });
 }
 
+/** A message waits for this session's run to end, or does so no longer. */
+export function noteQueued(tab, { messageId, message, state }) {
+  tab.next = (tab.next ?? []).filter(each => each.id !== messageId);
+  if (state === 'queued') tab.next.push(message);
+}
+
+/** What docs/usechat.md has a page do at the end of an answer: show the next message, and follow its answer. */
+async function followOn(chat, tab, log) {
+  const message = (tab.next ?? []).shift();
+  if (!message) return;
+  tab.pending += 1;
+  await new Promise(resolve => setImmediate(resolve)); // the SDK calls this before the chat is ready again
+  chat.messages = [...chat.messages, message];
+  await chat.resumeStream().finally(() => ((tab.pending -= 1), log.notify()));
+}
+
 /** One browser tab: a Chat and what it went through. */
 export function openTab(sdk, scenario, log, { name, id, messages, past }) {
   const tab = past ?? { name, transitions: [], finishes: [], errors: [], toolCalls: [], data: [], accepted: [], pending: 0, stopped: false };
@@ -55,10 +71,14 @@ export function openTab(sdk, scenario, log, { name, id, messages, past }) {
       if (!(toolCall.toolName in answers)) return;
       void chat.addToolOutput({ tool: toolCall.toolName, toolCallId: toolCall.toolCallId, output: answers[toolCall.toolName] });
     },
-    onData: part => tab.data.push(part),
+    onData: part => {
+      tab.data.push(part);
+      if (part.type === 'data-queued') noteQueued(tab, part.data);
+    },
     onError: error => tab.errors.push({ name: error.name, message: error.message.slice(0, 1000) }),
     onFinish: ({ message, isAbort, isDisconnect, isError, finishReason }) => {
       tab.finishes.push({ messageId: message?.id, isAbort, isDisconnect, isError, finishReason });
+      if (scenario.follows && !isAbort) void followOn(chat, tab, log);
     },
   });
   tab.transitions.push(chat.status);

@@ -5,11 +5,11 @@
 //   node drive.mjs [--sdk 7|6] --serve       a scenario on each line of stdin, its report on a line of stdout
 //
 // scenario: {api, id?, headers?, body?, messages?, auto?: tools|approvals|both, clientTools?: {name: output},
-//            maxRequests?, deadlineMs?, sdk7Frames?, actions: [{do, chat?, after?, wait?, cut?, ...}]}
+//            follows?: true to go on with messages that wait, maxRequests?, deadlineMs?, sdk7Frames?, actions: [{do, chat?, after?, wait?, cut?, ...}]}
 // actions:  send {text, files?} · edit {text, messageId? | nth?} · regenerate {messageId? | nth?} · stop {how: both|server|client} ·
 //           resume · reload {resume?} · open {as} (a second tab) · output {tool?, output | errorText} · approve {approved, reason?} ·
 //           request {method, path, body?, name} · wait {for}
-// after/for: {idle} {frames: n} {resumed: n} {text: true | words} {tool: state} {status} {messages: n} {requests: n} {result: name} {ms}
+// after/for: {idle} {frames: n} {resumed: n} {text: true | words} {tool: state} {status} {messages: n} {data: type} {requests: n} {result: name} {ms}
 // cut: {frames: n} loses the connection of the next response after n frames, as a browser does.
 // report:   requests, responses (with frames), chats, results, stored (what the hub keeps), violations, failure?
 // exit: 0 played to the end without violations, 1 otherwise, 2 bad usage.

@@ -25,7 +25,8 @@ TASKS = rounds(quick=20, thorough=200)
 TRIGGERS = rounds(quick=2, thorough=10)
 TICK = rounds(quick=1, thorough=10)  # seconds
 EFFECTS = Path(__file__).with_name("effects.py")
-LIMIT = 1_200.0
+LIMIT = rounds(quick=300, thorough=6_000)  # seconds; 200 kills take 24 minutes under a load of 14
+pytestmark = pytest.mark.timeout(LIMIT + 600)
 
 Json = dict[str, Any]
 

@@ -82,6 +82,18 @@ async def test_a_message_that_queues_is_streamed_to_its_sender_once_it_is_answer
         assert text_of(frames) == "Second."
 
 
+async def test_a_page_that_follows_on_at_the_end_of_an_answer_gets_the_next_one(tmp_path: Path) -> None:
+    async with serving(tmp_path, [LONG, {"text": "Second."}] * 5) as hub:
+        for number in range(5):
+            question = ask("go", id=f"go{number}", session=f"s{number}")
+            async with streaming(hub, "POST", "/api/chat", json=question) as pieces:
+                await until(pieces, "word1")
+                await send_away(hub, "b", session=f"s{number}", whenBusy="queue")
+                await rest(pieces)
+            followed = await hub.http.get(f"/api/chat/s{number}/stream")
+            assert text_of(frames_in(followed.text)) == "Second."
+
+
 async def test_a_sender_that_leaves_leaves_its_message_in_the_queue(tmp_path: Path) -> None:
     async with serving(tmp_path, [LONG, {"text": "Second."}], disconnect_grace=0) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:

@@ -42,7 +42,7 @@ from dragoman.runs.repeated_requests import RepeatedRequests
 from dragoman.runs.repeats import StoredAnswer, awaits_client_output, is_same_action
 from dragoman.runs.run import HubRun
 from dragoman.runs.run_factory import RunFactory
-from dragoman.runs.run_queue import INTERRUPTED, QueueSettings, RunQueue
+from dragoman.runs.run_queue import INTERRUPTED, QUEUE_INTERVAL, QueueSettings, RunQueue
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
@@ -60,7 +60,6 @@ from dragoman.wire.ui.client_request import (
 log = logging.getLogger(__name__)
 REPLAY_SECONDS = 60.0
 DISCONNECT_WAIT = 0.1
-QUEUE_INTERVAL = 0.05
 
 
 class RunRegistry:

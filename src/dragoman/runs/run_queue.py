@@ -24,7 +24,7 @@ from dragoman.ids import new_id
 from dragoman.messages import Message, decode, encode
 from dragoman.model_request import Tool
 from dragoman.runs.active_run import ActiveRun, StartedRun
-from dragoman.runs.preparation import find_requester, is_waiting, new_session
+from dragoman.runs.preparation import QUEUE_WAIT, find_requester, is_waiting, new_session
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun
 from dragoman.store.connection import DatabaseJob
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 2.0  # seconds between two looks for messages whose session is free
 SWEPT = 200  # sessions in one sweep
 POLL_INTERVAL = 2.0  # seconds between two looks for a run of which another host's signal was missed
+QUEUE_INTERVAL = 0.05  # seconds between two looks for a run that is about to begin
 CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
 RETENTION = 86_400.0  # seconds for which one that was withdrawn, or has failed, is known
 INTERRUPTED = "interrupted by a new message"
@@ -155,6 +156,29 @@ class RunQueue:
     async def has_waiting(self, session_id: str) -> bool:
         """Return whether something waits in the session."""
         return self.may_have(session_id) and await self._store.queued_runs.first(session_id) is not None
+
+    async def find_current(self, session_id: str) -> ActiveRun | None:
+        """Return the active run of the session, or that of the message that is about to be answered.
+
+        Between the end of a run and the beginning of the next one the answer of the first is no longer what
+        a page that follows the session waits for. Raises as `RunRegistry.find_active`.
+        """
+        deadline = time.monotonic() + QUEUE_WAIT
+        while time.monotonic() < deadline:
+            run = await self._starter.find_active(session_id)
+            if run is not None or not await self._is_beginning(session_id):
+                break
+            await asyncio.sleep(QUEUE_INTERVAL)
+        return await self._starter.find_active(session_id)
+
+    async def _is_beginning(self, session_id: str) -> bool:
+        """Return whether something waits in the session that can be answered now, or is about to be."""
+        if session_id in self._dispatching:
+            return True
+        queued = await self._store.queued_runs.first(session_id) if self.may_have(session_id) else None
+        if queued is None or (queued.background and self.is_full):
+            return False
+        return not await self._is_waiting(queued)
 
     async def find(self, session_id: str, message_id: str) -> QueuedRun | None:
         """Return the waiting row of a message, or None."""

@@ -97,7 +97,7 @@ class ChatHandlers:
         if session is None:
             await exchange.respond(204)
             return
-        run = await self._runs.find_active(session.id)
+        run = await self._runs.queue.find_current(session.id)
         if run is None:
             ended = await self._runs.ended_answer(session.id)
             if ended is None:
