@@ -8,11 +8,13 @@ nor a script of the tests, nor an example of the documentation.
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import ctypes
 import functools
 import gc
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -23,9 +25,10 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -160,7 +163,30 @@ def load() -> None:
         importlib.import_module(name)
     build_commands_once()
     typer.main.get_command(importlib.import_module("dragoman.cli.program").cli)
+    asyncio.run(open_hub())
     assert threading.active_count() == 1, "only a process of one thread can be forked"
+
+
+async def open_hub() -> None:
+    """Open a hub and compile all SQL, so that no process that is forked has to: it takes most of a start."""
+    config = importlib.import_module("dragoman.config").parse_config({})
+    hubs = importlib.import_module("dragoman.server.app").Hub
+    with tempfile.TemporaryDirectory() as folder:
+        async with hubs.open(config, Path(folder), require_keys=False, environ={}) as hub:
+            for kind in statement_classes():
+                hub.store.database.statements(kind)
+
+
+def statement_classes() -> Iterator[type]:
+    """The classes that hold the compiled SQL of a part of the store."""
+    store = importlib.import_module("dragoman.store")
+    for module in pkgutil.walk_packages(store.__path__, f"{store.__name__}."):
+        if ".migrations" in module.name:
+            continue
+        for value in vars(importlib.import_module(module.name)).values():
+            is_holder = isinstance(value, type) and value.__name__.endswith("Statements")
+            if is_holder and list(inspect.signature(value).parameters) == ["compiler"]:
+                yield value
 
 
 def clone() -> int:

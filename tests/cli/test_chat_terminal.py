@@ -158,6 +158,7 @@ def test_commands_choose_fork_attach_count_and_are_remembered(hub: Hub, tmp_path
     chat.see("nothing is being answered")
     chat.type("/help")
     assert "/fork" in chat.see("Ctrl-C while")
+    chat.see("you> ")
     assert chat.leave() == 0
     assert forked is not None
     messages = run("sessions", "show", "forked", "--hub", hub.url, "--json").json["messages"]
