@@ -17,15 +17,23 @@ app = FastAPI()
 
 @app.post("/api/token")
 async def token(user: Annotated[str | None, Cookie()] = None) -> dict[str, object]:
-    """Give the signed-in user a token for the sessions whose ids begin with the user's name."""
+    """Give the signed-in user a token for the sessions of that user, and of nobody else."""
     if user is None or not user.isalnum():  # your own sign-in goes here
         raise HTTPException(401, "sign in first")
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
-        made = await client.post(f"{HUB}/api/tokens", json={"prefix": f"{user}/", "minutes": 15})
+        made = await client.post(f"{HUB}/api/tokens", json={"owner": user, "minutes": 15})
     if made.status_code != 201:
         raise HTTPException(502, "the hub gave no token")
     body = made.json()
     return {"hub": HUB, "token": body["token"], "prefix": body["prefix"], "expiresAt": body["expiresAt"]}
+
+
+@app.post("/api/sign-out")
+async def sign_out(user: Annotated[str | None, Cookie()] = None) -> dict[str, object]:
+    """Revoke what the user's browsers have."""
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {KEY}"}) as client:
+        done = await client.delete(f"{HUB}/api/tokens", params={"owner": user or ""})
+    return {"signedOut": done.status_code == 200}
 
 
 @app.get("/")

@@ -25,6 +25,8 @@ class KeyUse(msgspec.Struct, frozen=True):
     secret_id: str | None = None
     expires_at: float | None = None
     """When the session token expires that was used; None for the key itself."""
+    token_id: str | None = None
+    """The session token that was used; it may be revoked alone."""
 
 
 class ActiveWork:
@@ -40,8 +42,9 @@ class ActiveWork:
         """
         if identity.key_id is None:
             return _nothing
-        expires_at = None if identity.bounds is None else identity.bounds.expires_at
-        key, entry = KeyUse(identity.key_id, identity.secret_id, expires_at), object()
+        bounds = identity.bounds
+        token = (None, None) if bounds is None else (bounds.expires_at, bounds.token_id)
+        key, entry = KeyUse(identity.key_id, identity.secret_id, *token), object()
         self._stops.setdefault(key, {})[entry] = stop
 
         def remove() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from dragoman.server.app.routing.token_routes import TOKEN_METHODS
 from tests.serving import Served, ask, frames_in, serving, text_of
@@ -115,7 +117,75 @@ async def test_a_prefix_is_for_its_sessions_and_ends_with_a_separator(tmp_path: 
         await hub.post(ask("hi", session="user-42/a"), headers=key)
         for id in ("user-42/a", "user-4", "other", "ses_0/user-4/"):
             assert await status(hub, "POST", "/api/chat", token, json=ask("x", session=id)) == 404
-        assert await status(hub, "GET", "/api/sessions", token) == 404
+        listed = (await hub.http.get("/api/sessions", headers=token)).json()["sessions"]
+        assert sorted(each["id"] for each in listed) == ["user-4/a", "user-4/b"]
+
+
+@pytest.mark.promise("session-tokens")
+async def test_two_users_of_an_app_see_nothing_of_each_other(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}], play="turns", keys=True) as hub:
+        key = await key_of(hub, scopes=["chat", "admin"])
+        users = ("ada", "Ada", "ad", "ada/x", "ada%2Fx", "a~da@example.com", "ses_0123456789abcdef~ada")
+        tokens: dict[str, Headers] = {}
+        sessions: dict[str, str] = {}
+        for user in users:
+            made = (await hub.http.post("/api/tokens", json={"owner": user}, headers=key)).json()
+            tokens[user], sessions[user] = bearer(made["token"]), f"{made['prefix']}trip"
+            assert made["owner"] == user
+            assert text_of(await hub.post(ask(user, session=sessions[user]), headers=tokens[user])) == "Hi."
+        assert len(set(sessions.values())) == len(users)
+        for user in users:
+            listed = (await hub.http.get("/api/sessions", headers=tokens[user])).json()["sessions"]
+            assert [each["id"] for each in listed] == [sessions[user]]
+            for query in ("?owner=app", "?owner=*", "?owner=", f"?before={quote(sessions['ad'], safe='')}"):
+                expected = 200 if user == "ad" and "before" in query else 404
+                assert await status(hub, "GET", f"/api/sessions{query}", tokens[user]) == expected
+            for other in set(users) - {user}:
+                path = f"/api/sessions/{quote(sessions[other], safe='')}"
+                assert await status(hub, "GET", f"{path}/messages", tokens[user]) == 404
+                assert await status(hub, "POST", f"{path}/chat", tokens[user], json=ask("x")) == 404
+        only = await token_of(hub, key, session=sessions["ada"])
+        assert await status(hub, "GET", "/api/sessions", only) == 404
+
+
+async def test_a_token_is_revoked_alone_and_all_of_a_user_together(tmp_path: Path) -> None:
+    steps = [{"text": ["a ", *["b "] * 4_000], "delay": 0.01}]
+    async with serving(tmp_path, steps, play="turns", keys=True) as hub:
+        key, stranger = await key_of(hub), await key_of(hub, owner="another")
+        made = [
+            (await hub.http.post("/api/tokens", json={"owner": user}, headers=key)).json()
+            for user in ("ada", "ada", "bob")
+        ]
+        first, second, bob = (bearer(each["token"]) for each in made)
+        path = "/api/sessions/ada%2Fs/messages"
+        follow = f"{hub.url.replace('http', 'ws')}/api/sessions/ada%2Fs/socket"
+        started = asyncio.create_task(
+            hub.http.post("/api/chat", json=ask("go", session="ada/s"), headers=first)
+        )
+        await until(lambda: answers(hub, path, first))
+        async with connect(follow, additional_headers=first, proxy=None) as socket:
+            address = f"/api/tokens/{made[0]['id']}"
+            for wrong in (first, second, stranger):
+                assert await status(hub, "DELETE", address, wrong) == 404
+            assert await status(hub, "DELETE", "/api/tokens?owner=ada", first) == 404
+            assert (await hub.http.delete("/api/tokens?owner=ada", headers=stranger)).json() == {"revoked": 0}
+            assert await status(hub, "DELETE", address, key) == 204
+            assert await status(hub, "GET", path, first) == 401
+            assert await status(hub, "GET", path, second) == 200
+            assert await status(hub, "DELETE", address, key) == 404
+            assert "key revoked" in (await started).text
+            with pytest.raises(ConnectionClosedError, match="key revoked"):
+                async for _ in socket:
+                    pass
+        await hub.http.post("/api/chat/ada%2Fs/stop", headers=key)
+        assert (await hub.http.delete("/api/tokens?owner=ada", headers=key)).json() == {"revoked": 1}
+        assert await status(hub, "GET", path, second) == 401
+        assert await status(hub, "GET", "/api/sessions", bob) == 200
+        assert await status(hub, "DELETE", "/api/tokens", key) == 400
+
+
+async def answers(hub: Served, path: str, headers: Headers) -> bool:
+    return await status(hub, "GET", path, headers) == 200
 
 
 TABLE: list[tuple[dict[str, Any], dict[str, Any], int]] = [
@@ -128,6 +198,12 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], int]] = [
     ({"session": "s", "minutes": 121}, {}, 400),
     ({"session": "s", "minutes": "9"}, {}, 400),
     ({"session": "s", "owner": "somebody"}, {}, 400),
+    ({"prefix": "s/", "owner": "somebody"}, {}, 400),
+    ({"owner": ""}, {}, 400),
+    ({"owner": "a\nb"}, {}, 400),
+    ({"owner": "\u202eb"}, {}, 400),
+    ({"owner": "é" * 17}, {}, 400),
+    ({"owner": "é" * 16}, {}, 201),
     ({"session": "s", "scopes": ["chat", "admin"]}, {"scopes": ["chat", "admin"]}, 403),
     ({"session": "s", "scopes": []}, {}, 403),
     ({"session": "s"}, {"scopes": ["gateway"]}, 403),

@@ -17,7 +17,7 @@ from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
-from dragoman.identity import LOCAL, Identity
+from dragoman.identity import LOCAL, Identity, SessionBounds
 from dragoman.server.token_bounds import beyond_bounds
 from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
 from dragoman.store.accounts.session_tokens import TOKEN_PREFIX, SessionTokenRepository
@@ -122,7 +122,7 @@ REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
 }
 TOKEN_HINT = "get another one from the app's server, which makes it with POST /api/tokens"  # noqa: S105
 TOKEN_REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
-    "unknown": ("this session token is unknown to this hub", TOKEN_HINT),
+    "unknown": ("this session token is revoked, or unknown to this hub", TOKEN_HINT),
     "revoked": ("the key of this session token is revoked", TOKEN_HINT),
     "expired": ("this session token has expired", TOKEN_HINT),
     "rotated": ("the key of this session token was rotated", TOKEN_HINT),
@@ -178,6 +178,12 @@ class Auth:
         self._clock = clock
         self._now = now
         self._recent: dict[str, tuple[float, Identity]] = {}
+
+    def forget_tokens(self, covers: Callable[[SessionBounds], bool]) -> None:
+        """Check session tokens with these bounds again when they are used next, not in a few seconds."""
+        for secret, (_, identity) in list(self._recent.items()):
+            if identity.bounds is not None and covers(identity.bounds):
+                del self._recent[secret]
 
     @property
     def is_required(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dragoman.active_work import ActiveWork, KeyUse
 from dragoman.errors import KeyEnded, StoreError, Unavailable
 from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection
+from dragoman.store.accounts.session_tokens import SessionTokenRepository
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,11 @@ class KeyMonitor:
         *,
         interval: float = POLL_INTERVAL,
         now: Callable[[], float] = time.time,
+        tokens: SessionTokenRepository | None = None,
     ) -> None:
+        """Without `tokens`, session tokens end with their time and their key only."""
         self._keys = keys
+        self._tokens = tokens
         self._work = work
         self._interval = interval
         self._now = now
@@ -62,6 +66,7 @@ class KeyMonitor:
             return
         in_use = [key for key in in_use if not self._end_expired_token(key)]
         try:
+            await self._end_revoked_tokens(in_use)
             found = await self._keys.check_uses([(key.key_id, key.secret_id) for key in in_use])
         except (StoreError, Unavailable) as error:
             log.debug("the database does not answer (%s); keys are not checked for revocation", error)
@@ -73,6 +78,14 @@ class KeyMonitor:
                 self._end(key, result)
             elif result is not None:
                 self._expiry[key] = result
+
+    async def _end_revoked_tokens(self, in_use: Sequence[KeyUse]) -> None:
+        """End the work of session tokens that were revoked."""
+        ids = [key.token_id for key in in_use if key.token_id is not None]
+        revoked = await self._tokens.find_revoked(ids) if ids and self._tokens is not None else frozenset()
+        for key in in_use:
+            if key.token_id in revoked:
+                self._end(key, "revoked")
 
     def _end_expired_token(self, key: KeyUse) -> bool:
         """End the work of a session token that has expired. Return whether it has."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden
 from dragoman.http.exchange import Exchange
-from dragoman.identity import Identity
+from dragoman.identity import Identity, SessionBounds
 from dragoman.session_ids import client_session_id, is_session_id
 from dragoman.store.accounts.session_tokens import SessionToken, SessionTokenRepository, models_within
 
 MAX_BODY = 16_384
 DEFAULT_MINUTES, MAX_MINUTES = 15.0, 120.0
 MAX_MODELS = 100
+MAX_OWNER = 100  # characters, once escaped: half of an id
 
 
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The body of a token; one of `session` and `prefix`."""
+    """The body of a token; one of `session`, `prefix` and `owner`."""
 
+    owner: str | None = None
     session: str | None = None
     prefix: str | None = None
     minutes: float = DEFAULT_MINUTES
@@ -29,20 +33,27 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class TokenHandlers:
-    """Handler of `/api/tokens`. A token is shown once, in the answer that makes it."""
+    """Handlers of `/api/tokens`. A token is shown once, in the answer that makes it.
 
-    def __init__(self, tokens: SessionTokenRepository) -> None:
+    `forget` makes this process check the tokens with some bounds again; other hosts do so in a few seconds.
+    """
+
+    def __init__(
+        self, tokens: SessionTokenRepository, *, forget: Callable[[Callable[[SessionBounds], bool]], None]
+    ) -> None:
         self._tokens = tokens
+        self._forget = forget
 
     async def create(self, exchange: Exchange) -> None:
         """Make a token that stands for the caller's key, in one session or in those of a prefix."""
         caller = exchange.identity
-        if caller.key_id is None:
-            raise Conflict("this hub wants no keys, so a token would bound nothing", hint="serve with keys")
+        require_key(caller)
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), TokenBody)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body does not fit: {error}", hint='{"session": "ID"}') from None
+        if body.owner is not None:
+            body = bounded_to_owner(body, body.owner)
         check_sessions(body)
         check_rights(body, caller)
         token, secret = await self._tokens.create(
@@ -53,13 +64,59 @@ class TokenHandlers:
             role=body.role,
             models=body.models,
         )
-        await exchange.respond(201, {**token_to_json(token), "token": secret})
+        await exchange.respond(201, {**token_to_json(token), "owner": body.owner, "token": secret})
+
+    async def revoke(self, exchange: Exchange) -> None:
+        """Revoke one token of the caller's key. NotFound."""
+        id = exchange.path_params["id"]
+        await self._tokens.revoke(id, key_id=require_key(exchange.identity))
+        self._forget(lambda bounds: bounds.token_id == id)
+        await exchange.respond(204)
+
+    async def revoke_owner(self, exchange: Exchange) -> None:
+        """Revoke all tokens that the caller's key made for one of the app's users, `?owner`."""
+        key_id, owner = require_key(exchange.identity), exchange.query.get("owner")
+        if not owner:
+            raise BadRequest("owner is missing", field="owner", hint="DELETE /api/tokens?owner=USER")
+        prefix = owner_sessions(owner)
+        count = await self._tokens.revoke_prefix(prefix, key_id=key_id)
+        self._forget(lambda bounds: bounds.prefix == prefix)
+        await exchange.respond(200, {"revoked": count})
+
+
+def require_key(caller: Identity) -> str:
+    """Return the id of the caller's key. Conflict on a hub without keys."""
+    if caller.key_id is None:
+        raise Conflict("this hub wants no keys, so a token would bound nothing", hint="serve with keys")
+    return caller.key_id
+
+
+def owner_sessions(owner: str) -> str:
+    """Return how the ids of the sessions of an app's user begin; no two users share one. BadRequest.
+
+    Every character but letters, digits and `@._-` is escaped, so that a name cannot contain the separator.
+    """
+    escaped = quote(owner, safe="@").replace("~", "%7E") if owner.isprintable() else ""
+    if not 1 <= len(escaped) <= MAX_OWNER:
+        raise BadRequest(
+            f"owner must have 1 to {MAX_OWNER} printable characters; others than A-Z 0-9 @._- count thrice",
+            field="owner",
+            hint="use the user's id",
+        )
+    return f"{escaped}/"
+
+
+def bounded_to_owner(body: TokenBody, owner: str) -> TokenBody:
+    """Return the body of a token for the sessions of an app's user. BadRequest."""
+    if body.session is not None or body.prefix is not None:
+        raise BadRequest("a token is for an `owner`, or for a `session` or a `prefix`", field="owner")
+    return msgspec.structs.replace(body, prefix=owner_sessions(owner))
 
 
 def check_sessions(body: TokenBody) -> None:
     """Check for which sessions a token is, and for how long. BadRequest."""
     if (body.session is None) == (body.prefix is None):
-        raise BadRequest("a token is for a `session`, or for a `prefix` of ids", field="session")
+        raise BadRequest("a token is for a `session`, a `prefix` of ids, or an `owner`", field="session")
     id = body.session if body.session is not None else body.prefix or ""
     if not is_session_id(id):
         field = "prefix" if body.session is None else "session"

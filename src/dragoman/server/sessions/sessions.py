@@ -20,6 +20,7 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run_queue import queue_to_json
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_session, find_session_for
+from dragoman.server.token_bounds import beyond_bounds, require_within_bounds
 from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, session_id_for
 from dragoman.store.sessions.branches import Siblings
 from dragoman.store.sessions.sessions import Session, SessionFilters
@@ -61,15 +62,16 @@ class SessionHandlers:
 
     async def list(self, exchange: Exchange) -> None:
         """List sessions, last changed first; `?limit` and `?before=<id>` page, `?owner` selects."""
-        query = exchange.query
+        query, caller = exchange.query, exchange.identity
         limit = parse_limit(query.get("limit", "50"), maximum=MAX_PAGE)
+        if caller.bounds is not None and (caller.bounds.prefix is None or "owner" in query):
+            raise beyond_bounds()
         sessions = await self._store.sessions.list(
             _requested_owner(exchange),
             limit=limit,
             before=await self._cursor(exchange),
-            filters=_parse_filters(query),
+            filters=_parse_filters(query, caller),
         )
-        caller = exchange.identity
         body = {"sessions": [await self._to_json(session, caller) for session in sessions]}
         await exchange.respond(200, body)
 
@@ -196,7 +198,10 @@ class SessionHandlers:
     async def _cursor(self, exchange: Exchange) -> str | None:
         """Return the hub's id of the session that `?before` names."""
         before = exchange.query.get("before")
-        return None if before is None else (await self._find_session(before, exchange)).id
+        if before is None:
+            return None
+        require_within_bounds(exchange.identity, before)
+        return (await self._find_session(before, exchange)).id
 
     async def _find_readable(self, exchange: Exchange) -> Session:
         return await self._find_session(exchange.path_params["id"], exchange)
@@ -261,15 +266,21 @@ def unique_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
     return found
 
 
-def _parse_filters(query: Mapping[str, str]) -> SessionFilters:
-    """Return the filters of a list: `?archived`, `?label` and `?title`. Raises BadRequest."""
+def _parse_filters(query: Mapping[str, str], caller: Identity) -> SessionFilters:
+    """Return the filters of a list: `?archived`, `?label`, `?title`, a token's prefix. Raises BadRequest."""
     archived = query.get("archived", "false")
     if archived not in ARCHIVED:
         raise BadRequest(f"archived must be true, false or all, got {archived!r:.40}", field="archived")
     title = query.get("title", "")
     if len(title) > MAX_QUERY_LENGTH:
         raise BadRequest(f"title must have up to {MAX_QUERY_LENGTH} characters", field="title")
-    return SessionFilters(archived=ARCHIVED[archived], label=query.get("label"), title=title)
+    prefix = None if caller.bounds is None else caller.bounds.prefix
+    return SessionFilters(
+        archived=ARCHIVED[archived],
+        label=query.get("label"),
+        title=title,
+        id_prefix="" if prefix is None else hub_session_id(prefix, owner=caller.owner),
+    )
 
 
 def _requested_owner(exchange: Exchange) -> str | None:

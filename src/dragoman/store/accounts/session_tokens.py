@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, select
 
-from dragoman.errors import RateLimited
+from dragoman.errors import NotFound, RateLimited
 from dragoman.identity import Identity, SessionBounds
 from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection, hash_secret
 from dragoman.store.connection import (
@@ -73,6 +73,11 @@ class SessionTokenStatements:
         self.count = compiler.compile(
             select(func.count()).select_from(session_tokens).where(of_key, rows.expires_at > now)
         )
+        self.find_id = compiler.compile(select(rows.id).where(rows.id == bindparam("id")))
+        self.delete = compiler.compile(delete(session_tokens).where(of_key, rows.id == bindparam("id")))
+        self.delete_prefix = compiler.compile(
+            delete(session_tokens).where(of_key, rows.prefix == bindparam("prefix"))
+        )
         self.delete_expired = compiler.compile(delete(session_tokens).where(of_key, rows.expires_at <= now))
 
 
@@ -127,6 +132,27 @@ class SessionTokenRepository:
 
         await self._database.write(job)
         return token, secret
+
+    async def revoke(self, id: str, *, key_id: str) -> None:
+        """Delete a token of a key. NotFound."""
+        params = {"id": id, "key_id": key_id}
+        if not await self._database.write(lambda connection: connection.execute(self._sql.delete, params)):
+            raise NotFound(f"this key has no session token {id!r:.100}", hint="it may have expired")
+
+    async def revoke_prefix(self, prefix: str, *, key_id: str) -> int:
+        """Delete the tokens of a key that are for the sessions of a prefix; return how many there were."""
+        params = {"prefix": prefix, "key_id": key_id}
+        return await self._database.write(
+            lambda connection: connection.execute(self._sql.delete_prefix, params)
+        )
+
+    async def find_revoked(self, ids: Sequence[str]) -> frozenset[str]:
+        """Return which of these tokens are not stored any more."""
+        return await self._database.read(
+            lambda connection: frozenset(
+                id for id in ids if connection.fetch_one(self._sql.find_id, {"id": id}) is None
+            )
+        )
 
     async def authenticate(self, secret: str) -> tuple[Identity, float] | KeyRejection:
         """Return the identity of a token and when it expires, or why it is rejected."""

@@ -38,7 +38,17 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository, NewEvent
 from dragoman.store.sessions.grants import GrantRepository
-from dragoman.store.tables.core import IS_RUNNING, approvals, artifacts, calls, runs, sessions, team_tasks
+from dragoman.store.tables.core import (
+    INTEGER,
+    IS_RUNNING,
+    TEXT,
+    approvals,
+    artifacts,
+    calls,
+    runs,
+    sessions,
+    team_tasks,
+)
 
 SessionKind: TypeAlias = Literal["ancestor", "importing"]
 MAX_NAMED = 10  # sessions in an error
@@ -76,6 +86,7 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool | None = None
     label: str | None = None
     title: str = ""
+    id_prefix: str = ""  # of the hub's ids
 
     def params(self) -> dict[str, Any]:
         """Return these as parameters."""
@@ -85,6 +96,8 @@ class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
             "archived_to": 0 if self.archived is False else 1,
             "label": "%" if label is None else like_pattern(label),
             "title": like_pattern(self.title),
+            "id_prefix": self.id_prefix,
+            "id_prefix_length": len(self.id_prefix),
         }
 
 
@@ -128,6 +141,8 @@ def listed_conditions() -> Iterator[ColumnElement[bool]]:
     yield is_archived.between(bindparam("archived_from"), bindparam("archived_to"))
     yield func.coalesce(sessions.c.labels, empty).like(bindparam("label"), escape="!")
     yield func.coalesce(sessions.c.title, empty).ilike(bindparam("title"), escape="!")
+    beginning = func.substr(sessions.c.id, literal_column("1"), bindparam("id_prefix_length", type_=INTEGER))
+    yield beginning == bindparam("id_prefix", type_=TEXT)  # exact: LIKE ignores case in SQLite
 
 
 class SessionStatements:

@@ -47,6 +47,7 @@ session_tokens = Table(
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Index("ix_session_tokens_key_id_expires_at", "key_id", "expires_at"),
+    Index("ix_session_tokens_id", "id"),
 )
 
 # Sign-ins of browsers: sessions of the console, and links that open one once.

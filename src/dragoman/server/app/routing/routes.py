@@ -176,7 +176,8 @@ def build_router(
         if path == MCP_PATH and scope["type"] == "http":
             return handlers.mcp(scope, receive, send)
         if scope["type"] == "websocket":
-            is_session = SOCKET_PATH.fullmatch(path) is not None
+            raw = scope.get("raw_path", path.encode()).decode("latin-1")  # an id may hold a slash, quoted
+            is_session = SOCKET_PATH.fullmatch(raw) is not None
             socket = handlers.session_sockets if is_session else websockets.get(path, reject_websocket)
             return socket(scope, receive, send)
         if "raw_path" in scope:
@@ -227,7 +228,8 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
     yield from key_routes(handlers.keys)
-    yield "/api/tokens", {"POST": handlers.tokens.create}, "chat"
+    yield "/api/tokens", {"POST": handlers.tokens.create, "DELETE": handlers.tokens.revoke_owner}, "chat"
+    yield "/api/tokens/{id}", {"DELETE": handlers.tokens.revoke}, "chat"
     yield from system_routes(handlers.system)
     yield from console_routes(handlers.console)
 
@@ -411,7 +413,7 @@ def build_handlers(
         console=build_console_api(services, auth),
         teams=build_team_api(services, parts.team_tasks, triggers=parts.triggers),
         keys=KeyHandlers(store.keys),
-        tokens=TokenHandlers(store.session_tokens),
+        tokens=TokenHandlers(store.session_tokens, forget=auth.forget_tokens),
         system=build_system_api(
             services,
             parts.system,

@@ -22,6 +22,7 @@ TOKEN_METHODS: Mapping[str, TokenMethods] = {
     "/api/sessions/{id}/chat/stop": WRITE,
     "/api/sessions/{id}/stream": READ,
     "/api/sessions/{id}/stop": WRITE,
+    "/api/sessions": {"GET": "handler"},
     "/api/sessions/{id}": READ,
     "/api/sessions/{id}/messages": READ,
     "/api/approvals": {"GET": "handler"},

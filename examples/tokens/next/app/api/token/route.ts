@@ -7,7 +7,7 @@ export async function POST(request: Request): Promise<Response> {
   const made = await fetch(`${process.env.HUB}/api/tokens`, {
     method: 'POST',
     headers: { authorization: `Bearer ${process.env.HUB_KEY}`, 'content-type': 'application/json' },
-    body: JSON.stringify({ prefix: `${user}/`, minutes: 15 }),
+    body: JSON.stringify({ owner: user, minutes: 15 }),
   })
   if (made.status !== 201) return Response.json({ error: 'the hub gave no token' }, { status: 502 })
   const { token, prefix, expiresAt } = await made.json()
