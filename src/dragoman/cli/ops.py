@@ -7,14 +7,23 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 import msgspec
 import typer
 
 from dragoman.cli.access.questions import question_lines, resolve_answer
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
-from dragoman.cli.options import AsJson, ConfigFile, Hub, Key, Places
-from dragoman.cli.terminal import examples, print_error, print_json, print_line, print_note, print_table
+from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data, Hub, Key, Places
+from dragoman.cli.terminal import (
+    examples,
+    format_age,
+    print_error,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 from dragoman.errors import BadRequest
 from dragoman.json_text import decode_json
 
@@ -102,6 +111,42 @@ def schema(
     """Print an operation with its JSON Schemas, as JSON."""
     source = OperationSource(hub, key, config, operations)
     print_json(run_with_source(source, lambda client: client.operation(id)))
+
+
+@ops.command(
+    "stats",
+    epilog=examples(
+        ("dragoman ops stats shop.price", "how its calls of the last day went, from .dragoman"),
+        ("dragoman ops stats shop.price --since 7d --hub http://127.0.0.1:8000", "of a running hub"),
+    ),
+)
+def stats(
+    id: Annotated[str, typer.Argument(help="The operation, namespace.name.")],
+    *,
+    since: Annotated[str, typer.Option(metavar="WHEN", help="From when: 24h, 7d, or a date.")] = "24h",
+    data: Data = DEFAULT_DATA,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """Show how the calls of an operation went: counts, durations and the last ones."""
+    path = f"/api/operations/{quote(id, safe='')}/stats"
+    found = run_with_client(
+        HubTarget(hub, key, data), lambda client: client.request("GET", path, query={"since": since})
+    )
+    if json:
+        print_json(found)
+        return
+    statuses = ", ".join(f"{count} {status}" for status, count in found["byStatus"].items())
+    print_line(f"{id}: {found['calls']} calls" + (f": {statuses}" if statuses else ""))
+    if found["p50"] is not None:
+        print_line(f"p50 {found['p50']:.3f} s, p95 {found['p95']:.3f} s, p99 {found['p99']:.3f} s")
+    rows = [
+        (each["id"], format_age(each["startedAt"]), each["status"], each.get("input") or "")
+        for each in found["lastCalls"]
+    ]
+    if rows:
+        print_table(("CALL", "BEGAN", "STATUS", "INPUT"), rows)
 
 
 @ops.command(

@@ -35,6 +35,7 @@ from dragoman.cli.dev import command as dev_command
 from dragoman.cli.doctor import command as doctor_command
 from dragoman.cli.init import command as init_command
 from dragoman.cli.serving import check, serve, servers
+from dragoman.cli.system import budgets, log_tail, state
 from dragoman.cli.teams import command as teams_command
 from dragoman.cli.teams import tail, tasks
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
@@ -70,6 +71,13 @@ cli.command("doctor", epilog=doctor_command.EPILOG)(doctor_command.doctor)
 cli.command("open", epilog=console_link.EPILOG)(console_link.open_console)
 cli.command("demo", epilog=demo.EPILOG)(demo.demo)
 cli.command("usage", epilog=usage.EPILOG)(usage.usage)
+cli.command("budgets", epilog=budgets.EPILOG)(budgets.budgets)
+cli.command("logs", epilog=log_tail.EPILOG)(log_tail.logs)
+cli.command("system", epilog=state.SYSTEM_EPILOG)(state.system)
+cli.command("providers", epilog=state.PROVIDERS_EPILOG)(state.providers)
+cli.command("models", epilog=state.MODELS_EPILOG)(state.models)
+cli.command("agents", epilog=state.AGENTS_EPILOG)(state.agents)
+cli.command("queue", epilog=state.QUEUE_EPILOG)(state.queue)
 cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)
 cli.command("spoke", epilog=spoke.EPILOG)(spoke.spoke)
 cli.command("dev", epilog=dev_command.EPILOG)(dev_command.dev)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
-from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data, Hub, Key, Places
+from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, ConfigFile, Data, Hub, Key, Places
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 
 if TYPE_CHECKING:
@@ -70,7 +70,68 @@ def check(
     print_line(f"{meant.id} ({meant.policy_effect}): {shown[0]['decision']}")
     if shown[0]["reason"]:
         print_line(shown[0]["reason"])
-    rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in shown]
+    print_matches(shown)
+
+
+@policy.command(
+    "explain",
+    epilog=examples(
+        ("dragoman policy explain mail.send --agent support", "as the running hub would decide, for you"),
+        ("dragoman policy explain mail.send --owner ann", "for another owner, with the scope admin"),
+        ('dragoman policy explain mail.send --input \'{"to": "ann"}\'', "and whether this input is valid"),
+    ),
+)
+def explain(
+    operation: Annotated[str, typer.Argument(help="The operation's id.")],
+    *,
+    agent: Annotated[str | None, typer.Option(help="The agent that calls it.")] = None,
+    owner: Annotated[str | None, typer.Option(help="The owner that calls it.")] = None,
+    key_id: Annotated[str | None, typer.Option(metavar="ID", help="The key that calls it.")] = None,
+    input: Annotated[str | None, typer.Option(metavar="JSON", help="The input to check.")] = None,
+    hub: Hub = None,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
+    """Print which rule of a running hub decides about a call, without making it.
+
+    `policy check` does the same for a configuration file.
+    """
+    body: dict[str, Any] = {"operation": operation, "agent": agent, "owner": owner, "key": key_id}
+    body = {name: value for name, value in body.items() if value is not None}
+    if input is not None:
+        body["input"] = parse_input(input)
+    found = run_with_client(
+        HubTarget(hub or DEFAULT_HUB, key),
+        lambda client: client.request("POST", "/api/policy/explain", body=body),
+    )
+    if json:
+        print_json(found)
+        return
+    print_line(f"{found['operation']} ({found['effect']}): {found['decision']}")
+    if found["reason"]:
+        print_line(found["reason"])
+    print_matches(found["matches"])
+    for problem in found["problems"] or ():
+        print_line(f"input {problem['path'] or '-'}: expected {problem['expected']}, got {problem['got']}")
+
+
+def parse_input(text: str) -> Any:
+    """Return the input of a call. BadRequest."""
+    # late: as above
+    from msgspec import DecodeError
+
+    from dragoman.errors import BadRequest  # late: as above
+    from dragoman.json_text import decode_json  # late: as above
+
+    try:
+        return decode_json(text)
+    except DecodeError as error:
+        raise BadRequest(f"--input is not valid JSON: {error}") from None
+
+
+def print_matches(matches: Sequence[Mapping[str, Any]]) -> None:
+    """Print the rules that match, the deciding one first."""
+    rows = [(each["decision"], each["pattern"] or "-", each["source"]) for each in matches]
     print_table(("DECISION", "PATTERN", "BECAUSE OF"), rows)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
+from dragoman.accounts.limit_table import LimitTable
 from dragoman.config import Config
 from dragoman.errors import Unavailable
 from dragoman.http.exchange import Exchange
@@ -27,6 +28,7 @@ from dragoman.operations.message_search import MemoryMessageSearch
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl, denied_failure
 from dragoman.operations.results.artifact import MemoryArtifactStore
+from dragoman.server.accounts.budgets import BudgetHandlers
 from dragoman.server.accounts.keys import KeyHandlers
 from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.app.operations import build_policy, build_registry
@@ -42,12 +44,14 @@ from dragoman.server.app.routing.api_routes import (
     session_routes,
     usage_routes,
 )
+from dragoman.server.app.routing.system_routes import report_routes
 from dragoman.server.app.routing.team_routes import task_routes, trigger_routes
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.call_trees.stream import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import HttpEndpoint
+from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
@@ -84,6 +88,7 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
             task_routes(TaskHandlers(StoredTasks(store), store.sessions)),
             trigger_routes(TriggerHandlers(TriggerService(store, NO_TEAMS))),
             key_routes(KeyHandlers(store.keys)),
+            report_routes(BudgetHandlers(store, LimitTable), OperationStatisticsHandlers(store)),
         )
 
 

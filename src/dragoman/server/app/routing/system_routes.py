@@ -68,8 +68,13 @@ def system_routes(api: SystemApi) -> Routes:
     yield "/api/system/tables", {"GET": api.state.tables}, "admin"
     yield "/api/logs", {"GET": api.logs.list}, "admin"
     yield "/api/queue", {"GET": api.state.queue}, "chat"
-    yield "/api/budgets", {"GET": api.budgets.list}, None
     yield "/api/policy/explain", {"POST": api.policy.explain}, "operations"
-    yield "/api/operations/{id}/stats", {"GET": api.statistics.get}, "operations"
+    yield from report_routes(api.budgets, api.statistics)
     yield "/api/hosts", {"GET": api.hosts.list}, "admin"
     yield "/api/hosts/{id}/drain", {"POST": api.hosts.drain}, "admin"
+
+
+def report_routes(budgets: BudgetHandlers, statistics: OperationStatisticsHandlers) -> Routes:
+    """The paths of what the store alone answers."""
+    yield "/api/budgets", {"GET": budgets.list}, None
+    yield "/api/operations/{id}/stats", {"GET": statistics.get}, "operations"
