@@ -1,4 +1,4 @@
-"""`dragoman budgets`, `logs`, `system`, `providers`, `models`, `agents`, `queue`, `policy explain`, `ops stats`."""
+"""Commands that show what a hub has and does: budgets, logs, system, providers, models, explanations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[list[str], str, str]] = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_what_a_hub_has_is_shown_and_printed_as_json(name: str, run: Run, hub: Hub) -> None:
     options, text, field = COMMANDS[name]
-    command = [name.split()[0], *options, "--hub", hub.url]
+    command = [name.removesuffix(" tables"), *options, "--hub", hub.url]
     shown = run(*command)
     assert shown.code == 0, shown.err
     assert text in shown.out + shown.err
