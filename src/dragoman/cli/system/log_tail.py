@@ -58,12 +58,12 @@ async def _print_log(
         print_lines(found, json=json)
         while follow:
             await asyncio.sleep(POLL_SECONDS)
-            found = await next_lines(client, query, found)
+            found = await next_lines(client, query, before=found)
             print_lines(found, json=json)
 
 
 async def next_lines(
-    client: HubClient, query: Mapping[str, str], before: Mapping[str, Any]
+    client: HubClient, query: Mapping[str, str], *, before: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the lines after those of `before`: none while the hub is down, all once it has started again."""
     since = {**query, "since": str(before["last"]), "limit": str(PAGE)}

@@ -23,7 +23,7 @@ AGENTS_EPILOG = examples(("dragoman agents", "who can answer, and with which mod
 QUEUE_EPILOG = examples(("dragoman queue", "messages that wait for the run of their session to end"))
 
 
-def ask_hub(path: str, hub: str | None, key: str | None) -> Json:
+def ask_hub(path: str, *, hub: str | None, key: str | None) -> Json:
     """Return the answer of a running hub to `GET path`."""
     target = HubTarget(hub or DEFAULT_HUB, key)
     found: Json = run_with_client(target, lambda client: client.request("GET", path))
@@ -38,7 +38,7 @@ def system(
     json: AsJson = False,
 ) -> None:
     """Show the process and the database of a running hub; needs a key with the scope admin."""
-    found = ask_hub("/api/system/tables" if tables else "/api/system", hub, key)
+    found = ask_hub("/api/system/tables" if tables else "/api/system", hub=hub, key=key)
     if json:
         print_json(found)
     elif tables:
@@ -54,7 +54,7 @@ def system_lines(found: Json) -> list[tuple[str, str]]:
     host, database, queue = found["host"], found["database"], found["queue"]
     size = "" if database["size"] is None else f", {database['size'] / MEGABYTE:.1f} MB"
     problem = "up" if database["up"] else f"down: {database['problem']}"
-    kept = [f"{name} {format_span(seconds)}" for name, seconds in found["retention"].items()]
+    retention = [f"{name} {format_span(seconds)}" for name, seconds in found["retention"].items()]
     state = "draining" if host["draining"] else "serving"
     return [
         ("version", f"{found['version']}, Python {found['python']}"),
@@ -62,7 +62,7 @@ def system_lines(found: Json) -> list[tuple[str, str]]:
         ("memory", f"{found['memory'] / MEGABYTE:.0f} MB, {found['processors']} processors"),
         ("runs", f"{found['runs']} active, {queue['waiting']} messages wait"),
         ("database", f"{database['kind']}, {problem}{size}"),
-        ("kept for", ", ".join(kept)),
+        ("kept for", ", ".join(retention)),
     ]
 
 
@@ -80,7 +80,7 @@ def table_row(table: Json) -> tuple[str, ...]:
 
 def providers(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the providers of a running hub; needs a key with the scope admin."""
-    found = ask_hub("/api/providers", hub, key)
+    found = ask_hub("/api/providers", hub=hub, key=key)
     if json:
         print_json(found)
         return
@@ -105,7 +105,7 @@ def format_median(spans: Json | None) -> str:
 
 def models(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the models that a message may name."""
-    found = ask_hub("/api/models", hub, key)
+    found = ask_hub("/api/models", hub=hub, key=key)
     if json:
         print_json(found)
         return
@@ -115,7 +115,7 @@ def models(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
 
 def agents(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the agents, with the models that answer."""
-    found = ask_hub("/api/agents", hub, key)
+    found = ask_hub("/api/agents", hub=hub, key=key)
     if json:
         print_json(found)
         return
@@ -128,7 +128,7 @@ def agents(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
 
 def queue(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the messages that wait for the run of their session to end."""
-    found = ask_hub("/api/queue", hub, key)
+    found = ask_hub("/api/queue", hub=hub, key=key)
     if json:
         print_json(found)
         return

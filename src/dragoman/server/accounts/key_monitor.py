@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.active_work import ActiveWork, KeyUse
 from dragoman.errors import KeyEnded, StoreError, Unavailable
-from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection
-from dragoman.store.accounts.session_tokens import SessionTokenRepository
+from dragoman.store.accounts.keys import KeyRejection
+from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -34,16 +34,14 @@ class KeyMonitor:
 
     def __init__(
         self,
-        keys: ApiKeyRepository,
+        store: Store,
         work: Sequence[ActiveWork],
         *,
         interval: float = POLL_INTERVAL,
         now: Callable[[], float] = time.time,
-        tokens: SessionTokenRepository | None = None,
     ) -> None:
-        """Without `tokens`, session tokens end with their time and their key only."""
-        self._keys = keys
-        self._tokens = tokens
+        self._keys = store.keys
+        self._tokens = store.session_tokens
         self._work = work
         self._interval = interval
         self._now = now
@@ -82,7 +80,7 @@ class KeyMonitor:
     async def _end_revoked_tokens(self, in_use: Sequence[KeyUse]) -> None:
         """End the work of session tokens that were revoked."""
         ids = [key.token_id for key in in_use if key.token_id is not None]
-        revoked = await self._tokens.find_revoked(ids) if ids and self._tokens is not None else frozenset()
+        revoked = await self._tokens.find_revoked(ids) if ids else frozenset()
         for key in in_use:
             if key.token_id in revoked:
                 self._end(key, "revoked")

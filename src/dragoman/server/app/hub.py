@@ -114,11 +114,7 @@ class Hub:
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)
         # Runs first: their clients get the last frames before their requests are ended.
-        self.key_monitor = KeyMonitor(
-            services.store.keys,
-            [self.runs.work, *self.endpoints.work],
-            tokens=services.store.session_tokens,
-        )
+        self.key_monitor = KeyMonitor(services.store, [self.runs.work, *self.endpoints.work])
         self._retiring: list[ProviderSet] = []
         self._tasks: set[asyncio.Task[None]] = set()
         services.teams.registry.on_change(self._update_callable_agents)
