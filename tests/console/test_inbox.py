@@ -24,11 +24,18 @@ async def refund(order: int, amount: float = 0.0) -> str:
 RULES: list[dict[str, Any]] = [{"ask": "shop.refund", "reason": "money leaves"}]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory) -> Hub:
     shop = tmp_path_factory.mktemp("shop") / "shop.py"
     shop.write_text(SHOP, encoding="utf-8")
     return start_hub(operations=[str(shop)], policy=RULES)
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits(hub: Hub) -> None:
+    """What an earlier test left is denied."""
+    for approval in hub.request("GET", "/api/approvals?status=pending")[1]["approvals"]:
+        hub.request("POST", f"/api/approvals/{approval['id']}", {"approved": False})
 
 
 def refund(hub: Hub, order: int, amount: float) -> dict[str, Any]:

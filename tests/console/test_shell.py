@@ -83,16 +83,19 @@ def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Conso
     expect(keys).to_be_hidden()
 
 
-@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (3840, "light")])
+@pytest.mark.parametrize(
+    ("width", "theme"), [(360, "dark"), pytest.param(3840, "light", marks=pytest.mark.thorough)]
+)
 def test_every_screen_fits_its_window_and_is_accessible(
     hub: Hub, start_console: StartConsole, *, width: int, theme: str
 ) -> None:
     console = start_console(hub, width=width, theme=theme)
-    page = console.page
+    page = console.open("/chat")
     for name in SCREENS:
-        console.open(f"/{name.lower()}")
+        expect(page.get_by_role("navigation").first).to_be_visible()
+        console.go(f"/{name.lower()}")
         expect(page).to_have_title(f"{name} · Dragoman")
-        page.wait_for_load_state()
+        expect(page.get_by_text("Loading…")).to_have_count(0)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     if width < 720:
         page.get_by_role("button", name="More").click()

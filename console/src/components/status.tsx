@@ -21,7 +21,7 @@ interface Look {
 /** Every status that the hub has for runs, calls, approvals, tasks and providers. */
 const LOOKS: Record<string, Look> = {
   running: { tone: "run", icon: "play", word: "running" },
-  pending: { tone: "run", icon: "play", word: "pending" },
+  pending: { tone: "wait", icon: "wait", word: "waiting" },
   queued: { tone: "muted", icon: "wait", word: "queued" },
   waiting: { tone: "wait", icon: "wait", word: "waiting" },
   finished: { tone: "ok", icon: "check", word: "done" },

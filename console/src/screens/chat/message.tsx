@@ -110,6 +110,7 @@ function Editor({ text, onCancel, onSave }: { text: string; onCancel: () => void
 
 function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, actions }: MessageViewProps) {
   const questions = new Set(message.parts.filter((part) => part.type === "data-question").map((part) => (part as OtherPart).data?.["toolCallId"]));
+  const open = new Set(message.parts.filter(isOpenQuestion).map((part) => (part as OtherPart).data?.["toolCallId"]));
   const sources = message.parts.filter((part) => part.type === "source-url") as OtherPart[];
   return (
     <article className="chat-assistant" aria-label="Answer" aria-busy={isLive} data-message={message.id}>
@@ -118,7 +119,7 @@ function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, ac
           // The question below says what the call asks.
           if (toolName(part) === "user_question" && questions.has(part.toolCallId)) return null;
           const approval = part.approval === undefined ? undefined : approvals.get(part.approval.id);
-          return <ToolCall key={part.toolCallId} part={part} isLive={isLive} approval={approval} />;
+          return <ToolCall key={part.toolCallId} part={part} isLive={isLive} isAsking={open.has(part.toolCallId)} approval={approval} />;
         }
         if (part.type === "data-question") return <Question key={index} part={part as OtherPart} approval={approvals.get(String((part as OtherPart).id))} />;
         if (part.type === "reasoning") return <Reasoning key={index} part={part as TextPart} isLive={isLive} />;

@@ -93,13 +93,15 @@ function useRule(operation: string | undefined, input: unknown, agent: string | 
 interface ToolCallProps {
   part: ToolPart;
   isLive: boolean;
+  /** Whether it waits for the answer to a question. */
+  isAsking: boolean;
   approval?: Approval;
 }
 
-export const ToolCall = memo(function ToolCall({ part, isLive, approval }: ToolCallProps) {
+export const ToolCall = memo(function ToolCall({ part, isLive, isAsking, approval }: ToolCallProps) {
   const calls = plannedCalls(part);
   const first = calls[0];
-  const state = stateOf(part, isLive);
+  const state = isAsking ? { status: "waiting" } : stateOf(part, isLive);
   const asks = part.state === "approval-requested" && part.approval?.approved === undefined;
   const title = part.title ?? first?.operation ?? toolName(part);
   const head = (

@@ -148,7 +148,8 @@ function Statistics({ id }: { id: string }) {
       ) : (
         <p className="num">
           {count(data.calls)}
-          {data.capped && "+"} calls{failed > 0 && <span className="operations-problem"> · {count(failed)} failed</span>}
+          {data.capped && "+"} {data.calls === 1 ? "call" : "calls"}
+          {failed > 0 && <span className="operations-problem"> · {count(failed)} failed</span>}
           {(data.byStatus["denied"] ?? 0) > 0 && ` · ${count(data.byStatus["denied"])} denied`} · p50 {duration(data.p50)} · p95{" "}
           {duration(data.p95)}
         </p>

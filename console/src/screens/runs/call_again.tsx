@@ -14,7 +14,7 @@ export function CallAgain({ call, open, onClose }: { call: CallDetails; open: bo
   });
   return (
     <Dialog open={open} onClose={onClose} title={`Call ${call.operation} again`}>
-      <p className="muted small">
+      <p className="muted small runs-again">
         It runs for you, outside of the run{call.effect === "once" ? ", and takes effect again" : ""}. The policy decides about it as about any call.
       </p>
       {error !== null && <ErrorNotice error={error} onRetry={() => void refetch()} />}

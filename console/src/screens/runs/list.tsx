@@ -24,6 +24,7 @@ import {
   count,
   shortCount,
   useKeys,
+  useNarrow,
   useUrlState,
   type Column,
 } from "../../components";
@@ -46,7 +47,8 @@ export function RunsList() {
   const [, go] = useLocation();
   const [fresh, setFresh] = useState(0);
   const [ended, setEnded] = useState<Map<string, { status: string; at: number }>>(new Map());
-  const [more, setMore] = useState(MORE.some(([name]) => params.has(name)));
+  const narrow = useNarrow();
+  const [more, setMore] = useState(MORE.some(([name]) => params.has(name)) || (narrow && (params.has("since") || params.has("door"))));
   const session = useSession();
   const query: Record<string, string> = { roots: "1", text: params.get("q") ?? "" };
   for (const name of FILTERS) query[name] = params.get(name) ?? "";
@@ -121,25 +123,7 @@ export function RunsList() {
             ),
           ]}
         />
-        <Filter
-          name="since"
-          label="Time"
-          choices={[
-            ["", "Any time"],
-            ["1h", "Last hour"],
-            ["24h", "Last 24 hours"],
-            ["7d", "Last 7 days"],
-            ["30d", "Last 30 days"],
-          ]}
-        />
-        <Filter
-          name="door"
-          label="Door"
-          choices={[
-            ["", "Any door"],
-            ...["chat", "operations", "mcp", "openai", "anthropic", "responses", "spoke", "ag-ui", "a2a"].map((door): [string, string] => [door, door]),
-          ]}
-        />
+        {(!narrow || more) && <TimeAndDoor />}
         <Button
           aria-pressed={params.get("error") === "1"}
           className={params.get("error") === "1" ? "runs-pressed" : ""}
@@ -177,6 +161,32 @@ export function RunsList() {
           empty={<NoRows filtered={filtered} />}
         />
       )}
+    </>
+  );
+}
+
+function TimeAndDoor() {
+  return (
+    <>
+      <Filter
+        name="since"
+        label="Time"
+        choices={[
+          ["", "Any time"],
+          ["1h", "Last hour"],
+          ["24h", "Last 24 hours"],
+          ["7d", "Last 7 days"],
+          ["30d", "Last 30 days"],
+        ]}
+      />
+      <Filter
+        name="door"
+        label="Door"
+        choices={[
+          ["", "Any door"],
+          ...["chat", "operations", "mcp", "openai", "anthropic", "responses", "spoke", "ag-ui", "a2a"].map((door): [string, string] => [door, door]),
+        ]}
+      />
     </>
   );
 }

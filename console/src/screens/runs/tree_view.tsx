@@ -7,6 +7,7 @@ import { isBad } from "./types";
 
 const ROW = 32;
 const PAGE = 15;
+const CODE = /^[a-z_]{1,40}$/;
 const TICKS = [0, 0.25, 0.5, 0.75];
 
 export function TreeView(props: {
@@ -197,7 +198,7 @@ function Row(props: {
         <b>{title(node)}</b>
         <span className="runs-detail">{describe(node)}</span>
         {node.status !== "done" && !(props.isRoot && node.status === "done") && (
-          <Status status={waits ? "waiting" : node.status} word={isBad(node.status) ? shortCode(node) : undefined} />
+          <Status status={waits ? "waiting" : node.status} word={isBad(node.status) && !props.isRoot ? shortCode(node) : undefined} />
         )}
       </div>
       <div className="runs-track" aria-hidden="true">
@@ -230,7 +231,8 @@ function kindWord(node: TreeNode): string {
 /** `call_timeout` is the kind of failure; a denied or uncertain call says so itself. */
 function shortCode(node: TreeNode): string | undefined {
   if (node.status !== "failed") return undefined;
-  return node.error === null ? undefined : node.error.replace(/^call_/, "").replaceAll("_", " ");
+  if (node.error === null || !CODE.test(node.error)) return undefined; // a sentence is in the details
+  return node.error.replace(/^call_/, "").replaceAll("_", " ");
 }
 
 function describe(node: TreeNode): string {
