@@ -107,6 +107,23 @@ async def test_a_viewer_at_another_host_sees_the_same_frames(hosts: HostCluster,
     assert (await second.http.get("/api/sessions/s")).json()["running"] is False
 
 
+async def test_a_viewer_at_another_host_misses_nothing_where_the_feed_is_woken_without_events(
+    hosts: HostCluster, gate: Gate
+) -> None:
+    first, second = await hosts.open(2, steps=STEPS)
+    async with reading(first, "POST", "/api/chat", json=ask("go")) as origin, asyncio.timeout(60):
+        await origin.until("three ")
+        async with reading(second, "GET", "/api/chat/s/stream") as viewer:
+            await viewer.until("three ")
+            run = first.active_run()
+            assert run is not None
+            for follower in run.tail._followers:
+                follower.wake()  # as where one of two held batches is stored
+            gate.opened.set()
+            assert text_of(await viewer.frames()) == WHOLE
+        assert text_of(await origin.frames()) == WHOLE
+
+
 async def test_a_run_is_stopped_and_aborted_from_another_host(hosts: HostCluster, gate: Gate) -> None:
     first, second = await hosts.open(2, steps=STEPS)
     for number, path in enumerate(("/api/chat/s/stop", "/api/calls/{run}/abort")):

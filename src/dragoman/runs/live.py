@@ -223,7 +223,12 @@ class Follower:
             self.position = None
 
     def take_everything(self) -> None:
-        """Take all that the fold has grown by since `position`, however long it is."""
+        """Take all that the fold has grown by since `position`, however long it is.
+
+        Of a fold that has not begun there is nothing to take: the follower stays where it is.
+        """
+        if not self._tail.has_started:
+            return
         if self.rest is not None:
             rest = [
                 event.read() if isinstance(event, DeltaOnDisk) else event

@@ -241,6 +241,8 @@ class RemoteRun:
         if isinstance(batch, RunState):
             self._begin_with(batch)
             return
+        if not batch:
+            return
         if isinstance(batch[-1], e.Finish) and await self._goes_on():
             raise HostGone(f"the host {self.row.host!r} no longer executes the run")
         events = batch

@@ -77,8 +77,8 @@ class RunFeedEncoder:
         self._has_finished = False
 
     def encode(self, batch: Sequence[e.Event]) -> bytes:
-        """Return the batch as a line, behind the state if it is the first."""
-        line = b"[%b]\n" % b",".join(map(e.encode, batch))
+        """Return the batch as a line, if it has events, behind the state if it is the first."""
+        line = b"[%b]\n" % b",".join(map(e.encode, batch)) if batch else b""
         self._has_finished |= bool(batch) and isinstance(batch[-1], e.Finish)
         state, self._state = self._state, None
         return line if state is None else state.encode() + b"\n" + line
