@@ -13,7 +13,7 @@ def do_nothing() -> None: ...
 
 
 async def test_a_run_that_fails_before_it_begins_has_one_start_for_those_who_follow_it() -> None:
-    fold = Fold(Message(id="m", role="assistant", parts=[]))
+    fold = Fold(Message(id="m", role="assistant", parts=()))
     tail = LiveTail(fold, on_empty=do_nothing, on_follow=do_nothing)
     with tail.follow(replay=True) as replayed, tail.follow(replay=False) as follower:
         tail.withdraw(failure_events(fold, text="it broke", code="internal"))
