@@ -7,12 +7,14 @@ import secrets
 
 import pytest
 
+from tests.effort import PROFILE
 from tests.hosts.conftest import HostCluster, host_id
 from tests.postgres_server import shared_server
 from tests.serving import Served, ask, text_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("quick_ticks")
+AWAY = 30.0 if PROFILE == "thorough" else 0.0  # seconds for which Postgres stays away once all have noticed
 WORDS = [f"word{number} " for number in range(20)]
 DISK_FULL = """
 CREATE FUNCTION fail_full() RETURNS trigger LANGUAGE plpgsql AS
@@ -34,6 +36,8 @@ async def test_an_answer_goes_on_while_postgres_is_away_and_stays_with_its_host(
         assert (await second.http.get("/readyz")).status_code == 503
         assert (await second.http.get("/healthz")).status_code == 200
         assert text_of(await answering) == "".join(WORDS)
+        await asyncio.sleep(AWAY)
+        assert (await first.http.get("/healthz")).status_code == 200
     finally:
         await asyncio.to_thread(shared_server().start)
     await until(lambda: first.hub.store.database.is_up and second.hub.store.database.is_up)
