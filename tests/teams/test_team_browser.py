@@ -49,6 +49,14 @@ async def site(requests: list[tuple[str, str]]) -> AsyncIterator[int]:
         f"""<h1>Front</h1><a href="/second">Second</a><a href="{other}/clicked">Out</a>
         <form action="/found"><input name="q" aria-label="Query"></form>""",
     )
+    pages["/sign-in"] = (
+        "200 OK",
+        "",
+        """<input aria-label="Token"><input type="password" aria-label="Password"><p id="frame"></p><script>
+        document.querySelector("input").oninput = event => {
+          document.getElementById("frame").attachShadow({mode: "open"}).innerHTML = "Hello";
+        };</script>""",
+    )
     pages["/leak"] = ("200 OK", "", "<h1>The password is tok-5f1e9a-live-87c2</h1>")
     pages["/second"] = ("200 OK", "", "<h1>Second page</h1>")
     pages["/found"] = ("200 OK", "", "<h1>Results</h1>")

@@ -17,6 +17,7 @@ from dragoman.teams.tasks.stalls import StallDetector
 from dragoman.teams.trigger_spec import parse_definition
 from tests.serving import Served
 from tests.teams.team_hub import GATE_TOOLS, call, ended, give, team_hub, until_state
+from tests.teams.test_team_browser import site
 from tests.teams.test_triggers import create, settled
 
 
@@ -73,6 +74,41 @@ async def test_lessons_are_stored_with_their_real_sources_and_others_are_not(tmp
         assert second["state"] == "failed"
         assert "not the JSON of lessons" in second["error"]
         assert await memories(hub) == found
+
+
+HOSTILE = (
+    "http://10.0.0.1/x",
+    "http://169.254.169.254/latest/meta-data",
+    "http://[::1]/",
+    "http://0x7f.1/",
+    "file:///etc/passwd",
+    "http://ann@127.0.0.1/",
+    "javascript:1",
+)
+
+
+@pytest.mark.promise("lessons-have-sources")
+async def test_a_url_is_a_source_only_if_this_task_has_fetched_it(tmp_path: Path) -> None:
+    async with site([]) as port:
+        front, second, other = (f"http://127.0.0.1:{port}/{path}" for path in ("", "second", "found"))
+        fetches = [call("web_fetch", url=url) for url in (front, second, f"{front}redirect", *HOSTILE)]
+        lessons = [
+            lesson("real", f"{front}#top", second),
+            lesson("same", front, f"{front}#again"),
+            lesson("other-task", front, other),
+            lesson("redirected", front, f"{front}redirect"),
+            *(lesson(f"hostile{number}", front, url) for number, url in enumerate(HOSTILE)),
+        ]
+        fetched_elsewhere = {"tools": [call("web_fetch", url=other)]}
+        steps = [fetched_elsewhere, {"text": "Done."}, {"tools": fetches}, answer(*lessons)]
+        press = {"play": "once", "steps": steps, "allowed_tools": ["web.fetch"]}
+        web = {"allow_networks": ["127.0.0.0/8"], "ports": [port]}
+        async with team_hub(tmp_path, {"press": press}, web=web) as hub:
+            await ended(hub, (await give(hub, "press")).id)
+            fired = await run(hub, await create(hub, learn="learning"), 1)
+            assert fired["state"] == "done", fired
+            [stored] = await memories(hub)
+            assert (stored["key"], stored["sources"]) == ("real", [front, second])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from dragoman.operations.context import Context
 from dragoman.store.teams.vault import OPERATOR, VaultEntry
 from tests.serving import Served, serving
 from tests.teams.test_team_agents import write_team
-from tests.teams.test_team_browser import SERVER, site
+from tests.teams.test_team_browser import SERVER, reference, site
 from tests.teams.test_team_prompts import played
 from tests.teams.test_team_vault import MASTER, VALUE, assert_sealed, call, stored
 from tests.tools.test_shell import WORKS
@@ -81,3 +81,43 @@ async def test_a_secret_comes_out_by_no_path(tmp_path: Path, path: str) -> None:
             requested = msgspec.json.encode([request.messages for request in played(served.hub)])
             assert_sealed(frames, requested, (await served.http.get("/api/calls?limit=50")).text)
     assert_sealed(stored(tmp_path))
+
+
+async def test_a_page_that_shows_a_secret_is_not_pictured(tmp_path: Path) -> None:
+    fields = {"allowed_tools": ["browser.*"], "browser": {"allowed_domains": ["127.0.0.1"]}}
+    write_team(tmp_path / "teams", "press", msgspec.json.encode(fields).decode())
+    (tmp_path / "master.key").write_text(MASTER.to_text())
+    async with site([]) as port:
+        config: dict[str, Any] = {
+            "master_key_file": str(tmp_path / "master.key"),
+            "web": {"allow_networks": ["127.0.0.0/8"], "ports": [port]},
+            "browser": {"command": [str(SERVER)], "sandbox": os.getuid() != 0},
+        }
+        async with serving(tmp_path, [{"text": "-"}], teams=str(tmp_path / "teams"), **config) as served:
+            entry = VaultEntry(team="press", owner=OPERATOR, name="mailer", receivers=("browser.type",))
+            await served.hub.store.vault.put(entry, VALUE)
+            await served.chat("go", agent="press")
+
+            async def do(name: str, **input: Any) -> Any:
+                me = Context(agent="press", run_id="run_1")
+                return await served.hub._services.calls.call(f"browser.{name}", input, context=me)
+
+            async def pictured() -> bool:
+                outcome = await do("screenshot")
+                assert (outcome.error is None) or "shows a secret" in outcome.error.message
+                return outcome.error is None
+
+            page = (await do("navigate", url=f"http://127.0.0.1:{port}/sign-in")).unwrap()["page"]
+            assert await pictured()
+            typed = await do("type", ref=reference(page, "Password"), text="secret:mailer")
+            assert_sealed(msgspec.json.encode(typed.unwrap()))
+            assert not await pictured()
+            (await do("type", ref=reference(page, "Password"), text="tea")).unwrap()
+            assert await pictured()
+            (await do("type", ref=reference(page, "Token"), text="secret:mailer")).unwrap()
+            assert not await pictured()
+            (await do("type", ref=reference(page, "Token"), text="tea")).unwrap()
+            assert await pictured()
+            (await do("navigate", url=f"http://127.0.0.1:{port}/leak")).unwrap()
+            assert not await pictured()
+            (await do("close")).unwrap()

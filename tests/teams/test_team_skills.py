@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.identity import LOCAL
+from dragoman.operations.context import Context
 from dragoman.server.app import Hub
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.skill_files import parse_skill
@@ -128,6 +129,27 @@ async def test_a_loaded_skill_counts_after_an_approval_and_a_restart_of_the_hub(
 
         await eventually(has_ended)
         assert text_of_last(await served.messages()) == "Done."
+
+
+async def test_a_person_names_the_team_whose_skills_it_reads(tmp_path: Path) -> None:
+    root = write_main(tmp_path)
+    write_team(root, "desk", "allowed_tools: ['skills.*']")
+    async with serving(tmp_path, [DONE], teams=str(root)) as served:
+        await served.chat("Go", agent="main")
+
+        async def do(name: str, agent: str | None = None, /, **input: Any) -> Any:
+            return await served.hub._services.calls.call(
+                f"skills.{name}", input, context=Context(agent=agent)
+            )
+
+        listed = (await do("list", team="main")).unwrap()
+        assert [each["name"] for each in listed] == ["greeting", "ledger", "release-notes"]
+        assert (await do("load", name="ledger", team="main")).unwrap()["operations"] == ["math.calculate"]
+        piece = (await do("read", name="release-notes", path="references/style.md", team="main")).unwrap()
+        assert piece["text"] == "Short lines."
+        for agent, team in ((None, None), (None, "nobody"), ("desk", "main")):
+            named = {} if team is None else {"team": team}
+            assert (await do("list", agent, **named)).error is not None, (agent, team)
 
 
 async def test_a_skill_counts_for_the_agent_that_loaded_it_and_for_those_below_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.sanitize import INVISIBLE
 from dragoman.suggestions import suggest
+from dragoman.teams.memory.operations import TeamArgument
 from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.skill_files import APPROVED_FILE, SKILL_FILE, Skill, hash_bytes
@@ -97,33 +98,45 @@ class SkillServices:
             ),
         ]
 
-    def list(self, *, context: Context) -> list[SkillSummary]:
-        """List the skills of the team: instructions for kinds of tasks, to load before such a task."""
-        team = self.teams.calling_team(context)
+    def list(self, *, team: TeamArgument | None = None, context: Context) -> list[SkillSummary]:
+        """List the skills of the team: instructions for kinds of tasks, to load before such a task.
+
+        Args:
+            team: For people only; a team has its own.
+        """
+        spec = self.teams.calling_team(context, team)
         return [
             SkillSummary(name=each.name, description=each.description, hash=each.hash, level=each.level)
-            for each in self.teams.usable_skills(team, context.agent).values()
+            for each in self.teams.usable_skills(spec, context.agent).values()
         ]
 
-    async def load(self, name: SkillName, *, offset: Offset = 0, context: Context) -> LoadedSkill:
+    async def load(
+        self,
+        name: SkillName,
+        *,
+        offset: Offset = 0,
+        team: TeamArgument | None = None,
+        context: Context,
+    ) -> LoadedSkill:
         """Load a skill: its instructions, and what it requires may be called until this answer ends.
 
         Args:
             name: The skill.
             offset: The character of its text to start at; next_offset of the piece before.
+            team: For people only; a team has its own.
         """
-        team = self.teams.calling_team(context)
-        skill = find_skill(self.teams, team, name=name, agent=context.agent)
+        spec = self.teams.calling_team(context, team)
+        skill = find_skill(self.teams, spec, name=name, agent=context.agent)
         text, next_offset = cut(skill.text, offset)
         self.active.activate(skill, context)
-        ids = [operation_id(each, team) for each in skill.requires]
+        ids = [operation_id(each, spec) for each in skill.requires]
         found = LoadedSkill(
             name=skill.name,
             hash=skill.hash,
             notice=NOTICE,
             text=text,
-            operations=[id for id in ids if is_allowed(team.allowed_tools, id)],
-            unavailable=[id for id in ids if not is_allowed(team.allowed_tools, id)],
+            operations=[id for id in ids if is_allowed(spec.allowed_tools, id)],
+            unavailable=[id for id in ids if not is_allowed(spec.allowed_tools, id)],
             files=await asyncio.to_thread(list_files, skill.folder),
         )
         if next_offset is not None:
@@ -136,6 +149,7 @@ class SkillServices:
         path: Annotated[str, Field(min_length=1, max_length=500)],
         *,
         offset: Offset = 0,
+        team: TeamArgument | None = None,
         context: Context,
     ) -> SkillPiece:
         """Read a file of a skill, such as a template that its text names.
@@ -144,9 +158,10 @@ class SkillServices:
             name: The skill.
             path: The file, below the folder of the skill.
             offset: The character to start at; next_offset of the piece before.
+            team: For people only; a team has its own.
         """
-        team = self.teams.calling_team(context)
-        skill = find_skill(self.teams, team, name=name, agent=context.agent)
+        spec = self.teams.calling_team(context, team)
+        skill = find_skill(self.teams, spec, name=name, agent=context.agent)
         text, next_offset = cut(await asyncio.to_thread(read_file, skill, path), offset)
         return SkillPiece(path=path, text=text, next_offset=next_offset)
 
@@ -155,6 +170,7 @@ class SkillServices:
         query: Annotated[str, Field(min_length=1, max_length=200)],
         *,
         limit: Annotated[int, Field(ge=1, le=50)] = 10,
+        team: TeamArgument | None = None,
         context: Context,
     ) -> dict[str, Any]:
         """Search for skills that the team does not have yet. skills.add asks a person to add one.
@@ -162,20 +178,26 @@ class SkillServices:
         Args:
             query: A few words for what the skill should help with.
             limit: How many skills to return at most.
+            team: For people only; a team has its own.
         """
-        self.teams.calling_team(context)
+        self.teams.calling_team(context, team)
         return await self.repositories.search(query, limit=limit, offload=context.offload)
 
     async def add(
-        self, source: Annotated[str, Field(min_length=3, max_length=400)], *, context: Context
+        self,
+        source: Annotated[str, Field(min_length=3, max_length=400)],
+        *,
+        team: TeamArgument | None = None,
+        context: Context,
     ) -> SkillSummary:
         """Add a skill that skills.search found. An administrator reads and approves it first.
 
         Args:
             source: The source of the skill, as skills.search returned it.
+            team: For people only; a team has its own.
         """
-        team = self.teams.calling_team(context)
-        added = await self.additions.add(team, source, context=context)
+        spec = self.teams.calling_team(context, team)
+        added = await self.additions.add(spec, source, context=context)
         return SkillSummary(
             name=added.name, description=added.description, hash=added.hash, level="generated"
         )
