@@ -11,16 +11,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
-from rich.console import Console
-from rich.text import Text
+
+from tools.terminal_recording import draw, record
 
 IMAGES = Path("docs/images")
 LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#link=\S+")
 WIDTH, HEIGHT = 1360, 900
+COLUMNS, ROWS = 100, 44
+FOLDER = re.compile(rb"data in \S+")
 SETTLE_MS = 1_500
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 SCREENS = {
@@ -33,8 +34,8 @@ SCREENS = {
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    with demonstration() as (link, lines), sync_playwright() as playwright:
-        write_terminal(lines, IMAGES / "demo.svg")
+    record_demonstration(IMAGES / "demo.svg")
+    with demonstration() as link, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = sign_in(browser, link)
         base = link.split("#", 1)[0]
@@ -46,30 +47,28 @@ def main() -> None:
 
 
 @contextmanager
-def demonstration() -> Iterator[tuple[str, list[str]]]:
-    """A hub of the demonstration: its sign-in link, and what was printed before it."""
+def demonstration() -> Iterator[str]:
+    """A hub of the demonstration: its sign-in link."""
     command = [sys.executable, "-m", "dragoman", "demo", "--scripted", "--keep"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            lines: list[str] = []
             for line in process.stdout or ():
                 if match := LINK.search(line):
-                    yield match[0], lines
+                    yield match[0]
                     break
-                lines.append(line.rstrip())
             else:
                 raise SystemExit("shots: the demonstration ended without a link to the console")
         finally:
             process.send_signal(signal.SIGINT)
 
 
-def write_terminal(lines: list[str], path: Path) -> None:
-    """Draw the first answer as a terminal shows it."""
-    console = Console(record=True, width=100, file=StringIO(), force_terminal=True)
-    console.print(Text("$ dragoman demo --scripted", style="bold"))
-    for line in lines[: next((at for at, line in enumerate(lines) if line.startswith("Stored")), 24)]:
-        console.print(Text(re.sub(r"data in \S+", "data in a temporary folder", line), overflow="fold"))
-    path.write_text(console.export_svg(title="dragoman demo"), encoding="utf-8")
+def record_demonstration(path: Path) -> None:
+    """Draw the demonstration as a terminal shows it, as an animation."""
+    command = [sys.executable, "-m", "dragoman", "demo", "--scripted"]
+    pieces = record(command, columns=COLUMNS, rows=ROWS, until="Stored in the data folder")
+    shown = [(at, FOLDER.sub(b"data in a temporary folder", piece)) for at, piece in pieces]
+    svg = draw(shown, columns=COLUMNS, rows=ROWS, title="dragoman demo --scripted")
+    path.write_text(svg, encoding="utf-8")
 
 
 def sign_in(browser: Browser, link: str) -> Page:

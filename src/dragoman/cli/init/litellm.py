@@ -133,11 +133,15 @@ class LiteLlmImport:
             cure = "give it an api_base" if vendor in SELF_HOSTED else "the hub does not speak its protocol"
             self._left_out.append(f"{place}: {vendor}/… is left out: {cure}")
             return None
+        if vendor == "azure" and address is not None and not address.rstrip("/").endswith("/openai/v1"):
+            address = f"{address.rstrip('/')}/openai/v1"
+            self._left_out.append(
+                f"{place}: the hub speaks Azure's v1 API, so the address is {address} and models are named "
+                "by their deployment; see whether your resource has it"
+            )
         fields: dict[str, Any] = {"type": kind} | ({"base_url": address} if address else {})
         name = self._named(NOT_A_NAME.sub("-", vendor.lower()), fields)
         self._providers.setdefault(name, fields)
-        if vendor == "azure":
-            self._left_out.append(f"{place}: the address of azure has to end in /openai/v1; look at it")
         self._add_key(name, params.get("api_key"), vendor=vendor, place=place)
         return name
 

@@ -72,7 +72,7 @@ def config_text(sources: Sequence[ModelSource], chosen: ModelSource, *, operatio
     if operation:
         lines += ["# Functions of your own that models can call.", f"operations: [./{OPERATIONS_FILE}]", ""]
         lines += ["# These are shown to the model as they are; it searches for all others."]
-        lines += ["pinned: [days.until, time.now]", ""]
+        lines += ["pinned: [days.until, time.now, math.calculate]", ""]
     lines.append(EXTRAS.format(model=chosen.default_model))
     return "\n".join(lines)
 

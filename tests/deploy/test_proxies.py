@@ -1,13 +1,14 @@
-"""The nginx configuration that we ship, run by the real nginx: streams, WebSockets, bodies, connections."""
+"""The proxy configurations that we ship, run by the real nginx and Caddy: streams, WebSockets, bodies."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -26,7 +27,8 @@ from dragoman.cli.doctor import running_hub
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import until
 
-SHIPPED = Path(__file__).parents[2] / "deploy" / "nginx.conf"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CADDY = shutil.which("caddy") or "/usr/bin/caddy"
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 REST = """
 worker_processes 1;
@@ -74,8 +76,25 @@ def nginx(folder: Path, site: str) -> Iterator[None]:
     """The real nginx with this site."""
     (folder / "site.conf").write_text(site)
     (folder / "nginx.conf").write_text(REST.format(folder=folder))
+    with running(NGINX, "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "error.log", home=folder):
+        yield
+
+
+@contextmanager
+def caddy(folder: Path, site: str) -> Iterator[None]:
+    """The real Caddy with this site, without its administration and redirects."""
+    config = folder / "Caddyfile"
+    config.write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{site}")
+    with running(CADDY, "run", "--config", config, "--adapter", "caddyfile", home=folder):
+        yield
+
+
+@contextmanager
+def running(*command: str | Path, home: Path) -> Iterator[None]:
+    """A process that is stopped afterwards."""
     process = subprocess.Popen(
-        [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")],
+        [str(each) for each in command],
+        env={**os.environ, "HOME": str(home), "XDG_DATA_HOME": str(home), "XDG_CONFIG_HOME": str(home)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -87,21 +106,43 @@ def nginx(folder: Path, site: str) -> Iterator[None]:
         process.wait(30)
 
 
-def site_for(url: str, port: int, folder: Path) -> str:
+def nginx_site(url: str, port: int, folder: Path) -> str:
     """The shipped file with the addresses and certificates of this test."""
-    text = SHIPPED.read_text(encoding="utf-8")
-    for old, new in (
-        ("server 127.0.0.1:8000;", f"server {url.removeprefix('http://')};"),
-        ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
-        ("/etc/ssl/hub.example.com", str(folder / "hub")),
-    ):
+    return replaced(
+        "nginx.conf",
+        {
+            "server 127.0.0.1:8000;": f"server {url.removeprefix('http://')};",
+            "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+            "/etc/ssl/hub.example.com": str(folder / "hub"),
+        },
+    )
+
+
+def caddy_site(url: str, port: int, folder: Path) -> str:
+    """The shipped file with the addresses and certificates of this test."""
+    return replaced(
+        "Caddyfile",
+        {
+            "hub.example.com {": f"https://127.0.0.1:{port} {{\n\ttls {folder}/hub.crt {folder}/hub.key",
+            "127.0.0.1:8000": url.removeprefix("http://"),
+        },
+    )
+
+
+PROXIES = {"nginx": (nginx, nginx_site), "caddy": (caddy, caddy_site)}
+
+
+def replaced(name: str, texts: Mapping[str, str]) -> str:
+    """A shipped file with these texts replaced; each of them is in it."""
+    text = (DEPLOY / name).read_text(encoding="utf-8")
+    for old, new in texts.items():
         assert old in text
         text = text.replace(old, new)
     return text
 
 
 class Proxied:
-    """A hub behind nginx: its address and a client that trusts its certificate."""
+    """A hub behind a proxy: its address and a client that trusts its certificate."""
 
     def __init__(self, served: Served, url: str, context: ssl.SSLContext, http: httpx2.AsyncClient) -> None:
         self.served = served
@@ -111,12 +152,13 @@ class Proxied:
 
 
 @asynccontextmanager
-async def proxied(folder: Path) -> AsyncIterator[Proxied]:
+async def proxied(folder: Path, program: str) -> AsyncIterator[Proxied]:
     context, port = write_certificate(folder), free_port()
     steps = [{"text": ["One ", "two ", "three."]}]
     async with serving(folder / "hub", steps, play="turns", keep_alive=0.2) as served:
         url = f"https://127.0.0.1:{port}"
-        with nginx(folder, site_for(served.url, port, folder)):
+        run, site_for = PROXIES[program]
+        with run(folder, site_for(served.url, port, folder)):
             async with httpx2.AsyncClient(base_url=url, verify=context, timeout=60, trust_env=False) as http:
                 await until(lambda: answers(http))
                 yield Proxied(served, url, context, http)
@@ -130,10 +172,11 @@ async def answers(http: httpx2.AsyncClient) -> bool:
 
 
 @pytest.mark.promise("behind-nginx")
+@pytest.mark.parametrize("program", PROXIES)
 async def test_the_shipped_configuration_passes_events_one_by_one_sockets_and_large_bodies(
-    tmp_path: Path,
+    program: str, tmp_path: Path
 ) -> None:
-    async with proxied(tmp_path) as behind:
+    async with proxied(tmp_path, program) as behind:
         http = behind.http
         created = await http.post("/api/sessions", json={"id": "s"})
         assert created.status_code == 201, created.text
