@@ -5,6 +5,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
+WORKERS ?= 4# test processes: two for each of two cores, for tests mostly wait for programs, databases and browsers
 BIN := .venv/bin
 MADE := .venv/.made# stamps: what is up to date is not made again
 CLIENTS := tests/clients tests/mcp/clients tests/doors/clients tests/responses/clients tests/responses/codex tests/teams/browser
@@ -56,7 +57,7 @@ test: setup ## all checks beside all tests against the built wheel
 	@$(MAKE) --no-print-directory check >.venv/check.log 2>&1 & check=$$!; \
 	trap 'kill $$check 2>/dev/null || true' EXIT; \
 	broken=; \
-	$(PYTEST) -n $(or $(WORKERS),2) --durations 10 $(ARGS) || broken+=" tests"; \
+	$(PYTEST) -n $(WORKERS) --durations 10 $(ARGS) || broken+=" tests"; \
 	wait $$check || broken+=" checks"; \
 	cat .venv/check.log; \
 	[ -z "$$broken" ] || { echo "make test: FAILED:$$broken"; exit 1; }
@@ -64,9 +65,9 @@ test: setup ## all checks beside all tests against the built wheel
 
 test-postgres: setup ## the tests of the store, hubs and runs with all data on Postgres
 	@$(BIN)/python -m tools.needs
-	@$(PYTEST) -n $(or $(WORKERS),2) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
-		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 $(ARGS) tests/clients \
-		&& $(PYTEST) -n $(or $(WORKERS),2) --hosts 3 -m several_hosts $(ARGS) tests/hosts \
+	@$(PYTEST) -n $(WORKERS) --database postgres $(ARGS) $(or $(TESTS),$(POSTGRES_TESTS)) \
+		&& $(PYTEST) -n $(WORKERS) --hosts 3 $(ARGS) tests/clients \
+		&& $(PYTEST) -n $(WORKERS) --hosts 3 -m several_hosts $(ARGS) tests/hosts \
 		|| { echo "make test-postgres: FAILED"; exit 1; }
 
 test-console: setup ## all tests of the web console in Chromium, also the long ones
@@ -75,7 +76,7 @@ test-console: setup ## all tests of the web console in Chromium, also the long o
 		|| { echo "make test-console: FAILED"; exit 1; }
 
 coverage: setup ## what the tests reach; twice the time of `make test`
-	@$(PYTEST) -n $(or $(WORKERS),2) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }
+	@$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }
 
 soak: setup ## many examples of each property, all kill and swap loops, with coverage: hours
 	@$(MAKE) --no-print-directory check
