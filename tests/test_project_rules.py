@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from tools.checks import package_map, places, promises, shape, sizes, words
+from tools.checks import package_map, places, promises, references, shape, sizes, words
 from tools.checks.findings import Finding
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +86,12 @@ BROKEN: dict[str, tuple[Check, str, str, str]] = {
         '"""Runs."""\n\n\nclass Run: ...\n\n\nclass Other:\n    class Run: ...\n',
         "class Run is also in",
     ),
+    "a reference to nothing": (
+        references.check,
+        "runs.py",
+        '"""Runs."""\n\n\nclass Run:\n    """See `Run.end`."""\n',
+        "`Run.end` is not in the package",
+    ),
     "an old map": (package_map.check, "runs.py", '"""Runs."""\n', "make map"),
 }
 
@@ -95,6 +101,15 @@ def test_a_check_notices_what_it_forbids(case: str, tmp_path: Path) -> None:
     check, name, text, rule = BROKEN[case]
     found = list(check(project(tmp_path, name, text)))
     assert [rule in finding.rule for finding in found] == [True]
+
+
+def test_a_check_counts_the_modules_of_a_package(tmp_path: Path) -> None:
+    package = project(tmp_path, "__init__.py", '"""Runs."""\n') / "src" / "dragoman"
+    for number in range(sizes.PACKAGE_MODULES):
+        (package / f"part_{number}.py").touch()
+    assert list(sizes.check(tmp_path)) == []
+    (package / "one_more.py").touch()
+    assert ["29 modules" in finding.rule for finding in sizes.check(tmp_path)] == [True]
 
 
 KEPT: dict[str, str] = {

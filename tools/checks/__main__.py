@@ -1,11 +1,11 @@
-"""Runs the project's own checks: `python -m tools.checks [sizes shape words map places dead promises]`."""
+"""Runs the project's own checks: `python -m tools.checks [NAME …]`."""
 
 import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tools.checks import dead, package_map, places, promises, shape, sizes, words
+from tools.checks import dead, package_map, places, promises, references, shape, sizes, words
 from tools.checks.findings import Finding
 
 CHECKS: dict[str, Callable[[Path], Iterator[Finding]]] = {
@@ -16,6 +16,7 @@ CHECKS: dict[str, Callable[[Path], Iterator[Finding]]] = {
     "places": places.check,
     "dead": dead.check,
     "promises": promises.check,
+    "references": references.check,
 }
 
 

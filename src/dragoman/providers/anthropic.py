@@ -38,7 +38,7 @@ DEFAULT_SETTINGS = AnthropicSettings()
 
 
 class AnthropicAdapter:
-    """The language Messages. What a model has refused once is not sent to it again."""
+    """The protocol Messages. What a model has refused once is not sent to it again."""
 
     family: Family = "anthropic"
 
@@ -49,7 +49,7 @@ class AnthropicAdapter:
         self._rejected_fields = RejectedFields()
 
     def url(self, server: UpstreamServer) -> str:
-        """See `Language.url`."""
+        """See `ProviderAdapter.url`."""
         return server.url("/messages", root="/v1")
 
     def models_url(self, server: UpstreamServer) -> str:
@@ -58,7 +58,7 @@ class AnthropicAdapter:
         return f"{url}{'&' if '?' in url else '?'}limit=1000"
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
-        """See `Language.headers`."""
+        """See `ProviderAdapter.headers`."""
         reply = {"content-type": "application/json", "anthropic-version": self.settings.version}
         if self.settings.beta:
             reply["anthropic-beta"] = ",".join(self.settings.beta)
@@ -67,7 +67,7 @@ class AnthropicAdapter:
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
     ) -> bytes:
-        """See `Language.encode`."""
+        """See `ProviderAdapter.encode`."""
         body = write_request(
             request,
             provider=self._name,
@@ -79,7 +79,7 @@ class AnthropicAdapter:
         return encode(body)
 
     def decoder(self, request: ModelRequest) -> AnthropicDecoder:
-        """See `Language.decoder`."""
+        """See `ProviderAdapter.decoder`."""
         return AnthropicDecoder(
             provider=self._name,
             model=request.model,
@@ -92,11 +92,11 @@ class AnthropicAdapter:
         return check_request(request, provider=self._name)
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `Language.learn`: nothing was put in."""
+        """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `Language.mend`. Models differ in which of the sampling and thinking fields they take; what a
+        """See `ProviderAdapter.rejected_field`. Models differ in which of the sampling and thinking fields they take; what a
         model never takes is not sent to it again.
         """
         words = error_text(body) if status == _BAD_REQUEST else ""

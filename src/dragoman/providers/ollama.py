@@ -40,7 +40,7 @@ DEFAULT_SETTINGS = OllamaSettings()
 
 
 class OllamaAdapter:
-    """The language of `/api/chat`. What a model has refused once is not sent to it again."""
+    """The protocol of `/api/chat`. What a model has refused once is not sent to it again."""
 
     family: Family = "ollama"
 
@@ -50,7 +50,7 @@ class OllamaAdapter:
         self._rejected_fields = RejectedFields()
 
     def url(self, server: UpstreamServer) -> str:
-        """See `Language.url`."""
+        """See `ProviderAdapter.url`."""
         return server.url("/chat", root="/api")
 
     def models_url(self, server: UpstreamServer) -> str:
@@ -58,14 +58,14 @@ class OllamaAdapter:
         return server.url("/tags", root="/api")
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
-        """See `Language.headers`."""
+        """See `ProviderAdapter.headers`."""
         reply = {"content-type": "application/json", "accept": "application/x-ndjson"}
         return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
     ) -> bytes:
-        """See `Language.encode`."""
+        """See `ProviderAdapter.encode`."""
         return encode_request(
             self._with_defaults(request),
             provider=self._name,
@@ -75,7 +75,7 @@ class OllamaAdapter:
         )
 
     def decoder(self, request: ModelRequest) -> OllamaDecoder:
-        """See `Language.decoder`."""
+        """See `ProviderAdapter.decoder`."""
         return OllamaDecoder(
             provider=self._name,
             model=request.model,
@@ -88,11 +88,11 @@ class OllamaAdapter:
         return check_request(request)
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `Language.learn`: nothing was put in."""
+        """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `Language.mend`: a model that cannot think says so, and will not learn it."""
+        """See `ProviderAdapter.rejected_field`: a model that cannot think says so, and will not learn it."""
         field = rejected_field(error_text(body)) if status == _BAD_REQUEST else None
         if field is not None:
             self._rejected_fields.add(request.model, field)

@@ -45,7 +45,7 @@ def quirks_of(server: UpstreamServer) -> Quirks:
 
 
 class OpenAIAdapter:
-    """The language chat.completions, with the quirks of one vendor."""
+    """The protocol chat.completions, with the quirks of one vendor."""
 
     family: Family = "openai"
 
@@ -54,7 +54,7 @@ class OpenAIAdapter:
         self._name = name
 
     def url(self, server: UpstreamServer) -> str:
-        """See `Language.url`."""
+        """See `ProviderAdapter.url`."""
         return server.url("/chat/completions")
 
     def models_url(self, server: UpstreamServer) -> str:
@@ -62,18 +62,18 @@ class OpenAIAdapter:
         return server.url("/models")
 
     def headers(self, secret: str | None) -> Mapping[str, str]:
-        """See `Language.headers`."""
+        """See `ProviderAdapter.headers`."""
         reply = {"content-type": "application/json", "accept": "text/event-stream"}
         return {**reply, "authorization": f"Bearer {secret}"} if secret else reply
 
     def encode(
         self, request: ModelRequest, *, drop: Collection[str], encode: BodyEncoder = encode_body
     ) -> bytes:
-        """See `Language.encode`."""
+        """See `ProviderAdapter.encode`."""
         return encode_request(request, quirks=self.quirks, provider=self._name, encode=encode)
 
     def decoder(self, request: ModelRequest) -> OpenAIDecoder:
-        """See `Language.decoder`."""
+        """See `ProviderAdapter.decoder`."""
         return OpenAIDecoder(
             self.quirks,
             provider=self._name,
@@ -87,11 +87,11 @@ class OpenAIAdapter:
         return check_request(request, self.quirks)
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `Language.mend`: some servers do not know `stream_options`, now or later."""
+        """See `ProviderAdapter.rejected_field`: some servers do not know `stream_options`, now or later."""
         return "stream_options" if self.learn_from_rejection(status, body) else None
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `Language.learn`: whether it was for asking for usage, which will not be done again."""
+        """See `ProviderAdapter.learn_from_rejection`: whether it was for asking for usage, which will not be done again."""
         if not self.quirks.include_usage or status not in (400, 422) or b"stream_options" not in body:
             return False
         self.quirks = replace(self.quirks, include_usage=False)

@@ -19,7 +19,7 @@ class Provider(Protocol):
 
     @property
     def family(self) -> str:
-        """The language that it speaks: `openai`, `anthropic`, `ollama`, or a name of its own."""
+        """The family of its protocol: `openai`, `anthropic`, `ollama`, or a name of its own."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:

@@ -57,7 +57,7 @@ class BulkBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswerApproval(Protocol):
-    """Answers an approval; see `Approvals.answer` of the operations."""
+    """Answers an approval; see `ApprovalFlow.answer`."""
 
     def __call__(
         self, id: str, /, *, approved: bool, by: Identity, reason: str | None = None

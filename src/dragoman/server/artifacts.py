@@ -78,7 +78,7 @@ class ArtifactHandlers:
     async def _send(self, exchange: Exchange, byte_range: ByteRange, *, headers: dict[str, str]) -> None:
         """Send the range in chunks until the client disconnects."""
         id, owner, at = exchange.path_params["id"], exchange.identity.owner, byte_range.start
-        with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as watch:
             while at < byte_range.end or not exchange.response_started:
                 body = await self._artifacts.read(
                     id, owner=owner, offset=at, limit=min(CHUNK_SIZE, byte_range.end - at)
@@ -86,9 +86,9 @@ class ArtifactHandlers:
                 at = at + len(body) if body else byte_range.end
                 if not exchange.response_started:  # an error of the first read has its own status
                     await exchange.start_response(byte_range.status, headers)
-                presence.response_complete = at >= byte_range.end
+                watch.response_complete = at >= byte_range.end
                 await exchange.send(
-                    {"type": "http.response.body", "body": body, "more_body": not presence.response_complete}
+                    {"type": "http.response.body", "body": body, "more_body": not watch.response_complete}
                 )
 
     async def _find(self, exchange: Exchange) -> Artifact:

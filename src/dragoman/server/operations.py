@@ -91,14 +91,14 @@ class OperationHandlers:
             await self._call_operation(exchange, id, input=input, context=context)
 
     async def _call_operation(self, exchange: Exchange, id: str, *, input: Any, context: Context) -> None:
-        with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as watch:
             if meta_tool_id(id) is not None:
                 outcome = await self._meta.run(id, input, context=replace(context, for_model=True))
             else:
                 await self._calls.wait_for_operations([id], context)
                 operation = self._calls.get_operation(id, context)
                 outcome = await self._calls.call(operation, input, context=context)
-            presence.response_complete = True
+            watch.response_complete = True
             await exchange.respond(200, outcome_to_json(outcome))
 
 

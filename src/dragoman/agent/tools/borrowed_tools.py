@@ -78,7 +78,7 @@ class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
 
 
 class RunToolServer:
-    """The tools as they are served over MCP; see `mcp.server.Served`."""
+    """The tools as they are served over MCP; see `ToolServer`."""
 
     version = ""
 
@@ -88,7 +88,7 @@ class RunToolServer:
         self._context = context
 
     async def tools(self, identity: Identity) -> list[dict[str, Any]]:
-        """See `Served`."""
+        """See `ToolServer`."""
         return [
             {
                 "name": tool.name,
@@ -100,10 +100,10 @@ class RunToolServer:
         ]
 
     def input_schema(self, name: str) -> None:
-        """See `Served`: no parameter is repeated in headers."""
+        """See `ToolServer`: no parameter is repeated in headers."""
 
     def instructions(self, identity: Identity) -> str:
-        """See `Served`."""
+        """See `ToolServer`."""
         return ""
 
     async def call(self, request: ToolCall) -> dict[str, Any]:

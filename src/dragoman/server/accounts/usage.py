@@ -65,9 +65,9 @@ class UsageHandlers:
 
     async def _export(self, exchange: Exchange, query: UsageQuery) -> None:
         """Send CSV page by page until the client disconnects."""
-        with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as watch:
             await self._send_pages(exchange, query)
-            presence.response_complete = True
+            watch.response_complete = True
             await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pages(self, exchange: Exchange, query: UsageQuery) -> None:

@@ -238,14 +238,14 @@ class SubtreeReader:
 
 async def send_lines(exchange: Exchange, lines: Lines, *, headers: Mapping[str, str]) -> None:
     """Send lines as they are made, until the client disconnects."""
-    with DisconnectWatch(exchange) as presence:
+    with DisconnectWatch(exchange) as watch:
         async with aclosing(lines):
             first = await anext(lines)  # an error of the first one has its own status
             await exchange.start_response(200, headers)
             await exchange.send_chunk(first)
             async for part in lines:
                 await exchange.send_chunk(part)
-        presence.response_complete = True
+        watch.response_complete = True
         await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

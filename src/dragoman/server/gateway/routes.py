@@ -100,9 +100,9 @@ class Gateway:
         raw = await exchange.read_body(self._settings.body_limit)
         head = await offload(len(raw), lambda: RawRequestBody(raw))
         route = self.routes(exchange, head, select=False).first
-        with DisconnectWatch(exchange) as presence:
+        with DisconnectWatch(exchange) as watch:
             counted = await count_upstream(route, head, headers=exchange.headers)
-        if presence.disconnected:
+        if watch.disconnected:
             return
         if counted is not None:
             await exchange.respond(200, counted, headers=JSON_HEADERS)
