@@ -96,8 +96,8 @@ class AnthropicAdapter:
         return False
 
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
-        """See `ProviderAdapter.rejected_field`. Models differ in which of the sampling and thinking fields they take; what a
-        model never takes is not sent to it again.
+        """See `ProviderAdapter.rejected_field`. Models differ in the sampling and thinking fields that they
+        take; what a model never takes is not sent to it again.
         """
         words = error_text(body) if status == _BAD_REQUEST else ""
         field = rejected_field(words)

@@ -91,7 +91,7 @@ class OpenAIAdapter:
         return "stream_options" if self.learn_from_rejection(status, body) else None
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
-        """See `ProviderAdapter.learn_from_rejection`: whether it was for asking for usage, which will not be done again."""
+        """See `ProviderAdapter.learn_from_rejection`: usage is not asked for again."""
         if not self.quirks.include_usage or status not in (400, 422) or b"stream_options" not in body:
             return False
         self.quirks = replace(self.quirks, include_usage=False)
