@@ -78,7 +78,8 @@ export function openTab(sdk, scenario, log, { name, id, messages, past }) {
     onError: error => tab.errors.push({ name: error.name, message: error.message.slice(0, 1000) }),
     onFinish: ({ message, isAbort, isDisconnect, isError, finishReason }) => {
       tab.finishes.push({ messageId: message?.id, isAbort, isDisconnect, isError, finishReason });
-      if (scenario.follows && !isAbort) void followOn(chat, tab, log);
+      const waits = message.parts.some(part => ['approval-requested', 'input-available'].includes(part.state));
+      if (scenario.follows && !isAbort && !waits) void followOn(chat, tab, log);
     },
   });
   tab.transitions.push(chat.status);
