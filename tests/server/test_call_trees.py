@@ -314,6 +314,11 @@ async def test_several_requests_are_answered_at_once_each_with_a_result_of_its_o
         await served.http.post(url, json={"order": 9}, headers=ann)
         listed = await served.http.get("/api/approvals?status=pending&compare=1", headers=ann)
         assert listed.json()["approvals"][0]["items"][0]["previous"]["input"] == {"order": 2}
+        one = f"/api/approvals/{listed.json()['approvals'][0]['id']}"
+        compared = (await served.http.get(f"{one}?compare=1", headers=ann)).json()
+        assert compared["items"][0]["previous"]["input"] == {"order": 2}
+        assert "previous" not in (await served.http.get(one, headers=ann)).json()["items"][0]
+        assert (await served.http.get(f"{one}?compare=1", headers=bob)).status_code == 404
         for bad in ({"ids": [], "approved": True}, {"ids": ids}, {"ids": ids, "approved": True, "x": 1}):
             assert (
                 await served.http.post("/api/approvals/answers", json=bad, headers=ann)
