@@ -29,7 +29,7 @@ SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
-    "max_connections": "200",
+    "max_connections": "400",
     "shared_buffers": "32MB",
     "log_min_messages": "fatal",
     "max_wal_senders": "0",
