@@ -175,6 +175,35 @@ def test_a_call_that_runs_is_shown_live_and_aborted(console: Console) -> None:
 
 
 @pytest.mark.thorough
+def test_ten_thousand_calls_are_listed_page_by_page(
+    start_hub: Callable[..., Hub], start_console: StartConsole
+) -> None:
+    hub = start_hub()
+    now = time.time()
+    with open_database(hub) as database:
+        database.executemany(
+            "INSERT INTO calls"
+            " (id, owner, operation, effect, input, input_hash, status, started_at, ended_at)"
+            " VALUES (?, 'ann', 'shop.price', 'read', '{}', 'h', 'done', ?, ?)",
+            ((f"call_{at:05}", now - 20_000 + at, now - 20_000 + at + 0.5) for at in range(10_000)),
+        )
+    console = start_console(hub)
+    with console.page.expect_response("**/api/events"):
+        page = console.open("/runs")
+    expect(page.locator(".screen-header")).to_contain_text("10,000")
+    expect(page.get_by_role("row").nth(5)).to_be_visible()
+    assert page.get_by_role("row").count() < 100
+    with console.page.expect_response("**/api/calls?*before=*"):
+        page.keyboard.press("G")  # the last one that is loaded: the next page is loaded then
+    assert console.find_accessibility_problems() == []
+    hub.request("POST", "/api/operations/time.now/call", {})
+    before = console.requests.count("GET /api/calls")
+    page.get_by_role("button", name="1 new").click()
+    expect(page.get_by_role("row").filter(has_text="time.now")).to_have_count(1)
+    assert console.requests.count("GET /api/calls") == before + 1  # not one for each page
+
+
+@pytest.mark.thorough
 def test_a_tree_of_100_000_calls_opens_and_is_moved_through(
     start_hub: Callable[..., Hub], start_console: StartConsole
 ) -> None:

@@ -1,5 +1,5 @@
 /** Runs, calls that nothing else made, and model calls of the gateway: the newest first. */
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
 import { useMemo, useRef, useState } from "react";
 import { useLocation } from "wouter";
 import { api } from "../../api/client";
@@ -53,8 +53,10 @@ export function RunsList() {
   const query: Record<string, string> = { roots: "1", text: params.get("q") ?? "" };
   for (const name of FILTERS) query[name] = params.get(name) ?? "";
   const filtered = Object.entries(query).some(([name, value]) => name !== "roots" && value !== "");
+  const client = useQueryClient();
+  const queryKey = ["roots", query];
   const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
-    queryKey: ["roots", query],
+    queryKey,
     queryFn: ({ pageParam, signal }) =>
       api.get<RootPage>("/api/calls", {
         query: { ...query, limit: PAGE, before: pageParam, counts: pageParam === null ? "1" : null },
@@ -86,9 +88,11 @@ export function RunsList() {
     if (begun.size > 0) setFresh((now) => now + begun.size);
     if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
   });
+  // What is new is at the top: one request for the first page, however many are loaded.
   const show = () => {
     setFresh(0);
     setEnded(new Map());
+    client.setQueryData<InfiniteData<RootPage>>(queryKey, (now) => now && { pages: now.pages.slice(0, 1), pageParams: now.pageParams.slice(0, 1) });
     void refetch();
   };
   useKeys("Runs", {
