@@ -1,6 +1,6 @@
 /** A session: its messages, the answer that is being made, and the composer. */
 import { useQuery } from "@tanstack/react-query";
-import { useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent } from "react";
 import { Virtualizer, type VirtualizerHandle } from "virtua";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
@@ -131,7 +131,9 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const state = useSyncExternalStore(controller.subscribe, controller.snapshot);
   const scroller = useRef<HTMLDivElement>(null);
   const list = useRef<VirtualizerHandle>(null);
+  const column = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
+  const top = useRef(0);
   const { messages } = state;
   const count = messages.length;
   const isLong = useIsLong(state.status !== "loading", count);
@@ -147,10 +149,22 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
     const element = scroller.current;
     if (element !== null && follows.current) element.scrollTop = element.scrollHeight;
   });
+  // Only a reader scrolls up; rows that are measured anew change the height, and the end stays in view.
   const onScroll = () => {
     const element = scroller.current;
-    if (element !== null) follows.current = element.scrollHeight - element.scrollTop - element.clientHeight < NEAR;
+    if (element === null) return;
+    if (element.scrollHeight - element.scrollTop - element.clientHeight < NEAR) follows.current = true;
+    else if (element.scrollTop < top.current) follows.current = false;
+    top.current = element.scrollTop;
   };
+  useEffect(() => {
+    const observer = new ResizeObserver(() => {
+      const element = scroller.current;
+      if (element !== null && follows.current) element.scrollTop = element.scrollHeight;
+    });
+    if (column.current !== null) observer.observe(column.current);
+    return () => observer.disconnect();
+  }, []);
   const isLive = state.status === "streaming";
   const shown = messages.map((message, index) => (
     <MessageView
@@ -172,7 +186,7 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   };
   return (
     <div className="chat-log" ref={scroller} onScroll={onScroll} onFocus={onFocus} tabIndex={0} aria-label="Messages" role="group">
-      <div className="chat-column">
+      <div className="chat-column" ref={column}>
         {state.status === "loading" && <Loading />}
         {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} />}
         {isLong ? (
