@@ -175,6 +175,7 @@ async def open_hub() -> None:
         async with hubs.open(config, Path(folder), require_keys=False, environ={}) as hub:
             for kind in statement_classes():
                 hub.store.database.statements(kind)
+    vars(tempfile)["tempdir"] = None  # found anew: each process has a TMPDIR of its own
 
 
 def statement_classes() -> Iterator[type]:

@@ -90,10 +90,7 @@ def test_one_is_shown_with_all_that_is_in_it_also_what_cannot_be_seen(
     assert run("approvals", "show", id, *where).out.splitlines() == [
         f"{id}  pending, asked just now, expires in 2 h",
         "  for local, through the agent helper",
-        "  mail.send: others see it",
-        "    {",
-        '      "to": "x\\u202etxt.exe\\u001b[2J"',
-        "    }",
+        '  mail.send {"to":"x\\u202etxt.exe\\u001b[2J"}: others see it',
     ]
     shown = run("approvals", "show", id, "--json", *where).json
     assert (shown["id"], shown["input"], shown["mayAnswer"]) == (id, {"to": HIDDEN}, True)

@@ -52,7 +52,7 @@ def test_a_hub_on_postgres_serves_and_commands_beside_it_and_after_it_find_its_d
         ended = finish(hub.process, signal.SIGTERM)
     shown = [key.err, status.out, status.err, ended.out, ended.err]
     listed = run("sessions", "list", "--data", hub.data, env=environment)
-    assert (listed.code, "ann" in listed.out) == (0, True)
+    assert (listed.code, "ann" in listed.out) == (0, True), (listed.out, listed.err)
     assert not (hub.data / "hub.db").exists()
     assert not [text for text in [*shown, listed.out, listed.err] if "s3cret" in text]
 
@@ -85,7 +85,7 @@ def test_check_says_what_the_database_is(
     assert found["revision"] == found["programRevision"]
     assert found["version"].split(".")[0] >= "13"
     assert abs(found["clockSkew"]) < 60
-    assert (found["maxConnections"], found["usedBy"], found["problem"]) == (200, None, None)
+    assert (found["maxConnections"], found["usedBy"], found["problem"]) == (400, None, None)
     monkeypatch.setenv("DRAGOMAN_DATABASE", shared_server().url("nowhere"))
     refused = run("check")
     assert (refused.code, "search_path" in refused.err) == (1, True)

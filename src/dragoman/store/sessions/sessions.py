@@ -9,8 +9,10 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from sqlalchemy import (
     ColumnElement,
+    Integer,
     bindparam,
     case,
+    cast,
     delete,
     func,
     literal_column,
@@ -141,7 +143,8 @@ def listed_conditions() -> Iterator[ColumnElement[bool]]:
     yield is_archived.between(bindparam("archived_from"), bindparam("archived_to"))
     yield func.coalesce(sessions.c.labels, empty).like(bindparam("label"), escape="!")
     yield func.coalesce(sessions.c.title, empty).ilike(bindparam("title"), escape="!")
-    beginning = func.substr(sessions.c.id, literal_column("1"), bindparam("id_prefix_length", type_=INTEGER))
+    length = cast(bindparam("id_prefix_length", type_=INTEGER), Integer)  # Postgres takes no bigint there
+    beginning = func.substr(sessions.c.id, literal_column("1"), length)
     yield beginning == bindparam("id_prefix", type_=TEXT)  # exact: LIKE ignores case in SQLite
 
 
