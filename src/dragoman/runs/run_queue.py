@@ -166,10 +166,12 @@ class RunQueue:
         deadline = time.monotonic() + QUEUE_WAIT
         while time.monotonic() < deadline:
             run = await self._starter.find_active(session_id)
-            if run is not None or not await self._is_beginning(session_id):
+            if run is not None:
+                return run
+            if not await self._is_beginning(session_id):
                 break
             await asyncio.sleep(QUEUE_INTERVAL)
-        return await self._starter.find_active(session_id)
+        return await self._starter.find_active(session_id)  # it may have begun between the two looks
 
     async def _is_beginning(self, session_id: str) -> bool:
         """Return whether something waits in the session that can be answered now, or is about to be."""
