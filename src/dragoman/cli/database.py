@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data
-from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
+from dragoman.cli.terminal import examples, format_period, print_json, print_line, print_note, print_table
 
 if TYPE_CHECKING:
     from dragoman.store.maintenance.backup import BackupManifest
@@ -33,7 +33,6 @@ Replace: TypeAlias = Annotated[
     bool, typer.Option("--replace", help="Delete what the target holds; without it, it must be empty.")
 ]
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
-DAY, HOUR = 86_400, 3_600
 
 database = typer.Typer(no_args_is_help=True, help="The hub's database: status, copies, backups, size.")
 
@@ -286,7 +285,7 @@ def print_tables(tables: list[TableStatus]) -> None:
             table.name,
             f"{table.rows:,}",
             format_day(table.oldest),
-            "for ever" if table.kept_for is None else format_period(table.kept_for),
+            format_period(table.kept_for),
             f"{table.expired:,}" if table.expired else "",
         )
         for table in tables
@@ -317,7 +316,3 @@ def format_size(size: float) -> str:
 
 def format_day(moment: float | None) -> str:
     return "" if moment is None else f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
-
-
-def format_period(seconds: float) -> str:
-    return f"{seconds / DAY:g} d" if seconds >= DAY else f"{seconds / HOUR:g} h"

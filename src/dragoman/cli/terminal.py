@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # to the user's terminal.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MINUTE, HOUR, DAY = 60, 3600, 86400
+BAR_WIDTH = 16
+EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def prepare_streams() -> None:
@@ -134,6 +136,24 @@ def format_age(moment: float) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit} ago"
     return "just now"
+
+
+def format_period(seconds: float | None) -> str:
+    """Format for how long rows are stored; None is for ever."""
+    if seconds is None:
+        return "for ever"
+    return f"{seconds / DAY:g} d" if seconds >= DAY else f"{seconds / HOUR:g} h"
+
+
+def format_seconds(span: float | None) -> str:
+    """Format a duration in seconds; `-` where there is none."""
+    return "-" if span is None else f"{span:.2f} s"
+
+
+def bar(value: float, maximum: float) -> str:
+    """Return a bar for the share of `value` in `maximum`, in eighths of a character."""
+    eighths = round(8 * BAR_WIDTH * value / maximum) if maximum else 0
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
 def make_console(stream: IO[str], *, soft_wrap: bool = True) -> Console:

@@ -12,15 +12,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from dragoman.cli.terminal import print_note, strip_controls
+from dragoman.cli.terminal import bar, format_seconds, print_note, strip_controls
 
 Json: TypeAlias = Mapping[str, Any]
 
 DEFAULT_WIDTH = 200
-BAR_WIDTH = 16
 GAP = 2  # columns between two cells
 MARGIN = 2  # columns that the box itself takes
-EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Column(NamedTuple):
@@ -152,13 +150,3 @@ def format_cost(row: Json) -> str:
     cost = row["cost"]
     amount = "< $0.0001" if 0 < cost < 0.00005 else f"${cost:,.4f}"
     return f"≥ {amount}" if row.get("unpriced") else amount
-
-
-def format_seconds(span: float | None) -> str:
-    return "-" if span is None else f"{span:.2f} s"
-
-
-def bar(value: float, maximum: float) -> str:
-    """Return a bar for the share of `value` in `maximum`, in eighths of a character."""
-    eighths = round(8 * BAR_WIDTH * value / maximum) if maximum else 0
-    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")

@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
-from dragoman.cli.terminal import examples, print_json, print_note, print_table
+from dragoman.cli.terminal import bar, examples, print_json, print_note, print_table
 
 Json: TypeAlias = Mapping[str, Any]
-BAR_WIDTH = 10
 EPILOG = examples(
     ("dragoman budgets", "of the keys in .dragoman; what is used most comes first"),
     (
@@ -44,7 +43,6 @@ def budget_rows(subject: Json) -> Iterator[tuple[str, ...]]:
     for budget in subject["budgets"]:
         used = budget["spent"] + budget["reserved"]
         share = used / budget["limit"] if budget["limit"] else 1.0
-        bar = "█" * min(BAR_WIDTH, round(share * BAR_WIDTH))
         ends = budget["resetsAt"]
         yield (
             f"{subject['kind']} {subject['id']}",
@@ -53,6 +51,6 @@ def budget_rows(subject: Json) -> Iterator[tuple[str, ...]]:
             f"${budget['limit']:.2f}",
             f"${budget['spent']:.4f}",
             f"${budget['reserved']:.4f}",
-            f"{share:>4.0%} {bar}",
+            f"{share:>4.0%} {bar(min(share, 1.0), 1.0)}",
             "-" if ends is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(ends)),
         )

@@ -9,7 +9,16 @@ import typer
 
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
-from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
+from dragoman.cli.terminal import (
+    examples,
+    format_age,
+    format_period,
+    format_seconds,
+    print_json,
+    print_line,
+    print_note,
+    print_table,
+)
 
 Json: TypeAlias = Mapping[str, Any]
 MEGABYTE = 1_000_000
@@ -54,7 +63,7 @@ def system_lines(found: Json) -> list[tuple[str, str]]:
     host, database, queue = found["host"], found["database"], found["queue"]
     size = "" if database["size"] is None else f", {database['size'] / MEGABYTE:.1f} MB"
     problem = "up" if database["up"] else f"down: {database['problem']}"
-    retention = [f"{name} {format_span(seconds)}" for name, seconds in found["retention"].items()]
+    retention = [f"{name} {format_period(seconds)}" for name, seconds in found["retention"].items()]
     state = "draining" if host["draining"] else "serving"
     return [
         ("version", f"{found['version']}, Python {found['python']}"),
@@ -66,16 +75,11 @@ def system_lines(found: Json) -> list[tuple[str, str]]:
     ]
 
 
-def format_span(seconds: float | None) -> str:
-    """Format how long rows are kept."""
-    return "for ever" if seconds is None else f"{seconds / 86_400:g} d"
-
-
 def table_row(table: Json) -> tuple[str, ...]:
     """Return a table of the database as a row."""
     oldest = "-" if table["oldest"] is None else format_age(table["oldest"])
     expired = "-" if table["expired"] is None else str(table["expired"])
-    return table["name"], str(table["rows"]), oldest, format_span(table["keptFor"]), expired
+    return table["name"], str(table["rows"]), oldest, format_period(table["keptFor"]), expired
 
 
 def providers(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
@@ -100,7 +104,7 @@ def provider_row(provider: Json) -> tuple[str, ...]:
 
 
 def format_median(spans: Json | None) -> str:
-    return "-" if not spans or spans["p50"] is None else f"{spans['p50']:.2f} s"
+    return format_seconds(spans["p50"] if spans else None)
 
 
 def models(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
