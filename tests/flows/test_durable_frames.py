@@ -102,13 +102,14 @@ class BlockedWriter:
     def __init__(self, hub: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         self.free = threading.Event()
         runs, database = hub.hub.store.runs, hub.hub.store.database
-        create = runs.create
+        submit = runs.submit_create
 
-        async def create_and_block(*args: Any, **options: Any) -> None:
-            await create(*args, **options)
-            database.enqueue(lambda _: self.free.wait(DEADLINE))
+        def submit_and_block(*args: Any, **options: Any) -> asyncio.Future[None]:
+            storing = submit(*args, **options)
+            storing.add_done_callback(lambda _: database.enqueue(lambda _: self.free.wait(DEADLINE)))
+            return storing
 
-        monkeypatch.setattr(runs, "create", create_and_block)
+        monkeypatch.setattr(runs, "submit_create", submit_and_block)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

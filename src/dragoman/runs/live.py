@@ -29,6 +29,7 @@ from dragoman.unfold import (
 )
 
 Batch = Sequence[Event]
+END_WRITE = float("inf")  # later than every write of the journal
 
 
 class LiveTail:
@@ -40,7 +41,7 @@ class LiveTail:
         self.is_closed = False
         self.is_paused = False
         self.room: asyncio.Future[None] | None = None
-        self._pending: deque[tuple[int, Batch]] = deque()
+        self._pending: deque[tuple[float, Batch]] = deque()
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
         self._on_follow = on_follow
@@ -112,10 +113,19 @@ class LiveTail:
                 follower.batch = [*(follower.batch or ()), event]
                 follower.wake()
 
-    def hold(self, batch: Batch, write: int) -> None:
+    def hold(self, batch: Batch, write: float) -> None:
         """Hold the folded batch, and those after it, until `release_held` is called for this write."""
         self.is_paused = True
         self._pending.append((write, batch))
+
+    def hold_end(self, batch: Batch) -> None:
+        """Hold the folded last batch until `release_end`: what is released before it must not show it."""
+        self.hold(batch, END_WRITE)
+
+    def release_end(self, batch: Batch) -> None:
+        """Hand out all that was held back, with this batch as the last one."""
+        self._pending[-1] = (0, batch)
+        self.release_held(END_WRITE)
 
     def release_held(self, write: float) -> None:
         """Hand out the batches that were held back for this write or an earlier one."""

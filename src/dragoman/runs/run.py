@@ -427,6 +427,7 @@ class HubRun:
         if self._stored is not None:
             await self._release_opening(self._stored)
         self.tail.add(last_batch)
+        self.tail.hold_end(last_batch)
         await asyncio.shield(asyncio.ensure_future(self._write_end(last_batch)))
 
     async def _write_end(self, last_batch: Batch) -> None:
@@ -440,8 +441,7 @@ class HubRun:
             log.exception("could not write the end of run %s", self.row.id)
             last_batch = self._unstored_end(last_batch, error)
         finally:
-            self.tail.release(last_batch)
-            self.tail.release_held(float("inf"))
+            self.tail.release_end(last_batch)
             self._end()
 
     def _end(self) -> None:
