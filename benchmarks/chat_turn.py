@@ -30,7 +30,7 @@ from typing import Any
 import uvloop
 
 import dragoman
-from dragoman.cli.serving.hosting import host_hub
+from dragoman.cli.serving.hosting import GC_THRESHOLDS, host_hub
 from dragoman.config import parse_config
 from dragoman.store.sqlite import SQLiteConnection
 
@@ -194,7 +194,8 @@ async def measure(turns: int, counter: CallCounter | None) -> float:
             clients = [(await loop.create_connection(Client, *address))[1] for _ in range(connections)]
             await asyncio.gather(*(client.send(WARM_UP) for client in clients))
             await asyncio.sleep(REST)
-            gc.collect()
+            gc.freeze()
+            gc.set_threshold(*GC_THRESHOLDS)  # as `dragoman serve` does
             started_at = time.process_time()
             if counter is not None:
                 counter.note_statements()
