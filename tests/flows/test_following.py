@@ -81,6 +81,23 @@ async def test_a_cut_stream_is_resumed_from_the_first_part_and_nothing_is_lost(t
         assert (await hub.messages())[1]["parts"][1]["text"] == WHOLE
 
 
+async def test_a_page_that_names_an_interval_gets_the_whole_answer_in_few_writes(tmp_path: Path) -> None:
+    words = [f"word{number} " for number in range(300)]
+    query = {"interval": 500}
+    async with serving(tmp_path, [{"text": words, "delay": 0.001}]) as hub:
+        async with streaming(hub, "POST", "/api/chat", json=ask("go"), params=query) as pieces:
+            begun = await until(pieces, "start-step")
+            resumed = await hub.http.get("/api/chat/s/stream", params=query)
+            frames = [frames_in(begun + await rest(pieces)), frames_in(resumed.text)]
+        for each in frames:
+            assert text_of(each) == "".join(words)
+            assert [types(each)[at] for at in (0, -1)] == ["start", "finish"]
+            assert types(each).count("text-delta") < 50
+        for value in ("0", "1001", "fast", "-1"):
+            refused = await hub.http.get("/api/chat/s/stream", params={"interval": value})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request"), value
+
+
 async def test_a_run_that_has_just_ended_is_replayed_to_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,17 +185,20 @@ class Follower:
     """One reader of a run, used as a context manager; `next()` returns batches until None.
 
     `batch` is the next one to return. `position` is that of a follower that fell behind, after `batch` and
-    `rest`, that of an earlier difference; `seen` is the size of the fold there.
+    `rest`, that of an earlier difference; `seen` is the size of the fold there. With an `interval` (seconds)
+    a batch waits that long after the one before it, and is then all that has come.
     """
 
     def __init__(self, tail: LiveTail, position: FoldPosition | None) -> None:
         self.batch: Batch | None = None
+        self.interval = 0.0
         self.position = position
         self.seen = 0
         self.is_detached = False
         self.on_disconnect: Callable[[], None] | None = None
         self.rest: Iterator[Sequence[CompactEvent]] | None = None
         self._rest_size = 0
+        self._has_begun = False
         self._tail = tail
         self.wakeup: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -205,6 +208,8 @@ class Follower:
         has_waited = False
         if self._tail.room is not None:
             self._tail.notify_room()
+        if self.interval and self.rest is None:
+            await self._pause()
         while True:
             batch = await self._next_piece() if self.rest is not None else None
             if batch is None:
@@ -221,6 +226,13 @@ class Follower:
                 await self.wakeup
             finally:
                 self.wakeup = None
+
+    async def _pause(self) -> None:
+        """Wait for the interval, but not before the first batch, and take what has come meanwhile."""
+        if self._has_begun:
+            await asyncio.sleep(self.interval)
+            self.take_difference()
+        self._has_begun = True
 
     def take_difference(self) -> None:
         """Take what the fold has grown by since `position`, unless it is long: soon it cannot be shown."""

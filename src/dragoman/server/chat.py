@@ -17,7 +17,7 @@ from dragoman.part_builders import MAX_DELTA
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.server.sessions.shared_access import SharedAccess
-from dragoman.server.streaming import response_dialect, stream_run
+from dragoman.server.streaming import requested_interval, response_dialect, stream_run
 from dragoman.server.token_bounds import run_caller
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions.sessions import Session, session_not_found
@@ -52,7 +52,7 @@ class ChatHandlers:
 
     async def post(self, exchange: Exchange) -> None:
         """Start a run and stream it; one in the background is answered by its id."""
-        dialect = response_dialect(exchange)
+        dialect, interval = response_dialect(exchange), requested_interval(exchange)
         raw = await read_chat_body(exchange, self._settings)
         parse = partial(
             parse_chat_request,
@@ -81,6 +81,7 @@ class ChatHandlers:
             return
         headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": started.run.row.id}
         follower = started.follow()
+        follower.interval = interval
         with self._access.track_id(request.session_id, exchange):
             await stream_run(
                 exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers
@@ -91,7 +92,7 @@ class ChatHandlers:
 
         204 when there is neither.
         """
-        dialect = response_dialect(exchange)
+        dialect, interval = response_dialect(exchange), requested_interval(exchange)
         session_id = exchange.path_params["id"]
         session = await self._find_session(exchange, role="read")
         if session is None:
@@ -107,6 +108,7 @@ class ChatHandlers:
             return
         headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
         follower = run.follow(replay=True)
+        follower.interval = interval
         with self._access.track_id(session.id, exchange):
             await stream_run(
                 exchange, follower, dialect=dialect, keep_alive=self._settings.keep_alive, headers=headers

@@ -13,10 +13,12 @@ from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import ClientDisconnected, Exchange
 from dragoman.http.keepalive import KeepAlive
 from dragoman.runs.live import Follower
+from dragoman.server.http.query_parameters import parse_limit
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.hub_encoder import HubStreamEncoder
 from dragoman.wire.ui.encoder import UIStreamEncoder
 
+MAX_INTERVAL = 1000  # ms
 LAST_FRAMES_WAIT = 1.0  # seconds for the last frames of a run whose key has ended
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,12 @@ def _dialect_in_accept(accept: str) -> str | None:
         if kind == "text/event-stream" and "dialect" in parameters:
             return parameters["dialect"].strip('"')
     return None
+
+
+def requested_interval(exchange: Exchange) -> float:
+    """Return the seconds of `?interval`, which is in milliseconds; 0 without it. Raises BadRequest."""
+    interval = exchange.query.get("interval")
+    return parse_limit(interval, maximum=MAX_INTERVAL, field="interval") / 1000 if interval else 0.0
 
 
 async def stream_run(

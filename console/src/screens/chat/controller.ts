@@ -37,7 +37,7 @@ export interface SendOptions {
   whenBusy?: WhenBusy;
 }
 
-const FRAME_MS = 50; // at most 20 renders a second, whatever the rate of chunks
+const FRAME_MS = 50; // at most 20 writes of the hub and 20 renders a second, whatever the rate of chunks
 const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, runs: {}, startedAt: null };
 const RETRIES = 5;
 
@@ -215,7 +215,7 @@ export class ChatController {
       const decoder = new MessageDecoder();
       try {
         const path = `/api/chat/${encodeURIComponent(this.id)}/stream`;
-        const response = await send("GET", path, { query: { sdk: 7 }, signal });
+        const response = await send("GET", path, { query: { sdk: 7, interval: FRAME_MS }, signal });
         if (response.status === 204) return null;
         this.streamed = true;
         await this.read(response, decoder, { signal, runId });
@@ -237,8 +237,10 @@ export class ChatController {
     if (run !== null) this.followed.add(run);
     const before = this.state.messages;
     let timer: ReturnType<typeof setTimeout> | null = null;
+    let shown = -FRAME_MS;
     const show = () => {
       timer = null;
+      shown = performance.now();
       const message = decoder.flush();
       if (message === null || signal.aborted) return;
       const runs = run === null ? this.state.runs : { ...this.state.runs, [message.id]: run };
@@ -250,7 +252,7 @@ export class ChatController {
           if (data !== "[DONE]") decoder.apply(JSON.parse(data) as Chunk);
         }
         this.takeTransient(decoder);
-        timer ??= setTimeout(show, FRAME_MS);
+        timer ??= setTimeout(show, Math.max(0, shown + FRAME_MS - performance.now()));
       }
     } finally {
       if (timer !== null) clearTimeout(timer);
