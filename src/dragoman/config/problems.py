@@ -18,6 +18,7 @@ _SECRET_FIELD = re.compile(r"key|token|secret|password|auth|cookie|headers", re.
 _KEY_LIKE = re.compile(r"(?=.*[a-z])(?=.*\d)[\w.~+/=-]{24,}")
 _LONG_WORD = re.compile(r"[\w.~+/=-]{24,}")
 MAX_TEXT = 60
+MAX_INTEGER = 10**300  # above which a number has no form as a float
 
 
 class ConfigProblem(msgspec.Struct, frozen=True):
@@ -72,6 +73,8 @@ def describe_value(value: Any, path: FieldPath) -> str:
             return "nothing"
         case bool():
             return "true" if value else "false"
+        case int() if abs(value) > MAX_INTEGER:
+            return "a very long number"
         case int() | float():
             return f"{value:.6g}" if isinstance(value, float) or abs(value) > 10**15 else str(value)
         case str():

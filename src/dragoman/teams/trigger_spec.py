@@ -163,10 +163,7 @@ def parse_definition(raw: Mapping[str, Any]) -> TriggerDefinition:
     names = set(TriggerFields.__struct_fields__)
     beside = {name: value for name, value in raw.items() if name not in names}
     body = {name: value for name, value in raw.items() if name in names}
-    config = body.get("config", {})
-    if not isinstance(config, Mapping):
-        raise BadRequest("`config` must be an object", field="config")
-    fields = convert(body | {"config": {**config, **beside}}, TriggerFields, where="")
+    fields = convert(body | {"config": {**read_config(body), **beside}}, TriggerFields, where="")
     kind = CONFIG_TYPES[fields.type]
     definition = TriggerDefinition(fields=fields, config=convert(fields.config, kind, where="config"))
     check_definition(definition)
@@ -179,9 +176,18 @@ def with_template(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind not in TASKS:
         return raw
     filled = {"type": "schedule", "task": TASKS[kind], **raw}
-    if filled["type"] == "schedule" and "cron" not in {**filled, **dict(filled.get("config") or {})}:
-        filled["config"] = {"cron": SCHEDULES[kind], **dict(filled.get("config") or {})}
+    config = read_config(filled)
+    if filled["type"] == "schedule" and "cron" not in {**filled, **config}:
+        filled["config"] = {"cron": SCHEDULES[kind], **config}
     return filled
+
+
+def read_config(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `config` of a decoded trigger, or of changes to one. Raises BadRequest."""
+    config = raw.get("config", {})
+    if not isinstance(config, Mapping):
+        raise BadRequest("`config` must be an object", field="config")
+    return config
 
 
 def convert(value: Any, kind: type[Any], *, where: str) -> Any:

@@ -31,6 +31,7 @@ from dragoman.teams.trigger_spec import (
     convert,
     parse_definition,
     parse_tick,
+    read_config,
 )
 from dragoman.teams.triggers.occurrence_input import occurrence_input
 
@@ -161,7 +162,7 @@ class TriggerService:
         old = msgspec.json.decode(trigger.body)
         kind = changes.get("type", old["type"])
         old_config = old["config"] if kind == old["type"] else {}
-        merged = {**old, **changes, "config": {**old_config, **changes.get("config", {})}}
+        merged = {**old, **changes, "config": {**old_config, **read_config(changes)}}
         definition = parse_definition(merged)
         self.check_subagent(trigger.team, definition)
         fields: dict[str, Any] = {
