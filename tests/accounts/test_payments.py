@@ -244,3 +244,15 @@ async def test_no_error_is_raised_that_a_door_cannot_tell(meter: Meter) -> None:
         with pytest.raises(DragomanError) as refused:
             await ask(meter)
         assert refused.value.status == 429
+
+
+async def test_a_call_that_a_crash_cut_off_is_charged_to_a_budget_that_has_no_room_for_it(
+    meter: Meter, store: Store
+) -> None:
+    limited(meter, Limits(usd_total=0.02))
+    (await ask(meter)).settle(answer(1, output=2))
+    with pytest.raises(BudgetExhausted):
+        await ask(meter)
+    meter.admit_lost(ANN, CENT).settle(answer(2, output=3, status="aborted"))
+    await meter.ledger.flush()
+    assert await store.budgets.get_balance("key:k", TOTAL) == (50_000_000, 0)

@@ -17,26 +17,28 @@ class BudgetReservation:
     """
 
     def __init__(self, budget: Budget, price: Price | None) -> None:
-        self._budget = budget
+        self.budget = budget
+        self.nanos = 0
+        """Nano-dollars that were reserved so far, also after the settlement."""
         self._price = price if budget.is_limited else None
-        self._reserved = 0.0
         self._output_tokens = 0  # of the answer that the reservation covers
         self._settled = False
 
     def reserve(self, input_tokens: Callable[[], int], max_output: int | None) -> None:
         """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
-        if self._budget.is_spent:
+        if self.budget.is_spent:
             raise BudgetExhausted("the budget of this run is spent")
         if self._price is not None:
             self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
             self._add(self._price.max_cost(input_tokens(), self._output_tokens))
 
-    def grow(self, text_length: int) -> None:
-        """Reserve more for an answer of so many characters. BudgetExhausted."""
-        price = self._price
+    def grow(self, text_length: int) -> int:
+        """Reserve more for an answer of so many characters; return the nano-dollars. BudgetExhausted."""
+        price, before = self._price, self.nanos
         while price is not None and text_length > self._output_tokens * CHARACTERS_PER_TOKEN:
             self._add(price.max_cost(0, DEFAULT_OUTPUT_TOKENS))
             self._output_tokens += DEFAULT_OUTPUT_TOKENS
+        return self.nanos - before
 
     def settle(self, cost: float | None, *, answered: bool) -> None:
         """Release the reservation and spend the cost; only the first time counts.
@@ -46,12 +48,13 @@ class BudgetReservation:
         if self._settled:
             return
         self._settled = True
-        unknown = self._reserved if answered else 0.0
-        self._budget.settle(self._reserved, unknown if cost is None else cost)
+        reserved = self.nanos / NANOS_PER_DOLLAR
+        unknown = reserved if answered else 0.0
+        self.budget.settle(reserved, unknown if cost is None else cost)
 
     def _add(self, nanos: int) -> None:
-        self._budget.reserve(nanos / NANOS_PER_DOLLAR)
-        self._reserved += nanos / NANOS_PER_DOLLAR
+        self.budget.reserve(nanos / NANOS_PER_DOLLAR)
+        self.nanos += nanos
 
 
 def refused(error: DragomanError) -> ProviderError:

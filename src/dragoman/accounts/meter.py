@@ -15,6 +15,7 @@ from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budg
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
 from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
+from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.accounts.shared_rates import CountedRate, SharedRates
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.accounts.usage_ledger import UsageLedger
@@ -89,6 +90,7 @@ class Admission:
         "rates",
         "reserved",
         "reserved_locally",
+        "shares",
     )
 
     def __init__(self, meter: Meter, price: Price | None, *, lease: LimitLease | None = None) -> None:
@@ -97,6 +99,7 @@ class Admission:
         self.rates: Sequence[CountedRate] = ()
         """What it counts for at all hosts together."""
         self.charges: tuple[ChargedBudget, ...] = ()
+        self.shares: tuple[tuple[ChargedBudget, int], ...] = ()
         self.reserved = 0
         """Nano-dollars reserved in the database."""
         self.reserved_locally = 0
@@ -111,16 +114,19 @@ class Admission:
         *,
         price: Price | EllipsisType | None = ...,
         provider_cost: float | None = None,
+        shares: Sequence[tuple[ChargedBudget, int]] = (),
     ) -> UsageRecord:
         """Record the usage and release what was reserved; return the record with its cost.
 
         `price` is that of the model that answered, None if it has none; by default that of the requested
-        model. A cost that the record has stays; without a price, `provider_cost` counts. Does nothing the
-        second time, or after `release`.
+        model. A cost that the record has stays; without a price, `provider_cost` counts. `shares` are shared
+        budgets that pay, too, each with what is reserved of it. Does nothing the second time, or after
+        `release`.
         """
         if not self._is_closed:
             self._is_closed = True
             model_price = self.price if isinstance(price, EllipsisType) else price
+            self.shares = tuple(shares)
             self._final_record = self._meter.settle_admission(
                 self, record, price=model_price, provider_cost=provider_cost
             )
@@ -148,6 +154,7 @@ class Meter:
     ) -> None:
         """`clock` returns unix seconds, `monotonic` seconds for the rate limits."""
         self.ledger = UsageLedger(store, spool)
+        self.shared_budgets = SharedBudgets(store.budgets, self.ledger)
         self.observers: list[Callable[[UsageRecord], None]] = []
         """Each is called with every settled record."""
         self._store = store
@@ -273,9 +280,11 @@ class Meter:
         if self._shared_rates is not None:
             self._shared_rates.settle(admission.rates, tokens=tokens)
 
-    def admit_lost(self, price: Price | None) -> Admission:
+    def admit_lost(self, identity: Identity, price: Price | None) -> Admission:
         """Admit a request that was made already: a crash cut it off, and its caller has no more room."""
-        return Admission(self, price)
+        admission = Admission(self, price)
+        admission.charges = charged_budgets(self._limits_of(identity), self._clock())
+        return admission
 
     def _lease(self, bounds: Sequence[ScopeLimits], entry: Entry | None, *, tokens: int) -> LimitLease:
         """Return the lease of a request, which was counted at its entry or is now. LimitReached."""
@@ -305,11 +314,11 @@ class Meter:
         """Do what `Admission.settle` does, once."""
         record = with_cost(record, price, provider_cost=provider_cost)
         cost = None if record.cost is None else round(record.cost * NANOS_PER_DOLLAR)
-        if admission.lease is None:
+        if admission.lease is None and not admission.charges and not admission.shares:
             self.ledger.add(Settlement(record))
         else:
             free = price is None and self.limits.unpriced == "allow"
-            self._settle_limited(admission, record, cost=0 if cost is None and free else cost)
+            self._settle_limited(admission, record, cost=cost, is_free=free)
         for observe in self.observers:
             observe(record)
         return record
@@ -322,17 +331,30 @@ class Meter:
         if admission.reserved:
             self.ledger.release_reservation(admission.charges, admission.reserved)
 
-    def _settle_limited(self, admission: Admission, record: UsageRecord, *, cost: int | None) -> None:
+    def _settle_limited(
+        self, admission: Admission, record: UsageRecord, *, cost: int | None, is_free: bool
+    ) -> None:
         answered = record.first_byte is not None or record.status == "finished"
         tokens = count_tokens(record.tokens)
         self._release_rates(admission, tokens=0 if tokens is None and not answered else tokens)
         charges, reserved = admission.charges, admission.reserved
         spent = cost or 0
-        if cost is None and answered:
+        shared_spent = max((part for _, part in admission.shares), default=0) if answered else 0
+        if cost is None and answered and not is_free:
             spent = max(reserved, admission.reserved_locally)  # something was consumed, but not reported
         if charges:
             self._local_budgets.settle(charges, reserved=admission.reserved_locally, spent=spent)
-        self.ledger.add(Settlement(record, charges, reserved, spent, self.ledger.boot_id))
+        self.ledger.add(
+            Settlement(
+                record,
+                charges,
+                reserved,
+                spent,
+                self.ledger.boot_id,
+                shared=admission.shares,
+                shared_spent=shared_spent if cost is None else cost,
+            )
+        )
 
     async def _reserve(self, admission: Admission, amount: int) -> None:
         charges = admission.charges

@@ -46,6 +46,7 @@ from dragoman.wire.token_estimate import estimate_input
 
 if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
     from dragoman.accounts.meter import Admission, Entry
+    from dragoman.accounts.shared_budgets import SharedReservation
 
 Status: TypeAlias = Literal["finished", "failed", "aborted"]
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class ModelCall(Generic[T]):
         self._max_output = max_output
         self._retry = retry
         self._reservation: BudgetReservation | None = None
+        self._shared: SharedReservation | None = None
         self._admission: Admission | None = None
         self._step: int | None = None
         self._started_at = time.time()
@@ -243,6 +245,7 @@ class ModelCall(Generic[T]):
             return
         self._reservation = payment.reservation(self._routes)
         if self._reservation is not None:
+            self._shared = payment.shared_reservation(self._reservation)
             self._reservation.reserve(self._reserved_input, self._max_output)
 
     async def begin(self) -> T | None:
@@ -255,6 +258,8 @@ class ModelCall(Generic[T]):
             self.reserve()
         if self._admission is None:
             await self._admit_to_run()
+        if self._shared is not None:
+            await self._shared.reserve()
         try:
             self.answer = await self._start()
         except DragomanError as error:
@@ -274,7 +279,9 @@ class ModelCall(Generic[T]):
         try:
             item = await answer.receive()
             if self._reservation is not None and answer.progress.finish_reason is None:
-                self._reservation.grow(answer.progress.text_length)
+                more = self._reservation.grow(answer.progress.text_length)
+                if more and self._shared is not None:
+                    await self._shared.grow(more)
         except ProviderError as error:
             redacted = self._redact(error)
             self.fail(redacted)
@@ -308,7 +315,7 @@ class ModelCall(Generic[T]):
             await self.admit()
         except (LimitReached, BudgetExhausted, BadRequest):
             if payment.meter is not None:
-                self._admission = payment.meter.admit_lost(payment.price(self.route))
+                self._admission = payment.meter.admit_lost(payment.origin.identity, payment.price(self.route))
         self._settle("aborted")
 
     async def leave(self) -> None:
@@ -340,6 +347,8 @@ class ModelCall(Generic[T]):
         """Give everything back: no provider was asked."""
         if self._reservation is not None:
             self._reservation.settle(None, answered=False)
+        if self._shared is not None:
+            self._shared.release()
         if self._admission is not None:
             self._admission.release()
 
@@ -413,7 +422,10 @@ class ModelCall(Generic[T]):
             price = admission.price  # of the first route
             if route is not self._routes.first:
                 price = None if route is None else self._payment.price(route)
-            self._record = admission.settle(record, price=price, provider_cost=self._provider_cost)
+            shares = () if self._shared is None else self._shared.take()
+            self._record = admission.settle(
+                record, price=price, provider_cost=self._provider_cost, shares=shares
+            )
         else:
             self._record, self._needs_price = record, True
         if self._reservation is not None and (self._payment.is_limited or self._payment.prices_loaded):

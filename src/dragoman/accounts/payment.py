@@ -17,6 +17,7 @@ from dragoman.providers.routing import ModelRoutes, Route
 
 if TYPE_CHECKING:  # a program without a hub has no meter, and loads no database
     from dragoman.accounts.meter import Meter
+    from dragoman.accounts.shared_budgets import SharedReservation
 
 PriceOf: TypeAlias = Callable[[Route], Price | None]
 
@@ -100,6 +101,10 @@ class Payment:
         if price is None and self.is_limited and self._unpriced == "refuse":
             raise unpriced(routes.first.model)
         return BudgetReservation(self.budget, price)
+
+    def shared_reservation(self, own: BudgetReservation) -> SharedReservation | None:
+        """Return what reserves for a call in the budgets that its run shares; None in the library."""
+        return None if self.meter is None else self.meter.shared_budgets.reservation(own)
 
     def _highest_price(self, routes: ModelRoutes) -> Price | None:
         """The price of the most expensive route: the call may fall back to it."""

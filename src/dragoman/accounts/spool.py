@@ -109,7 +109,8 @@ log = logging.getLogger(__name__)
 class Settlement(msgspec.Struct, frozen=True, omit_defaults=True):
     """A usage record and its effect on budgets, in nano-dollars.
 
-    `boot` is the id of the process that reserved: its reservations end with it.
+    `boot` is the id of the process that reserved: its reservations end with it. `shared` are budgets that
+    tasks share, each with what is reserved of it.
     """
 
     record: UsageRecord
@@ -117,6 +118,8 @@ class Settlement(msgspec.Struct, frozen=True, omit_defaults=True):
     reserved: int = 0
     spent: int = 0
     boot: str = ""
+    shared: tuple[tuple[ChargedBudget, int], ...] = ()
+    shared_spent: int = 0
 
 
 SettlementWriter: TypeAlias = Callable[[Sequence[Settlement]], Awaitable[None]]

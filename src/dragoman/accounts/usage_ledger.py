@@ -35,7 +35,7 @@ class UsageLedger:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._pending: list[Settlement] = []
-        self._unreleased: list[tuple[Sequence[ChargedBudget], int]] = []
+        self._unsettled: list[tuple[Sequence[ChargedBudget], int, int]] = []
         self._replay_task: asyncio.Task[None] | None = None
         self._replay_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -76,22 +76,27 @@ class UsageLedger:
     def add(self, settlement: Settlement) -> None:
         """Write a settlement in a batch with others; one with charges at the next iteration of the loop."""
         self._pending.append(settlement)
-        if settlement.charges:
+        if settlement.charges or settlement.shared:
             self._loop.call_soon(self._write_batch)
         elif len(self._pending) == 1:
             self._loop.call_later(BATCH_SECONDS, self._write_batch)
 
     def release_reservation(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
         """Release a reservation of which nothing was spent."""
-        job = self._store.budgets.settle_job(charges, reserved=reserved, spent=0)
-        try:
-            self._store.enqueue(job, on_failure=lambda _: self._release_later(charges, reserved))
-        except (StoreError, Unavailable):
-            self._release_later(charges, reserved)
+        self.settle(charges, reserved=reserved, spent=0)
 
-    def _release_later(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
-        """Release it when the database is up. Not persisted: reservations end with the process."""
-        self._unreleased.append((charges, reserved))
+    def settle(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> None:
+        """Release a reservation, and charge what is spent without a usage record."""
+        job = self._store.budgets.settle_job(charges, reserved=reserved, spent=spent)
+        amounts = (charges, reserved, spent)
+        try:
+            self._store.enqueue(job, on_failure=lambda _: self._settle_later(*amounts))
+        except (StoreError, Unavailable):
+            self._settle_later(*amounts)
+
+    def _settle_later(self, charges: Sequence[ChargedBudget], reserved: int, spent: int) -> None:
+        """Settle it when the database is up. Not persisted: reservations end with the process."""
+        self._unsettled.append((charges, reserved, spent))
         if self._store.database.is_up:
             self._replay_later()
 
@@ -109,7 +114,7 @@ class UsageLedger:
     def _insert_batch(self, batch: Sequence[Settlement], connection: DatabaseConnection) -> None:
         self._store.usage.insert_missing_job([settlement.record for settlement in batch])(connection)
         for settlement in batch:
-            if settlement.charges:
+            if settlement.charges or settlement.shared:
                 self._settle_budgets(settlement, connection)
 
     def _spool_batch(self, batch: Sequence[Settlement], error: Exception) -> None:
@@ -130,9 +135,9 @@ class UsageLedger:
 
     def _replay_now(self) -> None:
         self._replay_timer = None
-        unreleased, self._unreleased = self._unreleased, []
-        for charges, reserved in unreleased:
-            self.release_reservation(charges, reserved)
+        unsettled, self._unsettled = self._unsettled, []
+        for charges, reserved, spent in unsettled:
+            self.settle(charges, reserved=reserved, spent=spent)
         if self._replay_task is None and not self._closed and self.spool.row_count:
             self._replay_task = asyncio.create_task(self._replay())
 
@@ -169,6 +174,9 @@ class UsageLedger:
                 self._settle_budgets(settlement, connection)
 
     def _settle_budgets(self, settlement: Settlement, connection: DatabaseConnection) -> None:
-        reserved = settlement.reserved if settlement.boot == self.boot_id else 0
-        budgets = self._store.budgets
+        is_own = settlement.boot == self.boot_id
+        budgets, reserved = self._store.budgets, settlement.reserved if is_own else 0
         budgets.settle_job(settlement.charges, reserved=reserved, spent=settlement.spent)(connection)
+        for charge, part in settlement.shared:
+            spent = settlement.shared_spent
+            budgets.settle_job([charge], reserved=part if is_own else 0, spent=spent)(connection)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from dragoman.errors import BudgetExhausted
 
 ROUNDING_TOLERANCE = 1e-9  # US dollars: sums of floats are inexact
@@ -12,17 +14,35 @@ class Budget:
 
     Reserve what a call may cost before its cost is known, and settle it afterwards: concurrent calls cannot
     spend the same dollar. A budget with a `parent` is charged to both.
+
+    `name` is what it is called where other processes spend of it, too: the same one when a run goes on.
     """
 
     def __init__(
-        self, *, usd: float | None = None, calls: int | None = None, parent: Budget | None = None
+        self,
+        *,
+        usd: float | None = None,
+        calls: int | None = None,
+        parent: Budget | None = None,
+        name: str | None = None,
     ) -> None:
         self.usd = usd
         self.calls = calls
         self.parent = parent
+        self.name = name
+        self.report: Callable[[float], None] | None = None
+        """Tells the other processes what is spent here without a reservation; None where there are none."""
         self.spent = 0.0
         self.reserved = 0.0
         self.calls_made = 0
+
+    @property
+    def chain(self) -> Iterator[Budget]:
+        """This budget and those above it."""
+        budget: Budget | None = self
+        while budget is not None:
+            yield budget
+            budget = budget.parent
 
     @property
     def is_spent(self) -> bool:
@@ -41,6 +61,11 @@ class Budget:
         """US dollars that are neither spent nor reserved, here; None without a limit."""
         return None if self.usd is None else max(0.0, self.usd - self.spent - self.reserved)
 
+    @property
+    def left(self) -> float | None:
+        """US dollars that are left here and in all above; None without a limit."""
+        return min((each.remaining for each in self.chain if each.remaining is not None), default=None)
+
     def count_call(self) -> None:
         """Count one call. Raises BudgetExhausted if no call is left, or the money is spent."""
         if self.calls is not None and self.calls_made >= self.calls:
@@ -57,6 +82,8 @@ class Budget:
         Raises BudgetExhausted if the limit is exceeded; the amount is counted anyway.
         """
         self.spent += usd
+        if self.report is not None:
+            self.report(usd)
         if self.parent is not None:
             self.parent.spend(usd)
         if self.usd is not None and self.spent > self.usd:

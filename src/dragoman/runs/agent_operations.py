@@ -43,6 +43,8 @@ class AgentOperations:
         if assignment.restored is not None and resolved.agent.after_crash == "close":
             raise CallUncertain(f"{name} was cut off by a crash of the hub, and does not go on after one")
         context = bounded_context(outer, resolved.agent)
+        if assignment.restored is not None and context.budget is not None:
+            await runs.factory.billing.meter.shared_budgets.rejoin(context.budget)
         run_plan = RunPlan(
             history=(assignment.prompt,),
             assistant=assignment.answer or Message(new_id("msg"), "assistant"),
@@ -67,7 +69,8 @@ def bounded_context(context: Context, agent: AgentSpec) -> Context:
     """Return the context narrowed to the agent's own limits."""
     budget, deadline = context.budget, context.deadline
     if agent.max_usd is not None or agent.max_calls is not None:
-        budget = Budget(usd=agent.max_usd, calls=agent.max_calls, parent=budget)
+        name = None if context.call_id is None else f"call:{context.call_id}"
+        budget = Budget(usd=agent.max_usd, calls=agent.max_calls, parent=budget, name=name)
     if agent.timeout is not None:
         own = asyncio.get_running_loop().time() + agent.timeout
         deadline = own if deadline is None else min(own, deadline)

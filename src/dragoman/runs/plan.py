@@ -233,7 +233,7 @@ async def remaining_budget(
     """
     if agent.max_usd is None and agent.max_calls is None:
         return None
-    budget = Budget(usd=agent.max_usd, calls=agent.max_calls)
+    budget = Budget(usd=agent.max_usd, calls=agent.max_calls, name=f"answer:{session_id}/{answer.id}")
     if is_new:
         return budget
     for run in await store.runs.list(session_id):

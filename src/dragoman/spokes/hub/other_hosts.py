@@ -246,7 +246,7 @@ class SharedCallRunner:
             agent=context.agent,
             step=context.step,
             remaining=context.remaining,
-            budget=None if budget is None else budget.remaining,
+            budget=None if budget is None else budget.left,
             calls=calls,
             spokes=calling_spokes.get(),
         )

@@ -13,22 +13,34 @@ from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal_column,
+    select,
+    update,
+)
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
-from dragoman.store.tables.core import budgets, host_reservations, hosts, usage
+from dragoman.store.tables.core import budgets, host_reservations, hosts, team_tasks, usage
 
 NANOS_PER_DOLLAR = 1_000_000_000
 RETENTION_DAYS = 60
 SCOPE_COLUMNS = {"key": usage.c.key_id, "owner": usage.c.owner}
+SHARED_WINDOW = "tasks"  # of budgets that tasks share with what gave them: they last as long as these
 
 WindowKind: TypeAlias = Literal["day", "month", "total"]
 
 
 class ChargedBudget(msgspec.Struct, frozen=True):
     """A budget that pays: `scope` "key:ID" or "owner:NAME", `window` as `budget_window` names it, its
-    limit.
+    limit. The scope of one that tasks share is its name, and its window `SHARED_WINDOW`.
     """
 
     scope: str
@@ -40,6 +52,14 @@ class BudgetRefusal(msgspec.Struct, frozen=True):
     """The budget that has too little left, and its current amounts."""
 
     charge: ChargedBudget
+    spent: int
+    reserved: int
+
+
+class OpenedBudget(msgspec.Struct, frozen=True):
+    """A budget that one process had to itself, and what it has spent and reserved of it."""
+
+    scope: str
     spent: int
     reserved: int
 
@@ -59,6 +79,10 @@ class BudgetStatements:
         self.reserve = compiler.compile(update(budgets).where(this, fits).values(reserved=reserved + amount))
         self.settle = compiler.compile(update(budgets).where(this).values(settlement))
         self.get = compiler.compile(select(spent, reserved).where(this))
+        higher = case((spent < bindparam("least"), bindparam("least")), else_=spent)
+        opening = {"reserved": reserved + amount, "spent": higher}
+        self.raise_amounts = compiler.compile(update(budgets).where(this).values(opening))
+        self.delete_shared = compiler.compile(delete(budgets).where(is_old_and_unused()))
         self.clear = compiler.compile(update(budgets).values(reserved=bindparam("nothing")))
         self.delete_old = compiler.compile(
             delete(budgets).where(budgets.c.window.between(bindparam("first"), bindparam("last")))
@@ -190,6 +214,40 @@ class BudgetRepository:
 
         return await self._database.read(query)
 
+    async def find_shared(self, scope: str) -> int | None:
+        """Return what is spent of a budget that tasks share; None when it is not shared."""
+
+        def query(connection: DatabaseConnection) -> int | None:
+            stored = self._stored_balance(connection, scope, window=SHARED_WINDOW)
+            return None if stored is None else stored[0]
+
+        return await self._database.read(query)
+
+    async def open_shared(self, opened: Sequence[OpenedBudget]) -> None:
+        """Add the rows of budgets that tasks share from now on. What one has spent already is its least."""
+        rows = [
+            {
+                "scope": each.scope,
+                "window": SHARED_WINDOW,
+                "spent": 0,
+                "reserved": 0,
+                "opened_at": self._clock(),
+            }
+            for each in opened
+        ]
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute_many(self._sql.insert_if_missing, rows)
+            for each in sorted(opened, key=lambda budget: budget.scope):
+                where = {"of": each.scope, "within": SHARED_WINDOW}
+                amounts = {"least": each.spent, "amount": each.reserved}
+                connection.execute(self._sql.raise_amounts, {**where, **amounts})
+                if self.host_id is not None and each.reserved:
+                    part = {"scope": each.scope, "window": SHARED_WINDOW, "reserved": each.reserved}
+                    connection.execute_batched(self._sql.host.add, {"host": self.host_id, **part})
+
+        await self._database.write(job)
+
     async def release_host(self, host_id: str) -> None:
         """Give back what a dead host has reserved, in one transaction. Calls after the first change nothing.
 
@@ -222,6 +280,7 @@ class BudgetRepository:
                 connection.execute(
                     self._sql.delete_old, {"first": "day:", "last": budget_window("day", oldest.timestamp())}
                 )
+                connection.execute(self._sql.delete_shared, {"oldest": oldest.timestamp()})
 
             await self._database.write(job)
             self._recovered = True
@@ -262,10 +321,15 @@ class BudgetRepository:
             return True
         if self._stored_balance(connection, scope, window=window):
             return False
-        spent = self._sum_usage(connection, scope, window=window)
-        connection.execute(
-            self._sql.insert_if_missing, {"scope": scope, "window": window, "spent": spent, "reserved": 0}
-        )
+        is_shared = window == SHARED_WINDOW
+        row = {
+            "scope": scope,
+            "window": window,
+            "spent": 0 if is_shared else self._sum_usage(connection, scope, window=window),
+            "reserved": 0,
+            "opened_at": self._clock() if is_shared else None,
+        }
+        connection.execute(self._sql.insert_if_missing, row)
         return connection.execute(self._sql.reserve, params) > 0
 
     def _stored_balance(
@@ -283,6 +347,13 @@ class BudgetRepository:
 
 def budget_key(charge: ChargedBudget) -> tuple[str, str]:
     return charge.scope, charge.window
+
+
+def is_old_and_unused() -> ColumnElement[bool]:
+    """Return the condition that a budget was shared long ago, and no task may spend of it any more."""
+    named = team_tasks.c.shared_budgets.contains(budgets.c.scope)
+    is_used = exists(select(team_tasks.c.id)).where(team_tasks.c.ended_at.is_(None), named)
+    return (budgets.c.opened_at < bindparam("oldest")) & ~is_used
 
 
 def select_cost(kind: str) -> Select[Any]:

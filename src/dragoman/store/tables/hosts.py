@@ -21,7 +21,8 @@ hosts = Table(
     Column("fenced_at", Double),
 )
 
-# Money in billionths of a US dollar: whole numbers add up without rounding.
+# Money in billionths of a US dollar: whole numbers add up without rounding. Budgets that tasks share with
+# what gave them have `opened_at`; those of keys and owners do not.
 budgets = Table(
     "budgets",
     metadata,
@@ -29,6 +30,7 @@ budgets = Table(
     Column("window", TEXT, primary_key=True, nullable=False),
     Column("spent", BigInteger, nullable=False),
     Column("reserved", BigInteger, nullable=False),
+    Column("opened_at", Double),
 )
 
 # The part of each budget's `reserved` that is a host's: given back when the host dies.

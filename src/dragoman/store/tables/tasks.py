@@ -52,6 +52,7 @@ team_tasks = Table(
     Column("subagent", TEXT),
     Column("max_steps", INTEGER),
     Column("stall_level", INTEGER),
+    Column("shared_budgets", TEXT),
     Index(None, "owner", "created_at", "id"),
     Index(None, "team", "state", "rank"),
     Index(None, "session_id"),

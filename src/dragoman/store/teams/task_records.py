@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dragoman.errors import Conflict
+from dragoman.store.accounts.budgets import ChargedBudget
 
 TaskState: TypeAlias = Literal["queued", "running", "waiting", "done", "failed", "cancelled"]
 TaskSource: TypeAlias = Literal["session", "call", "trigger", "api"]
@@ -28,6 +29,7 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     `subagent` of the team does it, if it names one, in at most `max_steps`. `stall_level` is the last notice
     that it waits for long: 1 a warning, 2 an error.
     `budget` is in US dollars, `budget_left` what the call that gave it had left, `deadline` in unix seconds.
+    `shared_budgets` are those that it shares with that call, the innermost first.
     A `read_only` task answers a question: it calls only what reads, and does not wait in the queue of its
     team. A `detached` one goes on when what gave it is stopped. `deliver` says where the result goes to, and
     `wake` whether it begins a run there.
@@ -57,6 +59,7 @@ class TeamTask(msgspec.Struct, frozen=True, kw_only=True):
     dedup_key: str | None = None
     budget: float | None = None
     budget_left: float | None = None
+    shared_budgets: tuple[ChargedBudget, ...] = ()
     deadline: float | None = None
     deliver: TaskDelivery = "none"
     wake: bool = False

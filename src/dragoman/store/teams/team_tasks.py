@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import Select, bindparam, literal_column, tuple_
 
 from dragoman.errors import Conflict, LimitReached
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.connection import (
     DatabaseConnection,
     DatabaseJob,
@@ -324,7 +325,8 @@ def task_event(name: str, task: TeamTask, **details: str) -> NewEvent:
 
 def task_params(task: TeamTask) -> dict[str, Any]:
     """Return a task's fields as parameters."""
-    return {**to_params(task), "chain": encode_json(task.chain or None)}
+    lists = {"chain": task.chain or None, "shared_budgets": task.shared_budgets or None}
+    return {**to_params(task), **{name: encode_json(value) for name, value in lists.items()}}
 
 
 def to_task(row: Row) -> TeamTask:
@@ -332,4 +334,5 @@ def to_task(row: Row) -> TeamTask:
     fields = to_fields(TeamTask, row)
     flags = {name: bool(fields[name]) for name in ("read_only", "detached", "wake")}
     chain = decode_json(fields["chain"], tuple[str, ...]) or ()
-    return TeamTask(**fields | flags | {"chain": chain})
+    shared = decode_json(fields["shared_budgets"], tuple[ChargedBudget, ...]) or ()
+    return TeamTask(**fields | flags | {"chain": chain, "shared_budgets": shared})

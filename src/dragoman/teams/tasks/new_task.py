@@ -11,7 +11,6 @@ from dragoman.agent.subagent import MAX_DEPTH
 from dragoman.errors import BadRequest, CallDenied, CallError
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.runs.preparation import first_words
 from dragoman.session_ids import client_session_id, hub_session_id
@@ -106,7 +105,8 @@ def within_call(task: TeamTask, context: Context, *, now: float) -> TeamTask:
     if len(chain) > MAX_DEPTH:
         names = " > ".join([*chain, task.team])
         raise CallError(f"tasks may be nested {MAX_DEPTH} deep at most: {names}")
-    left, remaining = budget_left(context.budget), context.remaining
+    left = None if context.budget is None else context.budget.left
+    remaining = context.remaining
     limits = [each for each in (task.budget, left) if each is not None]
     ends = [each for each in (task.deadline, None if remaining is None else now + remaining) if each]
     return msgspec.structs.replace(
@@ -119,16 +119,6 @@ def within_call(task: TeamTask, context: Context, *, now: float) -> TeamTask:
         budget_left=left,
         deadline=None if task.detached and task.deadline is None else min(ends, default=None),
     )
-
-
-def budget_left(budget: Budget | None) -> float | None:
-    """Return the US dollars that are left in a budget and in those above it; None without a limit."""
-    left: list[float] = []
-    while budget is not None:
-        if budget.remaining is not None:
-            left.append(budget.remaining)
-        budget = budget.parent
-    return min(left, default=None)
 
 
 def check_texts(new: NewTask) -> None:

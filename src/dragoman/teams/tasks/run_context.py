@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.identity import Identity
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context, ParentAgent, PolicyDecider
@@ -35,11 +36,11 @@ class ReadOnlyDecider:
 class TaskContexts:
     """Binds the runs in the sessions of tasks to their tasks, also after a crash, and at another host."""
 
-    def __init__(self, store: Store, decider: PolicyDecider) -> None:
+    def __init__(self, store: Store, decider: PolicyDecider, shared_budgets: SharedBudgets) -> None:
         """`decider` is the policy of the hub: what a task calls has to be allowed to all agents above it."""
         self._store = store
         self._decider = decider
-        self.budgets = TaskBudgets(store)
+        self.budgets = TaskBudgets(store, shared_budgets)
         self.sessions: dict[str, TeamTask] = {}
         """The tasks whose runs this host has, by their sessions."""
         self.sources: set[str] = set()
@@ -71,8 +72,10 @@ class TaskContexts:
 
     async def bind(self, context: Context) -> Context:
         """Return the context of a run within its task; as it is for the run of any other session."""
+        if context.earlier_calls is not None:
+            await self.budgets.rejoin(context.budget)
         if not is_task_session(context.session_id):
-            return await self._share_again(context)
+            return context
         task = await self._find(str(context.session_id))
         if task is None or task.owner != context.identity.owner:
             return context
@@ -84,7 +87,7 @@ class TaskContexts:
             context,
             parent_agents=(*context.parent_agents, *self._parents(task)),
             deadline=earlier(context.deadline, task.deadline),
-            budget=within(context.budget, await self._limit(task, context)),
+            budget=within(context.budget, await self.budgets.limit(task) if task.is_active else None),
         )
 
     async def _find(self, session_id: str) -> TeamTask | None:
@@ -94,23 +97,6 @@ class TaskContexts:
     def _parents(self, task: TeamTask) -> tuple[ParentAgent, ...]:
         above = tuple(ParentAgent(agent, self._decider) for agent in task.chain)
         return (*above, ParentAgent(None, ReadOnlyDecider())) if task.read_only else above
-
-    async def _limit(self, task: TeamTask, context: Context) -> Budget | None:
-        """Return what the run of a task may spend: after a crash with what its answer gave before."""
-        if not task.is_active:
-            return None
-        if context.earlier_calls is not None:
-            shared = await self.budgets.of_answer(task.session_id, context.key_scope)
-            if shared is not None:
-                return shared
-        return await self.budgets.limit(task)
-
-    async def _share_again(self, context: Context) -> Context:
-        """Return the context of an answer, after a crash within what it shares with the tasks it gave."""
-        if context.earlier_calls is None or context.session_id is None:
-            return context
-        shared = await self.budgets.of_answer(context.session_id, context.key_scope)
-        return replace(context, budget=within(context.budget, shared))
 
 
 def within(own: Budget | None, limit: Budget | None) -> Budget | None:

@@ -66,7 +66,7 @@ class TeamTasks(StoredTasks):
             new = replace(new, topic=find_topic(team.topics, new.text))
         task = make_task(new, identity, context=context, now=self._clock())
         if context is not None and not task.detached:
-            self._contexts.budgets.share(task, context.budget)
+            task = await self._contexts.budgets.share(task, context.budget)
         submitted = await self._store.team_tasks.submit(
             task, session=task_session(task), max_waiting=MAX_WAITING
         )
