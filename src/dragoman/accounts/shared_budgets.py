@@ -47,7 +47,7 @@ class SharedReservation:
     A budget that is shared while the call is under way has its row with what the call had reserved by then.
     """
 
-    def __init__(self, budgets: BudgetRepository, ledger: UsageLedger, own: BudgetReservation) -> None:
+    def __init__(self, budgets: BudgetRepository, ledger: UsageLedger, *, own: BudgetReservation) -> None:
         self._budgets = budgets
         self._ledger = ledger
         self._own = own
@@ -124,7 +124,7 @@ class SharedBudgets:
 
     def reservation(self, own: BudgetReservation) -> SharedReservation:
         """Return what reserves for a model call in the rows of the budgets that its run shares."""
-        return SharedReservation(self._budgets, self._ledger, own)
+        return SharedReservation(self._budgets, self._ledger, own=own)
 
     async def share(self, budget: Budget) -> Sequence[ChargedBudget]:
         """Share a budget and those above it, and return them. Raises StoreError, Unavailable.

@@ -88,15 +88,17 @@ class UsageLedger:
     def settle(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> None:
         """Release a reservation, and charge what is spent without a usage record."""
         job = self._store.budgets.settle_job(charges, reserved=reserved, spent=spent)
-        amounts = (charges, reserved, spent)
+        settle_later = partial(self._settle_later, (charges, reserved, spent))
         try:
-            self._store.enqueue(job, on_failure=lambda _: self._settle_later(*amounts))
-        except (StoreError, Unavailable):
-            self._settle_later(*amounts)
+            self._store.enqueue(job, on_failure=settle_later)
+        except (StoreError, Unavailable) as error:
+            settle_later(error)
 
-    def _settle_later(self, charges: Sequence[ChargedBudget], reserved: int, spent: int) -> None:
+    def _settle_later(self, settled: tuple[Sequence[ChargedBudget], int, int], error: Exception) -> None:
         """Settle it when the database is up. Not persisted: reservations end with the process."""
-        self._unsettled.append((charges, reserved, spent))
+        if isinstance(error, HostFenced):
+            return
+        self._unsettled.append(settled)
         if self._store.database.is_up:
             self._replay_later()
 

@@ -27,7 +27,9 @@ def bind_all(*binders: ContextBinder) -> ContextBinder:
 
 def add_team_tasks(config: Config, services: HubServices, *, runs: RunRegistry) -> TeamTasks:
     """Return the tasks of a hub's teams."""
-    contexts = TaskContexts(services.store, services.calls, runs.factory.billing.meter.shared_budgets)
+    contexts = TaskContexts(
+        services.store, services.calls, shared_budgets=runs.factory.billing.meter.shared_budgets
+    )
     tasks = TeamTasks(
         services.store, services.teams.registry, runs=runs, contexts=contexts, max_wakes=config.limits.wakes
     )

@@ -36,7 +36,7 @@ class ReadOnlyDecider:
 class TaskContexts:
     """Binds the runs in the sessions of tasks to their tasks, also after a crash, and at another host."""
 
-    def __init__(self, store: Store, decider: PolicyDecider, shared_budgets: SharedBudgets) -> None:
+    def __init__(self, store: Store, decider: PolicyDecider, *, shared_budgets: SharedBudgets) -> None:
         """`decider` is the policy of the hub: what a task calls has to be allowed to all agents above it."""
         self._store = store
         self._decider = decider
