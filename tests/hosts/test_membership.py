@@ -17,6 +17,7 @@ import pytest
 
 from dragoman.errors import HostFenced
 from dragoman.store.postgres import membership
+from dragoman.store.postgres.connection import RawConnection
 from dragoman.store.postgres.membership import Membership
 from dragoman.store.store import DatabaseSettings, Store
 from tests.databases import connect
@@ -184,8 +185,9 @@ async def test_a_process_whose_event_loop_does_not_answer_is_dead(
 
 
 async def test_hosts_whose_connections_are_cut_lock_again_and_nobody_is_taken_for_dead(
-    members: Members, ticks: Callable[[Membership], int]
+    members: Members, monkeypatch: pytest.MonkeyPatch, ticks: Callable[[Membership], int]
 ) -> None:
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)
     joined = await members.join(3)
     for _ in range(3):
         shared_server().cut_connections()
@@ -199,9 +201,34 @@ async def test_hosts_whose_connections_are_cut_lock_again_and_nobody_is_taken_fo
     assert members.reports == []
 
 
-async def test_nobody_is_taken_for_dead_when_postgres_was_away_or_restarted(
-    members: Members, ticks: Callable[[Membership], int]
+async def test_a_host_that_comes_back_late_after_all_connections_were_cut_is_not_taken_for_dead(
+    members: Members, monkeypatch: pytest.MonkeyPatch, ticks: Callable[[Membership], int]
 ) -> None:
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)
+    first, late = await members.join(2)
+    may_connect = threading.Event()
+    connect = late._connect
+
+    def connect_late(name: str) -> RawConnection:
+        may_connect.wait()
+        return connect(name)
+
+    late._connect = connect_late
+    shared_server().cut_connections()
+    await until(lambda: late._raw is None)
+    before = ticks(first)
+    await until(lambda: ticks(first) > before + MANY_TICKS)  # many times the grace
+    may_connect.set()
+    before = ticks(late)
+    await until(lambda: ticks(late) > before + MANY_TICKS)
+    assert await members.fenced() == []
+    assert members.reports == []
+
+
+async def test_nobody_is_taken_for_dead_when_postgres_was_away_or_restarted(
+    members: Members, monkeypatch: pytest.MonkeyPatch, ticks: Callable[[Membership], int]
+) -> None:
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)
     joined = await members.join(3)
     await asyncio.to_thread(shared_server().stop)
     try:

@@ -4,7 +4,8 @@ A host has a row in `hosts`, and a session advisory lock on a connection that do
 sends one query on it every `INTERVAL` seconds. The query shows this host to the others, which see in
 `pg_stat_activity` when it was answered, and the others to this one. A host is dead when its lock is free for
 `GRACE` seconds, since its process or its connection is gone, or when its last tick is `FROZEN` seconds old: a
-process that is stopped keeps its lock. The thread ticks only while the event loop answers.
+process that is stopped keeps its lock. The thread ticks only while the event loop answers. A host that has
+lost its own connection gives the others `RETURN_GRACE` seconds to come back: the server has cut them all.
 
 Whoever finds a host dead fences it (`fenced_at`): each transaction that a host writes begins with a look at
 its own row, so a fenced one writes nothing any more. Times are those of the database, or of this process'
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 0.25  # seconds between two ticks, and between two attempts to connect again
 GRACE = 1.0  # seconds for which this host sees another one dead before it fences it
+RETURN_GRACE = 3.0  # seconds after its own connection was cut for which it fences nobody whose is cut, too
 FROZEN = 5.0  # seconds without a tick after which a host counts as frozen
 STALL = 10.0  # seconds without an answer of the event loop after which this host stops its ticks
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
@@ -118,6 +120,7 @@ class Membership:
         self._beat_at = 0.0
         self._is_beat_pending = False
         self._observed_at = 0.0
+        self._returned_at = -RETURN_GRACE
         self._suspected_since: dict[str, float] = {}
         self._fenced_since: dict[str, float] = {}
         self._reported_at: dict[str, float] = {}
@@ -276,7 +279,7 @@ class Membership:
         except BaseException:
             raw.close()
             raise
-        self._raw = raw
+        self._raw, self._returned_at = raw, time.monotonic()
         log.info("the membership connection of host %s was replaced", self.id)
         return raw
 
@@ -295,10 +298,12 @@ class Membership:
         }
         since = {id: self._suspected_since.get(id, now) for id in suspects}
         self._suspected_since = since
+        is_cut = now - self._returned_at < RETURN_GRACE
         return [
             state
             for id, state in suspects.items()
-            if now - since[id] >= GRACE or (not state.has_lock and has_ended(id))
+            if (now - since[id] >= GRACE and (state.has_lock or not is_cut))
+            or (not state.has_lock and has_ended(id))
         ]
 
     def _fence(self, raw: RawConnection, id: str, *, now: float) -> None:
