@@ -11,7 +11,7 @@ from dragoman.errors import Forbidden
 from dragoman.identity import Identity, Scope
 from dragoman.operations.access import require_scope
 from tests.cli.conftest import Run
-from tests.cli.program import Hub, run
+from tests.cli.program import Hub, run, scripted, serving
 
 
 def test_a_new_key_stands_alone_on_stdout_and_its_secret_is_not_kept(run: Run, tmp_path: Path) -> None:
@@ -119,6 +119,30 @@ def test_keys_are_not_looked_for_where_no_hub_ever_was(run: Run, tmp_path: Path)
 def test_keys_are_made_while_the_hub_runs(hub: Hub) -> None:
     assert hub.key("ada").startswith("dgm_")
     assert run("keys", "list", "--data", hub.data, "--json").json["keys"]
+
+
+def test_tokens_are_made_listed_and_revoked_with_the_key_that_makes_them(run: Run, tmp_path: Path) -> None:
+    config = {"providers": {"sim": scripted(tmp_path, "sim", [{"text": "Hi."}])}, "model": "sim/any"}
+    key = run("keys", "create", "--data", tmp_path / "data", "--owner", "ada").out.strip()
+    with serving(tmp_path, config) as hub:
+        options = ("--hub", hub.url, "--key", key)
+        assert re.fullmatch(r"dgt_\S+\n", run("tokens", "create", "--owner", "user-42", *options).out)
+        one = run("tokens", "create", "--session", "s", "--role", "read", *options, "--json").json
+        listed = run("tokens", "list", *options).out
+        assert listed.index(one["id"]) < listed.index("user user-42")
+        assert "dgt_" not in listed
+        roles = [each["role"] for each in run("tokens", "list", *options, "--json").json["tokens"]]
+        assert roles == ["read", "write"]
+        for what, code, text in (
+            ([one["id"]], 0, "1 token revoked"),
+            ([one["id"]], 1, "it may have expired"),
+            (["--owner", "user-42"], 0, "1 token revoked"),
+            ([], 1, "a token or an owner"),
+            ([one["id"], "--owner", "x"], 1, "a token or an owner"),
+        ):
+            result = run("tokens", "revoke", *what, *options)
+            assert (result.code, text in result.err) == (code, True), (what, result)
+        assert "dragoman tokens create" in run("tokens", "list", *options).err
 
 
 def test_following_the_hints_of_refusals_ends_with_every_scope_that_was_wanted(

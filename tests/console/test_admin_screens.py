@@ -24,6 +24,7 @@ SCREENS = {
     "/usage?range=7d": "600 requests",
     "/usage?range=7d&show=duration&by=owner": "p95",
     "/keys": "laptop",
+    "/keys?tab=tokens": "user user-42",
     "/system": "Hosts",
     "/system?tab=providers": "First token",
     "/system?tab=log&q=token": "token is ***",
@@ -48,6 +49,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iterato
     assert hub.request("POST", "/api/triggers", {**trigger, "task": "What is new?"})[0] == 201
     memory = {"team": "main", "key": "deploy-day", "content": "Never on Fridays."}
     assert hub.request("POST", "/api/memory", memory)[0] == 200
+    assert hub.request("POST", "/api/tokens", {"owner": "user-42", "minutes": 120})[0] == 201
     yield hub
     hub.stop()
 
@@ -134,6 +136,14 @@ def test_a_key_is_created_shown_once_rotated_and_revoked_by_keyboard(console: Co
     page.keyboard.press("Escape")
     page.get_by_label("State", exact=True).select_option("revoked")
     expect(page.get_by_role("row", name="robot")).to_be_visible()
+    assert console.hub.request("POST", "/api/tokens", {"session": "only-this"})[0] == 201
+    page.keyboard.press("]")
+    page.get_by_role("row", name="session only-this").click()
+    details.get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Revoke", exact=True).last.click()
+    expect(page.get_by_role("status")).to_contain_text("token is revoked")
+    expect(page.get_by_role("row", name="user user-42")).to_be_visible()
+    expect(page.get_by_role("row", name="session only-this")).to_have_count(0)
 
 
 @pytest.mark.promise("console-usage")

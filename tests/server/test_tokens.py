@@ -18,6 +18,7 @@ from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import until
 
 Headers = dict[str, str]
+Json = dict[str, Any]
 ASKING: list[dict[str, Any]] = [
     {
         "tools": [
@@ -182,6 +183,52 @@ async def test_a_token_is_revoked_alone_and_all_of_a_user_together(tmp_path: Pat
         assert await status(hub, "GET", path, second) == 401
         assert await status(hub, "GET", "/api/sessions", bob) == 200
         assert await status(hub, "DELETE", "/api/tokens", key) == 400
+
+
+@pytest.mark.promise("session-tokens")
+async def test_the_tokens_of_a_key_are_listed_in_pages_and_all_of_them_for_administrators(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, keys=True) as hub:
+        key, stranger = await key_of(hub), await key_of(hub, owner="another")
+        admin = await key_of(hub, owner="root", scopes=["chat", "admin"])
+        bodies: list[Json] = [
+            {"owner": "ada/x"},
+            {"session": "s", "role": "read"},
+            {"prefix": "team-1:", "models": ["sim/any"]},
+            {"owner": "bob"},
+        ]
+        made = [(await hub.http.post("/api/tokens", json=body, headers=key)).json() for body in bodies]
+        other = (await hub.http.post("/api/tokens", json={"owner": "eve"}, headers=stranger)).json()
+        await hub.http.post("/api/tokens", json={"owner": "past", "minutes": 1e-9}, headers=key)
+        listed = await list_tokens(hub, key, pages=2)
+        [key_id] = {each.pop("keyId") for each in listed}
+        assert listed == [{name: each[name] for name in each.keys() - {"token"}} for each in made[::-1]]
+        assert [each["id"] for each in await list_tokens(hub, stranger)] == [other["id"]]
+        everything = await list_tokens(hub, admin, pages=3)
+        assert [each["id"] for each in everything] == [each["id"] for each in (other, *made[::-1])]
+        assert everything[-1]["keyId"] == key_id != everything[0]["keyId"]
+        assert await status(hub, "GET", "/api/tokens", bearer(made[0]["token"])) == 404
+        for wrong in ("before=x", "limit=0", "limit=1001"):
+            assert await status(hub, "GET", f"/api/tokens?{wrong}", key) == 400, wrong
+        assert await status(hub, "DELETE", f"/api/tokens/{other['id']}", admin) == 204
+        assert await list_tokens(hub, stranger) == []
+
+
+async def list_tokens(hub: Served, headers: Headers, *, pages: int = 1) -> list[Json]:
+    """The tokens that a key sees, two a page where there are several pages."""
+    found: list[Json] = []
+    query: Json = {"limit": 2} if pages > 1 else {}
+    for number in range(pages + 1):
+        page = (await hub.http.get("/api/tokens", params=query, headers=headers)).json()
+        assert page.keys() == {"tokens", "next"}, page
+        assert not any("token" in each or "hash" in each for each in page["tokens"])
+        found += page["tokens"]
+        if page["next"] is None:
+            assert number in (pages - 1, pages)
+            return found
+        query["before"] = page["next"]
+    raise AssertionError("there are more pages")
 
 
 async def answers(hub: Served, path: str, headers: Headers) -> bool:

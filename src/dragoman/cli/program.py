@@ -29,7 +29,7 @@ from dragoman.cli import (
     triggers,
     usage,
 )
-from dragoman.cli.access import approvals, keys, policy, secrets, sharing, vault
+from dragoman.cli.access import approvals, keys, policy, secrets, sharing, tokens, vault
 from dragoman.cli.chat import command
 from dragoman.cli.dev import command as dev_command
 from dragoman.cli.doctor import command as doctor_command
@@ -85,6 +85,7 @@ cli.command("runner", epilog=runner.EPILOG)(runner.runner)
 
 GROUPS = {
     "keys": keys.keys,
+    "tokens": tokens.tokens,
     "secrets": secrets.secrets,
     "ops": ops.ops,
     "runs": runs.runs,

@@ -1,4 +1,4 @@
-/** Keys and access: all keys, what they may and how much, and what changes them. */
+/** Keys and access: all keys, what they may and how much, what changes them; and the session tokens. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link, useLocation, useParams } from "wouter";
@@ -16,6 +16,7 @@ import {
   SearchField,
   Status,
   Table,
+  Tabs,
   Time,
   useKeys,
   useUrlState,
@@ -24,37 +25,67 @@ import {
 import { BudgetBar, useBudgets } from "../usage/budgets";
 import "../usage/usage.css";
 import { CreateKey, EditKey, RevokeKey, RotateKey, Secret } from "./dialogs";
+import { Tokens } from "./tokens";
 import { limitsInWords, stateOf, type ApiKey, type NewKey } from "./types";
 import "./keys.css";
 
 type Layer = { at: "new" } | { at: "edit" | "rotate" | "revoke"; key: ApiKey } | { at: "secret"; made: NewKey } | null;
 
-export default function KeysScreen() {
-  const { id } = useParams<{ id?: string }>();
-  const [, go] = useLocation();
-  const [params] = useUrlState();
-  const [layer, setLayer] = useState<Layer>(null);
-  const { data, error, refetch } = useQuery({
+const TABS = [
+  { id: "keys", label: "Keys" },
+  { id: "tokens", label: "Session tokens" },
+];
+
+function useApiKeys() {
+  return useQuery({
     queryKey: ["keys"],
     queryFn: ({ signal }) => api.get<{ keys: ApiKey[] }>("/api/keys", { signal }),
   });
-  const keys = useMemo(() => [...(data?.keys ?? [])].reverse(), [data]);
-  const q = (params.get("q") ?? "").toLowerCase();
-  const shown = useMemo(() => keys.filter((key) => matches(key, q, params.get("state") ?? "")), [keys, q, params]);
-  const opened = keys.find((key) => key.id === id);
+}
+
+export default function KeysScreen() {
+  const [params] = useUrlState();
+  const [, go] = useLocation();
+  const [layer, setLayer] = useState<Layer>(null);
+  const { data } = useApiKeys();
+  const tab = params.get("tab") === "tokens" ? "tokens" : "keys";
+  const show = (id: string) => go(id === "keys" ? "/keys" : `/keys?tab=${id}`, { replace: true });
+  const other = () => show(tab === "keys" ? "tokens" : "keys");
   const close = () => setLayer(null);
-  const leave = () => go(`/keys${window.location.search}`, { replace: true });
-  useKeys("Keys", {
-    n: ["new key", () => setLayer({ at: "new" })],
-    Escape: ["close the details", leave],
-  });
+  useKeys("Keys", { n: ["new key", () => setLayer({ at: "new" })], "[": ["tab before", other], "]": ["next tab", other] });
   return (
     <>
-      <ScreenHeader title="Keys" sub={data && `${keys.filter((key) => stateOf(key) !== "revoked").length} in use`}>
+      <ScreenHeader title="Keys" sub={data && `${data.keys.filter((key) => stateOf(key) !== "revoked").length} in use`}>
         <Button look="primary" icon="plus" onClick={() => setLayer({ at: "new" })}>
           New key
         </Button>
       </ScreenHeader>
+      <Tabs label="Kinds of access" items={TABS} active={tab} onChange={show} />
+      {tab === "keys" ? <Keys onLayer={setLayer} /> : <Tokens />}
+      {layer?.at === "new" && <CreateKey onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />}
+      {layer?.at === "edit" && <EditKey value={layer.key} onClose={close} />}
+      {layer?.at === "rotate" && (
+        <RotateKey value={layer.key} onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />
+      )}
+      {layer?.at === "revoke" && <RevokeKey value={layer.key} onClose={close} />}
+      {layer?.at === "secret" && <Secret made={layer.made} onClose={close} />}
+    </>
+  );
+}
+
+function Keys({ onLayer }: { onLayer: (layer: Layer) => void }) {
+  const { id } = useParams<{ id?: string }>();
+  const [, go] = useLocation();
+  const [params] = useUrlState();
+  const { data, error, refetch } = useApiKeys();
+  const keys = useMemo(() => [...(data?.keys ?? [])].reverse(), [data]);
+  const q = (params.get("q") ?? "").toLowerCase();
+  const shown = useMemo(() => keys.filter((key) => matches(key, q, params.get("state") ?? "")), [keys, q, params]);
+  const opened = keys.find((key) => key.id === id);
+  const leave = () => go(`/keys${window.location.search}`, { replace: true });
+  useKeys("Keys", { Escape: ["close the details", leave] });
+  return (
+    <>
       <div className="toolbar">
         <SearchField placeholder="Owner, label or prefix" />
         <Filter
@@ -82,7 +113,7 @@ export default function KeysScreen() {
           rowId={(key) => key.id}
           selected={id}
           onOpen={(key) => go(`/keys/${encodeURIComponent(key.id)}${window.location.search}`, { replace: true })}
-          empty={<NoKeys some={keys.length > 0} onNew={() => setLayer({ at: "new" })} />}
+          empty={<NoKeys some={keys.length > 0} onNew={() => onLayer({ at: "new" })} />}
         />
       )}
       {id !== undefined && data !== undefined && (
@@ -92,17 +123,10 @@ export default function KeysScreen() {
               <p>It may belong to another hub.</p>
             </Empty>
           ) : (
-            <KeyDetails value={opened} onLayer={setLayer} />
+            <KeyDetails value={opened} onLayer={onLayer} />
           )}
         </Dialog>
       )}
-      {layer?.at === "new" && <CreateKey onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />}
-      {layer?.at === "edit" && <EditKey value={layer.key} onClose={close} />}
-      {layer?.at === "rotate" && (
-        <RotateKey value={layer.key} onClose={close} onMade={(made) => setLayer({ at: "secret", made })} />
-      )}
-      {layer?.at === "revoke" && <RevokeKey value={layer.key} onClose={close} />}
-      {layer?.at === "secret" && <Secret made={layer.made} onClose={close} />}
     </>
   );
 }

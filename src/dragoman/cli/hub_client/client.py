@@ -369,6 +369,24 @@ class HubClient:
         """Revoke a key. NotFound."""
         await self.request("DELETE", f"/api/keys/{path_segment(id)}")
 
+    async def tokens(self, limit: int) -> list[Json]:
+        """List session tokens that have not expired, the newest first."""
+        tokens: list[Json] = (await self.request("GET", "/api/tokens", query={"limit": str(limit)}))["tokens"]
+        return tokens
+
+    async def create_token(self, body: Mapping[str, Any]) -> Json:
+        """Make a session token; `token` of it is the secret. BadRequest, Forbidden, Conflict."""
+        token: Json = await self.request("POST", "/api/tokens", body=body)
+        return token
+
+    async def revoke_token(self, id: str) -> None:
+        """Revoke a session token. NotFound."""
+        await self.request("DELETE", f"/api/tokens/{path_segment(id)}")
+
+    async def revoke_tokens(self, owner: str) -> int:
+        """Revoke the tokens of an app's user; how many there were."""
+        return int((await self.request("DELETE", "/api/tokens", query={"owner": owner}))["revoked"])
+
     async def events(
         self, query: Mapping[str, str], *, on_open: Callable[[], None]
     ) -> AsyncGenerator[Json, None]:

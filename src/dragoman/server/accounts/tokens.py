@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity, SessionBounds
+from dragoman.server.http.query_parameters import parse_limit
 from dragoman.session_ids import client_session_id, is_session_id
-from dragoman.store.accounts.session_tokens import SessionToken, SessionTokenRepository, models_within
+from dragoman.store.accounts.session_tokens import (
+    FIRST_PAGE,
+    SessionToken,
+    SessionTokenRepository,
+    TokenCursor,
+    models_within,
+)
 
 MAX_BODY = 16_384
 DEFAULT_MINUTES, MAX_MINUTES = 15.0, 120.0
 MAX_MODELS = 100
 MAX_OWNER = 100  # characters, once escaped: half of an id
+DEFAULT_PAGE, MAX_PAGE = 100, 1000
 
 
 class TokenBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -66,10 +74,21 @@ class TokenHandlers:
         )
         await exchange.respond(201, {**token_to_json(token), "owner": body.owner, "token": secret})
 
+    async def list(self, exchange: Exchange) -> None:
+        """List the tokens of the caller's key that have not expired; those of all keys for administrators."""
+        query = exchange.query
+        limit = parse_limit(query.get("limit", str(DEFAULT_PAGE)), maximum=MAX_PAGE)
+        before = parse_cursor(query["before"]) if "before" in query else FIRST_PAGE
+        found = await self._tokens.list(reachable_key(exchange.identity), before=before, limit=limit)
+        shown = [{**token_to_json(token), "owner": owner_of(token), "keyId": token.key_id} for token in found]
+        last = found[-1] if len(found) == limit else None
+        cursor = None if last is None else f"{last.created_at!r}_{last.id}"
+        await exchange.respond(200, {"tokens": shown, "next": cursor})
+
     async def revoke(self, exchange: Exchange) -> None:
-        """Revoke one token of the caller's key. NotFound."""
+        """Revoke one token: of the caller's key, or of any key for administrators. NotFound."""
         id = exchange.path_params["id"]
-        await self._tokens.revoke(id, key_id=require_key(exchange.identity))
+        await self._tokens.revoke(id, key_id=reachable_key(exchange.identity))
         self._forget(lambda bounds: bounds.token_id == id)
         await exchange.respond(204)
 
@@ -89,6 +108,32 @@ def require_key(caller: Identity) -> str:
     if caller.key_id is None:
         raise Conflict("this hub wants no keys, so a token would bound nothing", hint="serve with keys")
     return caller.key_id
+
+
+def reachable_key(caller: Identity) -> str | None:
+    """Return the key whose tokens a caller may see and revoke; None, for all, for admins. Conflict."""
+    return None if caller.may("admin") else require_key(caller)
+
+
+def parse_cursor(text: str) -> TokenCursor:
+    """Return the place in the list that `?before` names, as `next` of the page before gave it. BadRequest."""
+    moment, _, id = text.partition("_")
+    try:
+        return float(moment), id
+    except ValueError:
+        hint = "use `next` of the page before"
+        raise BadRequest(f"before has no page: {text!r:.100}", field="before", hint=hint) from None
+
+
+def owner_of(token: SessionToken) -> str | None:
+    """Return the app's user whose sessions a token is for; None where it is for others."""
+    if token.prefix is None or not token.prefix.endswith("/"):
+        return None
+    owner = unquote(token.prefix[:-1])
+    try:
+        return owner if owner_sessions(owner) == token.prefix else None
+    except BadRequest:
+        return None
 
 
 def owner_sessions(owner: str) -> str:

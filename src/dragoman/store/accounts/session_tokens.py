@@ -10,10 +10,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy import and_, bindparam, delete, func, insert, literal_column, or_, select
 
 from dragoman.errors import NotFound, RateLimited
 from dragoman.identity import Identity, SessionBounds
@@ -21,6 +21,7 @@ from dragoman.store.accounts.keys import ApiKeyRepository, KeyRejection, hash_se
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
+    Row,
     decode_json,
     encode_json,
     select_fields,
@@ -33,6 +34,8 @@ from dragoman.store.tables.core import session_tokens
 TOKEN_PREFIX = "dgt_"  # noqa: S105 - how a token begins
 TOKEN_BYTES = 32
 MAX_TOKENS = 10_000  # of a key that have not expired
+TokenCursor: TypeAlias = tuple[float, str]  # when a token was made, and its id
+FIRST_PAGE: TokenCursor = (1e15, "")
 
 
 class SessionToken(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,8 +76,18 @@ class SessionTokenStatements:
         self.count = compiler.compile(
             select(func.count()).select_from(session_tokens).where(of_key, rows.expires_at > now)
         )
+        created = bindparam("created_at", type_=rows.created_at.type)
+        older = or_(rows.created_at < created, and_(rows.created_at == created, rows.id < bindparam("id")))
+        page = select_fields(SessionToken, session_tokens).where(rows.expires_at > now, older)
+        page = page.order_by(rows.created_at.desc(), rows.id.desc()).limit(bindparam("limit"))
+        page = page.offset(literal_column("0"))
+        self.list = compiler.compile(page)
+        self.list_of_key = compiler.compile(page.where(of_key))
         self.find_id = compiler.compile(select(rows.id).where(rows.id == bindparam("id")))
-        self.delete = compiler.compile(delete(session_tokens).where(of_key, rows.id == bindparam("id")))
+        self.delete = compiler.compile(delete(session_tokens).where(rows.id == bindparam("id")))
+        self.delete_of_key = compiler.compile(
+            delete(session_tokens).where(of_key, rows.id == bindparam("id"))
+        )
         self.delete_prefix = compiler.compile(
             delete(session_tokens).where(of_key, rows.prefix == bindparam("prefix"))
         )
@@ -133,11 +146,24 @@ class SessionTokenRepository:
         await self._database.write(job)
         return token, secret
 
-    async def revoke(self, id: str, *, key_id: str) -> None:
-        """Delete a token of a key. NotFound."""
-        params = {"id": id, "key_id": key_id}
-        if not await self._database.write(lambda connection: connection.execute(self._sql.delete, params)):
-            raise NotFound(f"this key has no session token {id!r:.100}", hint="it may have expired")
+    async def list(
+        self, key_id: str | None, *, before: TokenCursor = FIRST_PAGE, limit: int
+    ) -> Sequence[SessionToken]:
+        """Return the tokens that have not expired, of a key or of all, the newest first."""
+        created_at, id = before
+        params: dict[str, Any] = {"now": self._clock(), "created_at": created_at, "id": id, "limit": limit}
+        sql = self._sql.list if key_id is None else self._sql.list_of_key
+        params |= {} if key_id is None else {"key_id": key_id}
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [token_of_row(row) for row in rows]
+
+    async def revoke(self, id: str, *, key_id: str | None) -> None:
+        """Delete a token, of a key or of any. NotFound."""
+        params = {"id": id} if key_id is None else {"id": id, "key_id": key_id}
+        sql = self._sql.delete if key_id is None else self._sql.delete_of_key
+        if not await self._database.write(lambda connection: connection.execute(sql, params)):
+            whose = "there is" if key_id is None else "this key has"
+            raise NotFound(f"{whose} no session token {id!r:.100}", hint="it may have expired")
 
     async def revoke_prefix(self, prefix: str, *, key_id: str) -> int:
         """Delete the tokens of a key that are for the sessions of a prefix; return how many there were."""
@@ -160,9 +186,7 @@ class SessionTokenRepository:
         row = await self._database.read(lambda connection: connection.fetch_one(self._sql.find, params))
         if row is None:
             return "unknown"
-        fields = to_fields(SessionToken, row)
-        fields["models"] = decode_json(fields["models"], tuple[str, ...])
-        token = SessionToken(**fields)
+        token = token_of_row(row)
         if token.expires_at <= self._clock():
             return "expired"
         [use] = await self._keys.check_uses([(token.key_id, token.secret_id)])
@@ -181,6 +205,13 @@ class SessionTokenRepository:
             bounds=token.bounds,
         )
         return identity, token.expires_at if use is None else min(use, token.expires_at)
+
+
+def token_of_row(row: Row) -> SessionToken:
+    """Return the token in a row of `select_fields`."""
+    fields = to_fields(SessionToken, row)
+    fields["models"] = decode_json(fields["models"], tuple[str, ...])
+    return SessionToken(**fields)
 
 
 def models_within(wanted: Sequence[str], allowed: Sequence[str] | None) -> tuple[str, ...]:

@@ -228,10 +228,15 @@ def api_routes(handlers: ApiHandlers) -> Routes:
     yield from grant_routes(handlers.grants)
     yield from team_routes(handlers.teams)
     yield from key_routes(handlers.keys)
-    yield "/api/tokens", {"POST": handlers.tokens.create, "DELETE": handlers.tokens.revoke_owner}, "chat"
-    yield "/api/tokens/{id}", {"DELETE": handlers.tokens.revoke}, "chat"
+    yield from token_routes(handlers.tokens)
     yield from system_routes(handlers.system)
     yield from console_routes(handlers.console)
+
+
+def token_routes(tokens: TokenHandlers) -> Routes:
+    methods = {"GET": tokens.list, "POST": tokens.create, "DELETE": tokens.revoke_owner}
+    yield "/api/tokens", methods, "chat"
+    yield "/api/tokens/{id}", {"DELETE": tokens.revoke}, "chat"
 
 
 def chat_routes(chat: ChatHandlers) -> Routes:
