@@ -11,6 +11,7 @@ from tests.doors.ag_ui_client import VERSIONS, errors, play, texts
 from tests.serving import Served, serving
 
 DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
+BOARD = str(Path(__file__).with_name("state_operation.py"))
 NODE: list[dict[str, Any]] = [
     {"name": "paint", "description": "Paint the page", "parameters": {"type": "object"}}
 ]
@@ -113,6 +114,45 @@ async def test_a_question_is_an_interrupt_with_its_options(tmp_path: Path, versi
         [interrupt] = report["runs"][0]["interrupts"]
         assert (interrupt["message"], interrupt["metadata"]["options"]) == ("Which colour?", ["red", "blue"])
         assert texts(report) == ["Blue it is."]
+
+
+async def test_state_of_operations_reaches_the_client_and_its_state_the_model(
+    tmp_path: Path, version: str
+) -> None:
+    def step(name: str, **input: Any) -> dict[str, Any]:
+        return {"tools": [{"name": f"board_{name}", "input": input}]}
+
+    answer: list[dict[str, Any]] = [{"text": "Empty again."}, {"text": "I see."}, {"text": "I do."}]
+    steps = [step("fill", count=2), step("clear"), step("ask"), *answer]
+    pinned = ["board.fill", "board.clear", "board.ask"]
+    async with serving(tmp_path, steps, operations=[BOARD], pinned=pinned) as hub:
+        mine = {"cards": 7}
+        turns: list[dict[str, Any]] = [{"say": "fill it"}, {"say": "look"}, {"say": "same?", "state": mine}]
+        report = await play(version, address(hub), *turns, state={"cards": 1})
+        assert errors(report) == []
+        first, second, _ = report["runs"]
+        shown = [each for each in first["events"] if each["type"].startswith("STATE_")]
+        assert shown[0]["type"] == "STATE_SNAPSHOT"
+        assert shown[-1] == {
+            "type": "STATE_DELTA",
+            "delta": [
+                {"op": "remove", "path": "/of"},
+                {"op": "replace", "path": "/cards", "value": 0},
+            ],
+        }
+        assert (first["state"], second["state"], report["state"]) == ({"cards": 0}, {"cards": 0}, mine)
+        stored = await hub.messages("t")
+        texts_of = [
+            [part["text"] for part in message["parts"] if part["type"] == "text"] for message in stored
+        ]
+        heading = "State of the app that the user looks at, as JSON: "
+        assert texts_of[0] == ["fill it", f'{heading}{{"cards":1}}']
+        assert texts_of[2] == ["look"]  # the agent has sent this state itself
+        assert texts_of[4] == ["same?", f'{heading}{{"cards":7}}']
+        [part] = [part for part in stored[1]["parts"] if part["type"] == "data-state"]
+        assert part["data"] == {"cards": 0}
+        [refused] = [part for part in stored[1]["parts"] if part["type"] == "tool-board_ask"]
+        assert "the hub writes the data part 'question' itself" in refused["errorText"]
 
 
 async def test_a_failed_answer_is_an_error_and_never_a_silent_end(tmp_path: Path, version: str) -> None:

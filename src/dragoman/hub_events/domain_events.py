@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from dragoman.errors import BadRequest
@@ -57,6 +60,7 @@ class SessionEvents:
         self.domain_events = domain_events
         """May be replaced: later events are checked by the new one."""
         self._log = event_log
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
 
     def publish_domain_event(
         self,
@@ -79,13 +83,19 @@ class SessionEvents:
             self._log.publish_live(session_id, owner, name=f"{PREFIX}{name}", data=checked)
 
     def publish(self, context: Context, name: str, *, data: Any) -> None:
-        """See `CallEvents`. Outside of a session nobody hears of it."""
+        """See `CallEvents`. Outside of a session nobody hears of it. Any thread may call it."""
         owner = context.identity.owner
         data = to_jsonable(data)
         if context.session_id is None:
             self.domain_events.check(name, data)
-        else:
-            self.publish_domain_event(context.session_id, owner, name=name, data=data, actor=owner)
+            return
+        submit = partial(
+            self.publish_domain_event, context.session_id, owner, name=name, data=data, actor=owner
+        )
+        if threading.get_ident() == self._thread:
+            submit()
+        else:  # the log belongs to the event loop
+            asyncio.run_coroutine_threadsafe(_run(submit), self._loop).result()
 
     def call_started(self, record: CallRecord) -> None:
         """See `CallEvents`. The event is not stored: the call is in the ledger."""
@@ -120,3 +130,7 @@ class SessionEvents:
             **more,
         }
         self._log.publish_live(record.session_id, record.owner, name=name, data=body)
+
+
+async def _run(function: Callable[[], None]) -> None:
+    function()

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.errors import CallError
+from dragoman.errors import BadRequest, CallError
 from dragoman.identity import LOCAL, Identity
 from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget, CostTotal
@@ -18,6 +18,11 @@ from dragoman.operations.outcome import CallOutcome, to_jsonable
 
 T = TypeVar("T")
 ProgressCallback: TypeAlias = Callable[[Any], None]
+DataCallback: TypeAlias = Callable[[str, Any], None]
+HUB_PARTS = frozenset(
+    {"agent-status", "anthropic", "context", "question", "queued", "reset-step", "steered", "task-result"}
+)
+"""Names of data parts that the hub writes itself."""
 
 CHILD_CANCEL_SECONDS = 5.0  # how long cancelled children may take to end
 
@@ -127,8 +132,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     `agent` is the agent whose model makes the call, for the policy. `approval` is an answered approval that
     the call uses up. `for_model` is True if the result goes to a model: a large one is stored as an
-    artifact. `budget` is shared by all calls below. `on_progress` receives progress. `step` counts the
-    model calls of a run, `grant` is the approval of this call, `notes` are repairs of its input.
+    artifact. `budget` is shared by all calls below. `on_progress` receives progress, `on_data` the data
+    parts that calls put into the answer of the run. `step` counts the model calls of a run, `grant` is the
+    approval of this call, `notes` are repairs of its input.
     `intermediaries` are the others behind the call: a spoke that calls for `identity`, or the caller of an
     operation whose spoke calls as itself. `parent_agents` are the agents that this one works for. The call
     has to be allowed to all of them.
@@ -162,6 +168,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget | None = None
     cost_total: CostTotal | None = None
     on_progress: ProgressCallback | None = None
+    on_data: DataCallback | None = None
     grant: Grant | None = None
     step: int | None = None
     notes: tuple[str, ...] = ()
@@ -206,13 +213,20 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
             progress = to_jsonable(value)
             self.on_progress(progress if self.seal is None else self.seal(progress))
 
-    def publish(self, name: str, data: Mapping[str, Any]) -> None:
+    def publish(self, name: str, data: Mapping[str, Any], *, in_answer: bool = False) -> None:
         """Publish a domain event, as `data-<name>`, to those who follow the session of this call.
 
-        It is stored. Outside of a session nobody hears of it. Raises BadRequest or InvalidInput when the
-        configuration does not know the name or its schema refuses the data, TooLarge.
+        It is stored. Outside of a session nobody hears of it. With `in_answer` it is also a data part of the
+        answer that makes this call: one for each name, replaced by the next of the name. Outside of an answer
+        that changes nothing. Raises BadRequest or InvalidInput when the configuration does not know the name
+        or its schema refuses the data, TooLarge.
         """
+        if in_answer and name in HUB_PARTS:
+            raise BadRequest(f"the hub writes the data part {name!r} itself; use another name", field="name")
         self._caller().publish(self, name, data=data)
+        if in_answer and self.on_data is not None:
+            shown = to_jsonable(data)
+            self.on_data(name, shown if self.seal is None else self.seal(shown))
 
     def spend(self, usd: float) -> None:
         """Record what this call costs, in US dollars. Raises BudgetExhausted if the budget is exceeded."""

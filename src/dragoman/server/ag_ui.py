@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
 from dragoman.errors import Conflict, NotFound
 from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
@@ -27,6 +29,7 @@ from dragoman.wire.ag_ui.client_request import (
     AgUiRequest,
     InterruptAnswer,
     parse_ag_ui_request,
+    with_state,
     without_context,
 )
 from dragoman.wire.ag_ui.encoder import AgUiStreamEncoder, ResponseIds
@@ -67,6 +70,9 @@ class AgUiHandlers:
         )
         request = await offload(weigh(raw), parse)
         stored = await self._stored_messages(request.thread_id, caller=exchange.identity)
+        if request.message is not None:
+            message = with_state(request.message, request.state, stored=stored)
+            request = msgspec.structs.replace(request, message=message)
         client_tools = {tool.name for tool in (*spec.client_tools, *request.tools)}
         chat = ChatRequest(
             session_id=request.thread_id,

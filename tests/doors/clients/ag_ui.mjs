@@ -1,5 +1,5 @@
 // Plays a conversation with the stock AG-UI client and prints what it made of it, as JSON.
-// stdin: {version, url, headers, threadId, tools, turns: [{say|result|resume|again, context, abortAfter}]}
+// stdin: {version, url, headers, threadId, tools, turns: [{say|result|resume|again, context, state, abortAfter}]}
 import { randomUUID } from 'node:crypto'
 
 const scenario = JSON.parse(await new Promise(resolve => {
@@ -37,6 +37,7 @@ for (const turn of scenario.turns) {
   }
   if (turn.say !== undefined) agent.addMessage({ id: turn.id ?? randomUUID(), role: 'user', content: turn.say })
   const run = { events: [], interrupts: [], error: null, failed: null }
+  if (turn.state !== undefined) agent.setState(turn.state)
   let characters = 0
   try {
     await agent.runAgent(input, {
@@ -51,6 +52,7 @@ for (const turn of scenario.turns) {
   } catch (error) {
     run.failed = String(error?.message ?? error)
   }
+  run.state = structuredClone(agent.state)
   runs.push(run)
 }
 process.stdout.write(JSON.stringify({ runs, messages: agent.messages, state: agent.state, warnings }))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from dragoman import events as e
 from dragoman.agent import approvals
 from dragoman.agent.approvals import ApprovalAnswer
 from dragoman.agent.tools.toolbox import Toolbox
+from dragoman.errors import TooLarge
 from dragoman.ids import new_id
 from dragoman.messages import ToolPart
 from dragoman.operations.approval import Grant, SuspendedCall
@@ -20,6 +22,7 @@ from dragoman.operations.outcome import CallFailure, CallOutcome
 
 MIN_PROGRESS_INTERVAL = 0.05  # seconds between two batches of progress
 MAX_PROGRESS_INTERVAL = 5.0
+MAX_DATA_NAMES = 20  # different data parts that the calls of one step may put into the answer
 PROGRESS_BYTES_PER_SECOND = 100_000  # bytes of progress a second; large values are sent less often
 
 
@@ -55,6 +58,9 @@ class ToolExecution:
         self._nested_approvals = nested_approvals
         self._previewed_ids: set[str] = set()
         self._progress: dict[str, Any] = {}
+        self._data: dict[str, Any] = {}
+        self._data_names: set[str] = set()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._next_progress_at = 0.0
         self._wakeup: asyncio.Future[None] | None = None
         self._finished_ids: set[str] = set()
@@ -70,7 +76,7 @@ class ToolExecution:
                 done = {task for task in running if task.done()}
                 running -= done
                 ended = [event for task in done for event in task.result()]
-                if batch := [*self._progress_events(), *ended]:
+                if batch := [*self._progress_events(is_due=bool(done)), *ended]:
                     yield batch
         finally:
             for task in running:
@@ -83,7 +89,7 @@ class ToolExecution:
             return
         loop = asyncio.get_running_loop()
         self._wakeup = loop.create_future()
-        if self._progress:
+        if self._progress or self._data:
             await asyncio.wait([self._wakeup], timeout=max(0.0, self._next_progress_at - loop.time()))
         else:
             await self._wakeup
@@ -92,14 +98,34 @@ class ToolExecution:
         if self._wakeup is not None and not self._wakeup.done():
             self._wakeup.set_result(None)
 
-    def _progress_events(self) -> list[e.Event]:
-        now = asyncio.get_running_loop().time()
-        if not self._progress or now < self._next_progress_at:
+    def _progress_events(self, *, is_due: bool) -> list[e.Event]:
+        """Return the collected data and progress; before their time only the data, if they are due."""
+        now = self._loop.time()
+        if not (self._progress or self._data) or (now < self._next_progress_at and not is_due):
             return []
+        data, self._data = self._data, {}
+        events: list[e.Event] = [e.Data(f"data-{name}", value, name) for name, value in data.items()]
+        if now < self._next_progress_at:
+            return events
         progress, self._progress = self._progress, {}
         self._previewed_ids.update(progress)
-        self._next_progress_at = now + progress_interval(len(msgspec.json.encode(progress)))
-        return [e.ToolOutputAvailable(key, value, preliminary=True) for key, value in progress.items()]
+        self._next_progress_at = now + progress_interval(len(msgspec.json.encode((progress, data))))
+        events += [e.ToolOutputAvailable(key, value, preliminary=True) for key, value in progress.items()]
+        return events
+
+    def _on_data(self, name: str, value: Any) -> None:
+        """Take a data part of the answer; operations that run in a thread call it there. Raises TooLarge."""
+        if name not in self._data_names and len(self._data_names) >= MAX_DATA_NAMES:
+            raise TooLarge(f"the calls of a step may put {MAX_DATA_NAMES} data parts into the answer")
+        self._data_names.add(name)
+        if threading.get_ident() == self._thread:
+            self._collect_data(name, value)
+        else:
+            self._loop.call_soon_threadsafe(self._collect_data, name, value)
+
+    def _collect_data(self, name: str, value: Any) -> None:
+        self._data[name] = value
+        self._wake()
 
     def _on_progress(self, call: ToolPart, value: Any) -> None:
         if call.tool_call_id not in self._finished_ids:
@@ -122,6 +148,7 @@ class ToolExecution:
             approval=answer.id if answer is not None and grant is None else None,
             grant=grant,
             notes=(note,) if note else (),
+            on_data=self._context.on_data or self._on_data,
         )
         try:
             outcome = await self._toolbox.run(

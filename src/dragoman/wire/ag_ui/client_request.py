@@ -1,7 +1,8 @@
 """Parse the input of an AG-UI run: what a client asks for, and what it has of the answer already.
 
 A client sends its whole history each time. Only its end is read: the last user message, and what stands
-behind it. The rest is in the session, and the client's `state` is ignored (docs/design.md §2.4).
+behind it. The rest is in the session (docs/design.md §2.4). The client's `state` is told to the model, as
+a claim of the user's app like the `context`.
 Source: wire notes on AG-UI, section A.
 """
 
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.json_shape import MAX_VALUES, check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
-from dragoman.messages import FilePart, Message, Part, ProviderMetadata, TextPart
+from dragoman.messages import DataPart, FilePart, Message, Part, ProviderMetadata, TextPart
 from dragoman.model_request import Tool
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.wire.ag_ui.received import ReceivedAnswer
@@ -26,7 +28,8 @@ from dragoman.wire.ui.client_request import ClientToolOutput, parse_client_tools
 MAX_PARTS = 1_000
 MAX_CONTEXT = 100  # entries
 CONTEXT_MARK: ProviderMetadata = {"dragoman": {"context": True}}
-"""Marks the text part that holds the app's context: the user did not write it."""
+"""Marks a text part that holds the app's context or state: the user did not write it."""
+STATE_HEADING = "State of the app that the user looks at, as JSON: "
 MEDIA_TYPE = re.compile(r"[\w.+*-]{1,100}/[\w.+*-]{1,100}", re.ASCII)
 MEDIA_TYPES = {"image": "image/*", "audio": "audio/*", "video": "video/*"}
 
@@ -43,7 +46,7 @@ class AgUiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An AG-UI run: the thread, its last user message, and what the client reports and has received since.
 
     `outputs` are of front-end tools, `answers` those to interrupts: the client's claims, to be checked.
-    `regenerate`: answer the message anew, although it has an answer.
+    `regenerate`: answer the message anew, although it has an answer. `state` is the app's, if it has any.
     """
 
     thread_id: str
@@ -54,6 +57,7 @@ class AgUiRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[Tool, ...] = ()
     received: ReceivedAnswer = ReceivedAnswer()
     regenerate: bool = False
+    state: Any = None
 
 
 class _Body(msgspec.Struct, frozen=True, rename="camel"):
@@ -62,6 +66,7 @@ class _Body(msgspec.Struct, frozen=True, rename="camel"):
     messages: list[msgspec.Raw] | None = None
     tools: msgspec.Raw = msgspec.Raw()
     context: msgspec.Raw = msgspec.Raw()
+    state: msgspec.Raw = msgspec.Raw()
     resume: msgspec.Raw = msgspec.Raw()
     forwarded_props: msgspec.Raw = msgspec.Raw()
 
@@ -121,6 +126,7 @@ _tail_decoder = msgspec.json.Decoder(_TailMessage)
 _user_decoder = msgspec.json.Decoder(_UserMessage)
 _context_decoder = msgspec.json.Decoder(list[_ContextEntry] | None)
 _resume_decoder = msgspec.json.Decoder(list[_ResumeEntry] | None)
+_state_decoder = msgspec.json.Decoder()
 _tools_decoder = msgspec.json.Decoder(list[dict[str, Any]] | None)
 _HINT = (
     'send a RunAgentInput: {"threadId": "t1", "runId": "r1", '
@@ -160,6 +166,7 @@ def parse_ag_ui_request(
         tools=parse_client_tools(tools),
         received=_received(tail),
         regenerate=_is_regeneration(body.forwarded_props),
+        state=_parse_state(body.state, max_part=max_part, max_values=max_values),
     )
 
 
@@ -170,6 +177,35 @@ def without_context(message: Message) -> tuple[Part, ...]:
         for part in message.parts
         if not (isinstance(part, TextPart) and part.provider_metadata == CONTEXT_MARK)
     )
+
+
+def with_state(message: Message, state: Any, *, stored: Sequence[Message]) -> Message:
+    """Return the message with the app's state as a part, unless the agent knows it from the thread."""
+    if state is None or state == _last_state(stored):
+        return message
+    text = STATE_HEADING + msgspec.json.encode(state).decode()
+    return replace(message, parts=(*message.parts, TextPart(text, provider_metadata=CONTEXT_MARK)))
+
+
+def _last_state(stored: Sequence[Message]) -> Any:
+    """Return the state that the agent has sent, or was told, last in a thread."""
+    for message in reversed(stored):
+        for part in reversed(message.parts):
+            match part:
+                case DataPart(type="data-state", data=data) if message.role == "assistant":
+                    return data
+                case TextPart(text=text, provider_metadata=mark) if mark == CONTEXT_MARK and text.startswith(
+                    STATE_HEADING
+                ):
+                    return msgspec.json.decode(text.removeprefix(STATE_HEADING))
+    return None
+
+
+def _parse_state(raw: msgspec.Raw, *, max_part: int, max_values: int) -> Any:
+    """Return the app's state; None for an empty one."""
+    if len(bytes(raw)) > max_part:
+        raise TooLarge(f"the state has {len(bytes(raw))} bytes; the limit is {max_part}")
+    return _decode(raw, _state_decoder, field="state", max_values=max_values) or None
 
 
 def _parse_id(value: Any, field: str) -> str:
