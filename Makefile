@@ -78,7 +78,7 @@ test-console: setup ## all tests of the web console in Chromium, also the long o
 coverage: setup ## what the tests reach; twice the time of `make test`
 	@$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(ARGS) || { echo "make coverage: FAILED"; exit 1; }
 
-soak: setup ## many examples of each property, all kill and swap loops, with coverage: hours
+soak: setup $(MADE)/copilotkit ## many examples of each property, all kill and swap loops, with coverage: hours
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m tools.needs
 	@TEST_PROFILE=thorough $(MAKE) --no-print-directory coverage ARGS="--timeout 3600 $(ARGS)"
@@ -179,6 +179,9 @@ $(MADE)/clients: $(wildcard $(CLIENTS:%=%/package-lock.json)) | $(MADE)/dev
 			|| { made=; echo "make: NO JAVASCRIPT CLIENTS: npm ci failed in $$folder; many tests need them"; }; \
 	done; \
 	[ -z "$$made" ] || touch $@
+
+$(MADE)/copilotkit: tests/doors/copilotkit/package-lock.json
+	@npm ci --prefix $(<D) --no-audit --no-fund --loglevel=error && touch $@
 
 .PHONY: packages
 packages:

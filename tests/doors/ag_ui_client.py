@@ -20,15 +20,15 @@ async def play(version: str, url: str, *turns: dict[str, Any], thread: str = "t"
     return await run_node("ag_ui.mjs", conversation)
 
 
-async def run_node(script: str, argument: dict[str, Any]) -> Report:
-    """Run a script of the clients' folder; return the JSON that it prints."""
+async def run_node(script: str, argument: dict[str, Any], *, folder: Path = CLIENTS) -> Report:
+    """Run a script of a folder of clients; return the JSON that it prints."""
     node = shutil.which("node")
     assert node, "these tests need node"
-    assert (CLIENTS / "node_modules").is_dir(), "the clients are not installed: `make setup`"
+    assert (folder / "node_modules").is_dir(), f"`npm ci --prefix {folder}` installs the clients"
     process = await asyncio.create_subprocess_exec(
         node,
         script,
-        cwd=CLIENTS,
+        cwd=folder,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

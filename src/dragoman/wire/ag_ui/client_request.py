@@ -191,14 +191,15 @@ def _last_state(stored: Sequence[Message]) -> Any:
     """Return the state that the agent has sent, or was told, last in a thread."""
     for message in reversed(stored):
         for part in reversed(message.parts):
-            match part:
-                case DataPart(type="data-state", data=data) if message.role == "assistant":
-                    return data
-                case TextPart(text=text, provider_metadata=mark) if mark == CONTEXT_MARK and text.startswith(
-                    STATE_HEADING
-                ):
-                    return msgspec.json.decode(text.removeprefix(STATE_HEADING))
+            if isinstance(part, DataPart) and part.name == "state" and message.role == "assistant":
+                return part.data
+            if isinstance(part, TextPart) and _is_state(part):
+                return msgspec.json.decode(part.text.removeprefix(STATE_HEADING))
     return None
+
+
+def _is_state(part: TextPart) -> bool:
+    return part.provider_metadata == CONTEXT_MARK and part.text.startswith(STATE_HEADING)
 
 
 def _parse_state(raw: msgspec.Raw, *, max_part: int, max_values: int) -> Any:
