@@ -258,3 +258,37 @@ async def test_a_response_of_an_agent_goes_on_without_the_process_that_began_it(
             assert [event.type async for event in events][-1] == "response.completed"
             more = await client.responses.retrieve(response.id)
             assert more.output == response.output
+
+
+@pytest.mark.parametrize("mode", ["document", "stream", "background"])
+async def test_an_agent_compacts_its_conversation_above_the_clients_threshold(
+    tmp_path: Path, mode: str
+) -> None:
+    steps: list[dict[str, Any]] = [
+        {"text": "A long answer about ships. " * 200},
+        {"text": "We spoke about ships."},
+        {"text": "Ships."},
+        {"text": "Bye."},
+    ]
+    rule: Any = [{"type": "compaction", "compact_threshold": 1_500}]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        first = await ask(client, context_management=rule)
+        assert kinds(first) == ["message"]
+        again = {"context_management": rule, "previous_response_id": first.id}
+        if mode == "background":
+            second = await ask(client, "About what?", background=True, **again)
+
+            async def ended() -> Any:
+                found = await client.responses.retrieve(second.id)
+                return found if found.status == "completed" else None
+
+            second = await poll(ended)
+        else:
+            second = await ask(client, "About what?", stream=mode == "stream", **again)
+        assert kinds(second) == ["compaction", "message"]
+        assert second.output[0].encrypted_content == "dragoman-compaction:We spoke about ships."
+        third: Any = [*second.output, {"role": "user", "content": "Bye!"}]
+        items = [item if isinstance(item, dict) else item.model_dump(exclude_unset=True) for item in third]
+        last = await client.responses.create(model="agent/default", input=items)
+        assert (kinds(last), last.output_text) == (["message"], "Bye.")
+        assert last.dragoman["session"] == first.dragoman["session"]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.payment import Billing
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
+from dragoman.agent.context.policy import summarise_above
 from dragoman.agent.loop import Loop
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.identity import Identity
@@ -123,6 +124,9 @@ class RunFactory:
         request = await self._inherit_settings(request, existing)
         session = existing or new_session(request, owner=identity.owner, now=time.time())
         resolved = self._resolve_agent(request, session, identity=identity)
+        if request.compact_threshold is not None:
+            context_policy = summarise_above(resolved.agent.context, request.compact_threshold)
+            resolved = resolved._replace(agent=replace(resolved.agent, context=context_policy))
         agent = resolved.agent
         stored = await self._store.messages.list(session.id) if existing else ()
         run_plan, row = plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)

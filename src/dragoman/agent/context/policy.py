@@ -163,6 +163,13 @@ class ContextPolicy(msgspec.Struct, frozen=True):
         return replace(cut, kind="summarise", summary=summary.text), summary.usage
 
 
+def summarise_above(policy: ContextPolicy, tokens: int) -> ContextPolicy:
+    """Return a policy that summarises requests above this size, also where `policy` is off."""
+    margin = policy.margin if policy.kind != "off" else 1.0
+    limit = round(tokens / margin) if policy.limit is None else min(policy.limit, round(tokens / margin))
+    return replace(policy, kind="summarise", limit=max(1, limit), margin=margin)
+
+
 class ContextFitter:
     """A context policy as the loop uses it: fitted requests, with the events that record a truncation.
 

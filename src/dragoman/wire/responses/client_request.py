@@ -26,7 +26,14 @@ from dragoman.wire.openai.client_fields import (
 )
 from dragoman.wire.responses.client_items import ItemParser, item_type, list_items
 from dragoman.wire.responses.client_tools import ClientTools
-from dragoman.wire.responses.compaction import TRIGGER, request_summary, user_items
+from dragoman.wire.responses.compaction import (
+    COMPACTION,
+    PROMPT,
+    TRIGGER,
+    left_out_items,
+    request_summary,
+    user_items,
+)
 
 _HINT = 'send {"model": "provider/model", "input": "hi"}'
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
@@ -36,7 +43,7 @@ _SILENT_FIELDS = frozenset(
         *("model", "input", "instructions", "stream", "stream_options", "metadata", "store", "include"),
         *("previous_response_id", "conversation", "background", "background_options", "client_metadata"),
         *("tools", "tool_choice", "text", "reasoning", "generate", "stream_id", "type", "truncation"),
-        *("max_tool_calls", "extra_body"),
+        *("max_tool_calls", "extra_body", "context_management"),
     }
 )
 
@@ -48,16 +55,21 @@ class ResponsesRequest(ClientRequest, frozen=True, kw_only=True):
     """A parsed Responses request. `response_fields` are what the response object repeats of it.
 
     `compacts`: its answer is a compaction of its items, of which `user_items` are the messages of the user.
+    A longer input than `compact_threshold`, in tokens, is to be shortened by a compaction first.
     """
 
     tools: ClientTools
     response_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     compacts: bool = False
     user_items: Sequence[Mapping[str, Any]] = ()
+    compact_threshold: int | None = None
 
 
-def parse_responses_request(raw: bytes, *, compacts: bool = False) -> ResponsesRequest:
-    """Parse a body; BadRequest names the invalid field. `compacts`: as if its last item asked for that."""
+def parse_responses_request(raw: bytes, *, compacts: bool = False, prompt: str = PROMPT) -> ResponsesRequest:
+    """Parse a body; BadRequest names the invalid field.
+
+    `compacts`: as if its last item asked for that. `prompt` asks the model for the summary then.
+    """
     try:
         body = decode_body(raw)
     except ValueError as error:
@@ -74,13 +86,14 @@ def parse_responses_request(raw: bytes, *, compacts: bool = False) -> ResponsesR
             tools.add(item.get("tools"), f"input[{index}].tools")
     tools.add(body.get("tools"), "tools")
     parser = ItemParser(tools, ignored)
-    for index, item in enumerate(items):
-        parser.add(item, f"input[{index}]")
+    left_out = left_out_items(items)
+    for index in (index for index in range(len(items)) if index not in left_out):
+        parser.add(items[index], f"input[{index}]")
     options = _parse_options(body, ignored)
     offered, choice = tools.choose(body.get("tool_choice"))
     instructions = read_optional_string(body.get("instructions"), "instructions") or None
-    if not parser.messages and instructions is None:
-        raise BadRequest("input must have at least one item", field="input", hint=_HINT)
+    _require_messages(parser, instructions)
+    threshold = _read_threshold(body.get("context_management"), ignored)
     request = ModelRequest(
         model=read_nonempty_string(body.get("model"), "model"),
         messages=parser.messages,
@@ -89,17 +102,23 @@ def parse_responses_request(raw: bytes, *, compacts: bool = False) -> ResponsesR
         tool_choice=choice,
         options=options,
     )
-    if parser.has_trigger and not parser.messages:
-        raise BadRequest("input must have an item before its compaction_trigger", field="input")
     return ResponsesRequest(
-        request=request_summary(request) if parser.has_trigger else request,
+        request=request_summary(request, prompt) if parser.has_trigger else request,
         stream=read_boolean(body.get("stream"), "stream"),
         ignored_fields=ignored.fields,
         tools=tools,
         response_fields=_response_fields(body),
         compacts=parser.has_trigger,
         user_items=user_items(items) if parser.has_trigger else (),
+        compact_threshold=threshold,
     )
+
+
+def _require_messages(parser: ItemParser, instructions: str | None) -> None:
+    if not parser.messages and instructions is None:
+        raise BadRequest("input must have at least one item", field="input", hint=_HINT)
+    if not parser.messages and parser.has_trigger:
+        raise BadRequest("input must have an item before its compaction_trigger", field="input")
 
 
 # ---- Options
@@ -163,6 +182,24 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
     check_metadata(body.get("metadata"))
     ignored.add_unknown(body, (*_OPTIONS, *_SILENT_FIELDS), field="")
     return options
+
+
+def _read_threshold(value: Any, ignored: IgnoredFields) -> int | None:
+    """Return from how many tokens on a conversation is compacted; None for never."""
+    threshold = None
+    for index, entry in enumerate(read_list(value, "context_management")):
+        field = f"context_management[{index}]"
+        rule = read_object(entry, field)
+        if rule.get("type") != COMPACTION:
+            ignored.add_unknown({str(rule.get("type"))[:60]: True}, (), field="context_management[].type")
+            continue
+        tokens = rule.get("compact_threshold")
+        if tokens is not None and not (_is_integer(tokens) and tokens >= 1):
+            raise invalid_field(
+                tokens, f"{field}.compact_threshold", expected="a number of tokens of at least 1"
+            )
+        threshold = tokens if tokens is not None else threshold
+    return threshold
 
 
 def _parse_text(value: Any, ignored: IgnoredFields) -> dict[str, Any]:
@@ -234,7 +271,9 @@ def _response_fields(body: Mapping[str, Any]) -> dict[str, Any]:
     conversation = body.get("conversation")
     if isinstance(conversation, str):
         conversation = {"id": conversation}
+    context = {name: body[name] for name in ("context_management",) if body.get(name)}
     return {
+        **context,
         "background": bool(body.get("background")),
         "conversation": conversation,
         "instructions": body.get("instructions"),

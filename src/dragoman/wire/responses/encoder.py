@@ -17,6 +17,7 @@ from dragoman.wire import json_codec
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.responses.client_tools import ClientTools
+from dragoman.wire.responses.compaction import COMPACTION, seal_summary
 from dragoman.wire.responses.output_items import (
     INPUT_EVENTS,
     OUTPUT_EVENTS,
@@ -56,6 +57,10 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     shows_approvals: bool = False
     compacts: bool = False
     """The answer is a compaction: its text is the summary."""
+    compaction: str | None = None
+    """The `encrypted_content` of the compaction that the answer follows."""
+    shows_compactions: bool = False
+    """Summaries of what an agent leaves out are compactions."""
 
 
 class ResponsesStreamEncoder:
@@ -145,7 +150,7 @@ class ResponsesStreamEncoder:
         if incomplete is not None:
             self._incomplete = {"reason": incomplete}
             return self._end("incomplete")
-        if not self._items.output:
+        if all(item["type"] == COMPACTION for item in self._items.output) and not self._head.compacts:
             self._items.add_empty_message()
         return self._end("completed")
 
@@ -155,7 +160,12 @@ class ResponsesStreamEncoder:
         self._started = True
         if self._head.announced:
             self._events.number, self.status = ANNOUNCED_EVENTS, "in_progress"
-            return
+        else:
+            self._announce()
+        if self._head.compaction is not None:
+            self._items.add_compaction(self._head.compaction)
+
+    def _announce(self) -> None:
         self._events.write("response.created", {"response": self.response})
         if self._head.queued:
             self._events.write("response.queued", {"response": self.response})
@@ -175,6 +185,8 @@ class ResponsesStreamEncoder:
             self._items.encode_output(event)
             if isinstance(event, e.ToolApprovalRequest) and self._head.shows_approvals:
                 self._items.request_approval(event.approval_id, event.tool_call_id)
+        elif isinstance(event, e.Data):
+            self._encode_data(event)
         else:
             self._encode_other(event)
 
@@ -189,6 +201,11 @@ class ResponsesStreamEncoder:
         if self._compaction is None:
             raise ProviderError("the model returned an empty summary", category="api_error")
         self._compaction.close()
+
+    def _encode_data(self, event: e.Data) -> None:
+        """Encode the summary of what an agent leaves out; other data have no item."""
+        if self._head.shows_compactions and event.name == "context" and event.data["kind"] == "summarise":
+            self._items.add_compaction(seal_summary(event.data["summary"]))
 
     def _encode_other(self, event: e.Event) -> None:
         match event:

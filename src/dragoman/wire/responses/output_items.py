@@ -430,6 +430,10 @@ class ItemEncoder:
         self.output.append(item.item)
         return item
 
+    def add_compaction(self, sealed: str) -> None:
+        """Add a compaction that was made before the answer."""
+        self.open_compaction().finish(encrypted_content=sealed)
+
     def encode_source(self, event: e.SourceUrl) -> None:
         """Encode a citation, if a text is open that it can belong to."""
         for message in reversed(self._messages.values()):

@@ -74,7 +74,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `when_busy` None is the agent's default. One in the `background` is answered whether anybody follows or
     not; what becomes of it is posted to the URL `webhook`. `queued_id` is the id of a message that has
-    waited, which becomes that of its run.
+    waited, which becomes that of its run. A conversation of more than `compact_threshold` tokens is
+    summarised before the model is asked.
     """
 
     session_id: str
@@ -86,6 +87,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     webhook: str | None = None
     queued_id: str | None = None
+    compact_threshold: int | None = None
 
 
 class ChatBody(msgspec.Struct, rename="camel"):

@@ -68,7 +68,9 @@ from dragoman.wire.ui.client_request import (
 )
 
 PREFIX = "agent/"
-_OWN_ITEM = re.compile(r"(?:msg|rs|fc|ctc|mcp|ig)_([\w-]{18})\d{4}")  # the id of an item that the hub made
+_OWN_ITEM = re.compile(
+    r"(?:msg|rs|fc|ctc|mcp|ig|cmp)_([\w-]{18})\d{4}"
+)  # the id of an item that the hub made
 CANCELLED = "cancelled by the client"
 ANSWER_FIELDS = (
     "id",
@@ -184,6 +186,7 @@ class AgentResponses:
             agent=name,
             tools=tuple(agent_input.parsed.request.tools),
             background=state.background,
+            compact_threshold=agent_input.parsed.compact_threshold,
         )
         started = await self._start(chat, identity)
         turn = AgentTurn(session_id, message_id_of(started), parts=parts_before(started))
@@ -437,14 +440,16 @@ def response_head(
         queued=is_queued,
         hub_runs_calls=True,
         shows_approvals=parsed.tools.declares_hub,
+        shows_compactions=parsed.compact_threshold is not None,
     )
 
 
 def stored_head(response: StoredResponse) -> ResponseHead:
     """Return what was known of a stored response before its answer."""
     body: dict[str, Any] = msgspec.json.decode(response.body)
-    request = {"model": body["model"], "input": "-", "tools": body.get("tools") or []}
-    tools = parse_responses_request(_encode(request)).tools
+    repeated = {name: body.get(name) or [] for name in ("tools", "context_management")}
+    request = parse_responses_request(_encode({"model": body["model"], "input": "-", **repeated}))
+    tools = request.tools
     return ResponseHead(
         id=response.id,
         model=body["model"],
@@ -453,6 +458,7 @@ def stored_head(response: StoredResponse) -> ResponseHead:
         fields={name: value for name, value in body.items() if name not in ANSWER_FIELDS},
         hub_runs_calls=True,
         shows_approvals=tools.declares_hub,
+        shows_compactions=request.compact_threshold is not None,
     )
 
 

@@ -56,6 +56,7 @@ class ResponseCreation:
         self.dialect = ResponsesDialect()
         self.request: RequestState | None = None
         self.expanded: ExpandedRequest | None = None
+        self._shortened: bytes | None = None
         self._states = states
         self._owner = owner
         self._memory = memory
@@ -64,6 +65,20 @@ class ResponseCreation:
     def streams(self) -> bool:
         """Whether the client asked for a stream."""
         return self.request is not None and self.request.stream
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether the conversation was compacted."""
+        return self._shortened is not None
+
+    def shorten(self, body: bytes, compaction: str) -> None:
+        """Answer this request in place of the client's; the answer begins with the compaction."""
+        self._shortened = body
+        self.dialect.compaction, self.dialect.relays = compaction, False
+
+    async def shortened(self, _: bytes) -> bytes:
+        """Return the request to answer after `shorten`. See `Gateway.serve`."""
+        return self._shortened or b"{}"
 
     async def prepare_or_detach(self, body: bytes) -> bytes:
         """Do as `prepare`. Raises DetachedResponse for a request in the background."""
@@ -74,7 +89,7 @@ class ResponseCreation:
 
     async def prepared(self, _: bytes) -> bytes:
         """Return the request as it was prepared before, for an answer as a stream."""
-        body = b"{}" if self.expanded is None else self.expanded.body
+        body = self._shortened or (b"{}" if self.expanded is None else self.expanded.body)
         return await offload(len(body), lambda: msgspec.json.encode({**decode_fields(body), "stream": True}))
 
     async def prepare(self, body: bytes) -> bytes:

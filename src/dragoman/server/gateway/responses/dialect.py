@@ -43,6 +43,8 @@ class ResponsesDialect:
         self.announced = False
         """Whether the client has the first events of a queued response already."""
         self.relays = True
+        self.compaction: str | None = None
+        """The content of the compaction that the answer follows."""
         self._parsed: ResponsesRequest | None = None
 
     def make_queued(self) -> None:
@@ -77,6 +79,7 @@ class ResponsesDialect:
             fields={**fields, **self.response_fields},
             queued=self.queued,
             announced=self.announced,
+            compaction=self.compaction,
             compacts=parsed is not None and parsed.compacts,
         )
 

@@ -16,7 +16,7 @@ from dragoman.offload import offload
 from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
-from dragoman.server.gateway.responses.compaction import CompactionHandler
+from dragoman.server.gateway.responses.compaction import CompactionHandler, ConversationTooLong
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.creation import (
     DetachedResponse,
@@ -70,11 +70,8 @@ class ResponseHandlers:
             await self._warm_up(exchange, creation)
             return
 
-        async def prepare(body: bytes) -> bytes:
-            return await creation.prepare_or_detach(await offload(len(body), partial(require_model, body)))
-
         try:
-            await self._gateway.serve(exchange, creation.dialect, prepare=prepare)
+            await self._answer(exchange, creation)
         except AgentRequested as requested:
             exchange.send = send
             detached = await self._agents.create(exchange, requested.body, background=self.background)
@@ -88,6 +85,24 @@ class ResponseHandlers:
             if exchange.response_started or not creation.streams:
                 raise
             await send_failed_stream(exchange, error, dialect=creation.dialect)
+
+    async def _answer(self, exchange: Exchange, creation: ResponseCreation) -> None:
+        """Answer a request, after a compaction of a conversation that is too long.
+
+        Raises AgentRequested, DetachedResponse.
+        """
+
+        async def prepare(body: bytes) -> bytes:
+            body = await creation.prepare_or_detach(await offload(len(body), partial(require_model, body)))
+            await self._compactions.require_short(exchange, creation)
+            return body
+
+        try:
+            await self._gateway.serve(exchange, creation.dialect, prepare=prepare)
+        except ConversationTooLong:
+            await self._compactions.shorten(exchange, creation)
+            exchange.receive = empty_body(exchange.receive)
+            await self._gateway.serve(exchange, creation.dialect, prepare=creation.shortened)
 
     async def compact(self, exchange: Exchange) -> None:
         """Answer with an item that stands for a conversation."""
@@ -119,6 +134,10 @@ class ResponseHandlers:
             await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
 
     async def _serve_in_background(self, exchange: Exchange, *, creation: ResponseCreation) -> None:
+        try:
+            await self._compactions.require_short(exchange, creation)
+        except ConversationTooLong:
+            await self._compactions.shorten(exchange, creation)
         exchange.receive = empty_body(exchange.receive)
         await self._gateway.serve(exchange, creation.dialect, prepare=creation.prepared)
 

@@ -28,7 +28,7 @@ from dragoman.offload import offload
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository
 from dragoman.wire.client_request import MAX_ITEMS, check_count, decode_fields
-from dragoman.wire.responses.compaction import COMPACTION, TRIGGER
+from dragoman.wire.responses.compaction import COMPACTION, TRIGGER, drop_summarised
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -103,9 +103,10 @@ class ResponseContext(msgspec.Struct, frozen=True):
 def after_compaction(context: ResponseContext) -> ResponseContext:
     """Return a context without what its last compaction stands for.
 
-    Only a compaction that a request has triggered: of one that a client sends, the client has left out itself
-    what was before.
+    Only a compaction that a request has triggered, or that the hub made before an answer: of another one that
+    a client sends, the client has left out itself what was before.
     """
+    context = msgspec.structs.replace(context, items=drop_summarised(context.items))
     heads = [
         msgspec.json.decode(item, type=ItemHead).kind if COMPACTION.encode() in bytes(item) else ""
         for item in context.items
