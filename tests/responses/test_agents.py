@@ -288,7 +288,9 @@ async def test_an_agent_compacts_its_conversation_above_the_clients_threshold(
         assert kinds(second) == ["compaction", "message"]
         assert second.output[0].encrypted_content == "dragoman-compaction:We spoke about ships."
         third: Any = [*second.output, {"role": "user", "content": "Bye!"}]
-        items = [item if isinstance(item, dict) else item.model_dump(exclude_unset=True) for item in third]
-        last = await client.responses.create(model="agent/default", input=items)
+        items: Any = [
+            item if isinstance(item, dict) else item.model_dump(exclude_unset=True) for item in third
+        ]
+        last: Any = await client.responses.create(model="agent/default", input=items)
         assert (kinds(last), last.output_text) == (["message"], "Bye.")
         assert last.dragoman["session"] == first.dragoman["session"]

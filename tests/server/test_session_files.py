@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +119,73 @@ async def test_exports_of_other_programs_are_read(
         '{"messages": [{"id": "a", "role": "user", "parts": []}, {"id": "a", "role": "user", "parts": []}]}',
         '{"messages": [{"id": "", "role": "user", "parts": []}]}', "[" * 100_000,
         '{"format":"dragoman-session","version":2}', '{"format":"dragoman-session","version":1}\n{"id":',
-        '{"info": {}, "messages": [{}]}', [CHATGPT, CHATGPT],
+        '{"info": {}, "messages": [{}]}', "[[]]", '[{"mapping": {}}, 7]', '[{"mapping": {}}', '[{}]]',
         '{"format":"dragoman-session","version":1,"labels":["' + "x" * 65 + '"]}',
     ],
 )  # fmt: skip
 async def test_a_file_that_is_no_session_is_refused_and_leaves_nothing(tmp_path: Path, file: Any) -> None:
     async with serving(tmp_path) as hub:
-        assert (await load(hub, file)).status_code in (400, 413)
+        answer = await load(hub, file)
+        assert answer.status_code in (400, 413), answer.text
         assert (await hub.http.get("/api/sessions")).json()["sessions"] == []
+
+
+async def test_every_conversation_of_a_file_becomes_a_session_once(tmp_path: Path) -> None:
+    more = [{**CHATGPT, "title": f"No. {number}"} for number in range(3)]
+    async with serving(tmp_path) as hub:
+        assert (await load(hub, [more[0], 7])).status_code == 400
+        assert (await hub.http.get("/api/sessions")).json()["sessions"] == []
+        assert (await load(hub, more[:2], "?id=x")).status_code == 400
+        first = (await load(hub, more[:2])).json()
+        assert [each["messages"] for each in first["sessions"]] == [2, 2]
+        again = await load(hub, more)
+        assert again.status_code == 201, again.text
+        report = again.json()
+        ids = [each["id"] for each in first["sessions"]]
+        assert (len(report["sessions"]), report["existing"], report["messages"]) == (1, ids, 2)
+        listed = (await hub.http.get("/api/sessions")).json()["sessions"]
+        assert sorted(each["title"] for each in listed) == ["No. 0", "No. 1", "No. 2"]
+
+        broken = [more[0], {**CHATGPT, "title": "new"}, {"messages": [{"id": ""}]}]
+        refused = await load(hub, broken)
+        assert refused.status_code == 400
+        assert "conversation 3: " in refused.json()["error"]["message"]
+        assert "the 2 before it are imported" in refused.json()["error"]["message"]
+        once_more = await load(hub, more[0])
+        assert (once_more.status_code, ids[0] in once_more.json()["error"]["message"]) == (409, True)
+        assert (await load(hub, more[0], "?id=copy")).status_code == 201
+
+
+async def test_another_owner_imports_the_same_file(tmp_path: Path) -> None:
+    async with serving(tmp_path, keys=True) as hub:
+        for owner in ("ann", "bob"):
+            _, key = await hub.hub.store.keys.create(owner)
+            headers = {"authorization": f"Bearer {key}"}
+            content = msgspec.json.encode(CHATGPT)
+            answer = await hub.http.post("/api/sessions/import", content=content, headers=headers)
+            assert answer.status_code == 201, answer.text
+            listed = (await hub.http.get("/api/sessions", headers=headers)).json()["sessions"]
+            assert [each["id"] for each in listed] == [answer.json()["id"]]
+
+
+async def test_an_upload_that_is_cut_off_leaves_nothing(tmp_path: Path) -> None:
+    line = msgspec.json.encode({"id": "m", "role": "user", "parts": [{"type": "text", "text": "x" * 70_000}]})
+    head = b'{"format":"dragoman-session","version":1}\n'
+    async with serving(tmp_path) as hub:
+        _, writer = await asyncio.open_connection("127.0.0.1", hub.http.base_url.port)
+        writer.write(
+            b"POST /api/sessions/import HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9000000\r\n\r\n"
+        )
+        for number in range(20):
+            writer.write(head if number == 0 else line.replace(b'"m"', b'"m%d"' % number) + b"\n")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        whole = await load(hub, head + line)
+        assert whole.status_code == 201
+        assert [each["id"] for each in (await hub.http.get("/api/sessions")).json()["sessions"]] == [
+            whole.json()["id"]
+        ]
 
 
 async def test_a_chatgpt_file_with_a_circle_ends(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import sys
-from collections.abc import AsyncIterator
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -144,14 +145,32 @@ def import_file(
     id: Annotated[str | None, typer.Option(metavar="ID", help="The id of the new session.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Create a session from a file, in a running hub."""
-    content = file.read_bytes()
-    created = run_with_client(HubTarget(hub, key), lambda client: client.import_session(content, id=id))
+    """Create a session from a file, or one for each of its conversations, in a running hub."""
+    with open_content(file) as content:
+        created = run_with_client(HubTarget(hub, key), lambda client: client.import_sessions(content, id=id))
     if json:
         print_json(created)
         return
-    print_line(created["id"])
+    existing = created.get("existing", [])
+    for session in created.get("sessions", [created]):
+        print_line(session["id"])
     print_note(f"{created['messages']} messages were imported")
+    if existing:
+        print_note(f"{len(existing)} conversations had been imported before")
+
+
+@contextmanager
+def open_content(path: Path) -> Iterator[memoryview]:
+    """Open the content of a file, which is read as it is sent."""
+    if path.stat().st_size == 0:
+        yield memoryview(b"")
+        return
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        memoryview(content) as view,
+    ):
+        yield view
 
 
 @sessions.command(

@@ -42,7 +42,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     """
 
     head: bytes
-    body: bytes
+    body: bytes | memoryview
     timeouts: Timeouts
     deadline: float = NEVER
     no_response_body: bool = False
@@ -280,6 +280,6 @@ class HttpConnection(asyncio.Protocol):
 def split_request(request: HttpRequest) -> list[bytes | memoryview]:
     """Split a request into writes: one for a short body, several for a long one."""
     if len(request.body) <= WRITE_SIZE:
-        return [request.head + request.body]
+        return [b"".join((request.head, request.body))]
     body = memoryview(request.body)
     return [request.head, *(body[start : start + WRITE_SIZE] for start in range(0, len(body), WRITE_SIZE))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -123,10 +123,13 @@ class Exchange:
         `max_values` replaces that of `body_limits`. Raises TooLarge above `limit` bytes or with too many
         values, BadRequest when it is nested too deeply, ClientDisconnected.
         """
+        self._check_length(limit)
+        return self._receive_body(limit, max_values or self.body_limits.max_values)
+
+    def _check_length(self, limit: int) -> None:
         declared = self.headers.get("content-length", "")
         if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
-        return self._receive_body(limit, max_values or self.body_limits.max_values)
 
     async def _receive_body(self, limit: int, max_values: int) -> bytes:
         chunks: list[bytes] = []
@@ -169,6 +172,27 @@ class Exchange:
                     await asyncio.sleep(0)
                 if not message.get("more_body"):
                     return skimmer.body()
+
+    async def read_chunks(self, limit: int, *, size: int) -> AsyncIterator[bytes]:
+        """Yield the body, whatever it is, in chunks of about `size` bytes. TooLarge, ClientDisconnected."""
+        self._check_length(limit)
+        parts: list[bytes] = []
+        total = waiting = 0
+        more = True
+        with self.body_limits.count(self.identity):
+            while more:
+                message = await self.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnected
+                parts.append(message.get("body", b""))
+                waiting += len(parts[-1])
+                total += len(parts[-1])
+                if total > limit:
+                    raise TooLarge(f"the request body has more than {limit} bytes")
+                more = message.get("more_body", False)
+                if waiting >= size or not more:
+                    yield b"".join(parts)
+                    parts, waiting = [], 0
 
     async def read_json(self, limit: int) -> Any:
         """Read the body as JSON; an empty body is an empty object. Raises BadRequest, TooLarge."""

@@ -262,7 +262,7 @@ class Transport:
         url: str,
         *,
         headers: Mapping[str, str],
-        body: bytes = b"",
+        body: bytes | memoryview = b"",
         timeouts: Timeouts | None = None,
     ) -> Response:
         """Send a request; return the response as soon as its head is complete. Cancelling closes the socket.

@@ -59,7 +59,9 @@ class HubResponse(Protocol):
 class HubTransport(Protocol):
     """Carries requests to a hub's API: over HTTP (`HttpTransport`), or in this process (`AsgiTransport`)."""
 
-    async def send(self, method: str, path: str, *, content_type: str | None, body: bytes) -> HubResponse:
+    async def send(
+        self, method: str, path: str, *, content_type: str | None, body: bytes | memoryview
+    ) -> HubResponse:
         """Return the response as soon as its head has arrived. Unavailable when no hub answers."""
         ...
 
@@ -79,7 +81,9 @@ class HttpTransport:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._transport = Transport(timeouts=TIMEOUTS, proxies=proxies_from(os.environ))
 
-    async def send(self, method: str, path: str, *, content_type: str | None, body: bytes) -> HubResponse:
+    async def send(
+        self, method: str, path: str, *, content_type: str | None, body: bytes | memoryview
+    ) -> HubResponse:
         """See `HubTransport.send`."""
         headers = {**self._headers, **({"content-type": content_type} if content_type else {})}
         try:
@@ -180,11 +184,12 @@ class HubClient:
             async for chunk in chunks:
                 yield chunk
 
-    async def import_session(self, file: bytes, *, id: str | None) -> Json:
-        """Create a session from a file; its ids. BadRequest, Conflict; Unavailable without a running hub."""
-        query = {} if id is None else {"id": id}
-        body = msgspec.Raw(file)  # sent as it is
-        created: Json = await self.request("POST", "/api/sessions/import", query=query, body=body)
+    async def import_sessions(self, file: memoryview, *, id: str | None) -> Json:
+        """Create the sessions of a file. BadRequest, Conflict; Unavailable without a running hub."""
+        path = "/api/sessions/import" if id is None else f"/api/sessions/import?{urlencode({'id': id})}"
+        response = await self._transport.send("POST", path, content_type="application/json", body=file)
+        raw = await read_success(response)
+        created: Json = msgspec.json.decode(raw)
         return created
 
     async def links(self, id: str) -> list[Json]:
@@ -421,6 +426,14 @@ class HubClient:
         if response.status >= 400:
             raise error_from(response.status, await response.read(MAX_RESPONSE))
         return response
+
+
+async def read_success(response: HubResponse) -> bytes:
+    """Return the body of a response. Raises the error that it tells of."""
+    raw = await response.read(MAX_RESPONSE)
+    if response.status >= 400:
+        raise error_from(response.status, raw)
+    return raw
 
 
 async def read_events(response: HubResponse) -> EventBatches:

@@ -46,7 +46,9 @@ class AsgiTransport:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def send(self, method: str, path: str, *, content_type: str | None, body: bytes) -> HubResponse:
+    async def send(
+        self, method: str, path: str, *, content_type: str | None, body: bytes | memoryview
+    ) -> HubResponse:
         """See `HubTransport.send`."""
         target, _, query = path.partition("?")
         headers = [(b"content-type", content_type.encode())] if content_type else []
@@ -58,7 +60,7 @@ class AsgiTransport:
             "headers": headers,
         }
         response = AsgiResponse()
-        await response.start(self._app, scope, body=body)
+        await response.start(self._app, scope, body=bytes(body))
         return response
 
     async def close(self) -> None:

@@ -5,84 +5,107 @@ A file comes from anywhere: what does not fit is refused with its place, and not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, TooLarge
 from dragoman.json_shape import check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, Part, ReasoningPart, TextPart, ToolPart, parse_message
 from dragoman.wire.session_export.json_lines import FORMAT, VERSION, ExportedSession, ExportedSettings
+from dragoman.wire.session_export.pieces import split_array, split_lines
 
 MAX_MESSAGES = 100_000
+MAX_CONVERSATIONS = 20_000
+MAX_VALUE = 32_000_000  # bytes of a line, or of one conversation
 MAX_ID_LENGTH = 200
 HINT = "import JSON lines of `dragoman sessions export --format jsonl`, or an export of OpenCode or ChatGPT"
 OPENCODE_STATES = {"completed": "output-available", "error": "output-error"}
 
 
-def parse_export(raw: bytes, *, max_values: int) -> ExportedSession:
-    """Parse a file. Raises BadRequest."""
-    first, _, rest = raw.lstrip().partition(b"\n")
-    if f'"{FORMAT}"'.encode() in first[:200]:
-        return _parse_lines(first, rest.splitlines(), max_values=max_values)
+def read_export(chunks: Iterator[bytes], *, digest: str, max_values: int) -> Iterator[ExportedSession]:
+    """Read a file that comes in chunks; yield its sessions. Raises BadRequest, TooLarge.
+
+    The messages of JSON lines are read as they are asked for. Several conversations are a JSON array, each of
+    up to `MAX_VALUE` bytes. `digest` is that of the whole file.
+    """
+    head = next((stripped for chunk in chunks if (stripped := chunk.lstrip())), b"")
+    whole = chain([head], chunks)
+    if f'"{FORMAT}"'.encode() in head[:200]:
+        yield _read_lines(split_lines(whole, max_size=MAX_VALUE), digest=digest, max_values=max_values)
+    elif head[:1] == b"[":
+        for number, raw in enumerate(split_array(whole, max_size=MAX_VALUE), 1):
+            if number > MAX_CONVERSATIONS:
+                raise TooLarge(f"the file has more than {MAX_CONVERSATIONS} conversations")
+            yield _parse_conversation(raw, max_values=max_values)
+    else:
+        parts, size = list[bytes](), 0
+        for chunk in whole:
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_VALUE:
+                raise TooLarge(f"one conversation may have {MAX_VALUE} bytes, JSON lines more", hint=HINT)
+        yield _parse_conversation(b"".join(parts).rstrip(), max_values=max_values)
+
+
+def _parse_conversation(raw: bytes, *, max_values: int) -> ExportedSession:
     value = _decode(raw, "the file", max_values=max_values)
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, list):
-        raise BadRequest(f"the file has {len(value)} conversations; import one at a time", hint=HINT)
     if not isinstance(value, dict):
         raise BadRequest("the file is not an exported session", hint=HINT)
+    digest = hashlib.sha256(raw).hexdigest()
     if isinstance(value.get("mapping"), dict):
-        return _checked(_text(value.get("title")), _chatgpt_messages(value))
+        return _checked(_text(value.get("title")), _chatgpt_messages(value), digest=digest)
     if isinstance(value.get("info"), dict):
-        return _checked(_text(value["info"].get("title")), _opencode_messages(value.get("messages")))
-    messages = value.get("messages")
-    if not isinstance(messages, list):
+        title, messages = _text(value["info"].get("title")), _opencode_messages(value.get("messages"))
+        return _checked(title, messages, digest=digest)
+    raw_messages = value.get("messages")
+    if not isinstance(raw_messages, list):
         raise BadRequest("the file is not an exported session", hint=HINT)
-    return _with_settings(
-        value, [parse_message(each, field=f"messages[{at}]") for at, each in enumerate(messages)]
-    )
+    parsed = [parse_message(each, field=f"messages[{at}]") for at, each in enumerate(raw_messages)]
+    return ExportedSession(_read_settings(value), digest, iter(list(_unique(parsed))))
 
 
-def _parse_lines(first: bytes, lines: Sequence[bytes], *, max_values: int) -> ExportedSession:
-    settings = _decode(first, "line 1", max_values=max_values)
+def _read_lines(lines: Iterator[bytes], *, digest: str, max_values: int) -> ExportedSession:
+    settings = _decode(next(lines), "line 1", max_values=max_values)
     if not isinstance(settings, dict) or settings.get("version") != VERSION:
         raise BadRequest(f"line 1 is not of version {VERSION}", hint=HINT)
-    messages = [
+    messages = (
         parse_message(_decode(line, f"line {at}", max_values=max_values), field=f"line {at}")
         for at, line in enumerate(lines, 2)
         if line.strip()
-    ]
-    return _with_settings(settings, messages)
+    )
+    return ExportedSession(_read_settings(settings), digest, _unique(messages))
 
 
-def _with_settings(settings: Mapping[str, Any], messages: Sequence[Message]) -> ExportedSession:
+def _read_settings(settings: Mapping[str, Any]) -> ExportedSettings:
     names = ("title", "agent", "model", "maxSteps", "labels", "createdAt")
     try:
         found = {name: settings[name] for name in names if settings.get(name) is not None}
-        converted = msgspec.convert(found, ExportedSettings)
+        return msgspec.convert(found, ExportedSettings)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the session's settings do not fit: {error}") from None
-    return ExportedSession(converted, _unique(messages))
 
 
-def _checked(title: str | None, messages: Iterator[Message]) -> ExportedSession:
-    return ExportedSession(ExportedSettings(title=title), _unique(list(messages)))
+def _checked(title: str | None, messages: Iterator[Message], *, digest: str) -> ExportedSession:
+    return ExportedSession(ExportedSettings(title=title), digest, iter(list(_unique(messages))))
 
 
-def _unique(messages: Sequence[Message]) -> Sequence[Message]:
+def _unique(messages: Iterable[Message]) -> Iterator[Message]:
+    """Yield the messages. Raises BadRequest for an invalid id, for one that two have, and for too many."""
     ids: set[str] = set()
-    if len(messages) > MAX_MESSAGES:
-        raise BadRequest(f"the file has {len(messages)} messages; {MAX_MESSAGES} are allowed")
     for message in messages:
         if not 1 <= len(message.id) <= MAX_ID_LENGTH:
             raise BadRequest(f"{message.id!r:.80} is not a valid id of a message", field="id")
         if message.id in ids:
             raise BadRequest(f"two messages have the id {message.id!r}", field="id")
+        if len(ids) >= MAX_MESSAGES:
+            raise BadRequest(f"the file has more than {MAX_MESSAGES} messages")
         ids.add(message.id)
-    return messages
+        yield message
 
 
 def _decode(raw: bytes, field: str, *, max_values: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -25,10 +25,11 @@ class ExportedSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class ExportedSession(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """What a file holds. `digest` is the SHA-256 of its bytes; the messages can be read once."""
 
     settings: ExportedSettings
-    messages: Sequence[Message] = ()
+    digest: str
+    messages: Iterator[Message]
 
 
 def session_line(settings: ExportedSettings) -> bytes:
