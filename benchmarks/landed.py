@@ -36,6 +36,8 @@ from benchmarks.harness.measure import measure
 from benchmarks.harness.servers import Running, Server, servers, start, started
 from benchmarks.harness.table import align, number
 from benchmarks.harness.workloads import Workload, workloads
+from benchmarks.takeover import measure as measure_takeovers
+from benchmarks.takeover import quantile as value_at
 
 LANDED = HERE / "landed.json"
 WORSE = 0.10
@@ -45,7 +47,8 @@ TAIL_CONNECTIONS = 64
 REST_SECONDS = 2.0
 CHATS = ("turns", "unpaced", "paced", "first", "memory")
 GATEWAY = ("json", "relay", "relay-paced")
-NAMES = (*CHATS, *GATEWAY, "tail", "start")
+TAKEOVER_KILLS = 20
+NAMES = (*CHATS, *GATEWAY, "tail", "start", "takeover")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,17 @@ def measured(only: Sequence[str], *, upstream: Running, repeat: int) -> Iterator
         yield from tail_figures(first_chunk_task(gateway["relay"]), upstream=upstream)
     if "start" in only:
         yield from start_figures(hub, bare, upstream=upstream, repeat=repeat)
+    if "takeover" in only:
+        yield from takeover_figures()
+
+
+def takeover_figures() -> Iterator[Figure]:
+    """Yield how long a run waits when its host is killed. A bare process has nothing to compare it with."""
+    seconds = measure_takeovers(TAKEOVER_KILLS)
+    for share, label in ((0.5, "p50"), (0.95, "p95")):
+        title = f"kill -9 of a host until its model is asked elsewhere, {label} s"
+        value = value_at(seconds, share)
+        yield Figure(name=f"takeover-{label}", title=title, hub=value, bare=0.0, more=False)
 
 
 def in_turn(repeat: int, *measurements: Callable[[], float]) -> list[float]:

@@ -134,6 +134,7 @@ async def kill_and_restart(cluster: Cluster, folder: Path, config: dict[str, Any
     cluster.proxy.ports[:] = ports(cluster.hosts)
 
 
+@pytest.mark.timeout(60 + 30 * KILLS)
 @pytest.mark.promise("hosts-take-over")
 async def test_random_kills_of_hosts_under_load_lose_nothing_and_repeat_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

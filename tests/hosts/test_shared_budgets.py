@@ -12,7 +12,7 @@ from dragoman.runs import crash_recovery, takeover
 from dragoman.server.app import background_jobs
 from dragoman.teams.tasks import worker
 from tests.hosts.conftest import HostCluster, host_id
-from tests.serving import usage
+from tests.serving import ask, usage
 from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, Json, call, eventually, write_teams
 from tests.waiting import until
@@ -80,3 +80,28 @@ async def test_tasks_at_three_hosts_together_spend_no_more_than_the_budget_of_wh
     [(scope, stored, reserved)] = rows
     assert scope.startswith("answer:")
     assert (stored, reserved) == (round(spent * 1e9), 0)
+
+
+async def test_a_run_goes_on_with_what_its_lost_host_had_reserved_for_it(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [{"text": [f"word{at} " for at in range(60)], "delay": 0.05, "usage": usage(100, 600)}]
+    limits = {"key": {"usd_total": 0.02}}  # room for one model call of 0.0103 US dollars, not for two
+    lost, other = await hosts.open(2, steps=steps, keys=True, limits=limits, prices={"*/any": PRICES["*/x"]})
+    _, secret = await lost.hub.store.keys.create("ann")
+    release = other.hub.store.budgets.release_host
+    begun: list[int] = []
+
+    async def count_and_release(host: str) -> None:
+        begun.append(len(hosts.execute("SELECT id FROM runs WHERE epoch > 1")))
+        await release(host)
+
+    monkeypatch.setattr(other.hub.store.budgets, "release_host", count_and_release)
+    body, headers = ask("go", background=True), {"x-api-key": secret}
+    sent = await lost.http.post("/api/chat", json=body, headers=headers)
+    assert sent.status_code == 202, sent.text
+    await until(lambda: hosts.execute("SELECT reserved > 0 FROM budgets") == [(True,)])
+    hosts.lose(lost)
+    await until(lambda: hosts.execute("SELECT status FROM runs") == [("finished",)])
+    assert hosts.execute("SELECT host, epoch FROM runs") == [(host_id(other), 2)]
+    assert begun[0] == 0  # when the reservation came back, nothing had gone on yet

@@ -48,18 +48,18 @@ class HostTakeover:
             await self._engine.enqueue(continuation_turn(run))
 
     async def take_over(self, host_id: str) -> None:
-        """Interrupt the calls of a fenced host, queue its runs, give its reservations back, and remove it.
+        """Give back what a fenced host has reserved, interrupt its calls, queue its runs, and remove it.
 
-        All hosts are told that its spokes and the people at it are gone. Raises StoreError or Unavailable;
-        it may be called again.
+        In this order: a run that goes on may need what it had reserved itself. All hosts are told that its
+        spokes and the people at it are gone. Raises StoreError or Unavailable; it may be called again.
         """
         self._store.signals.send("spokes", host_id, here=True)
+        await self._store.budgets.release_host(host_id)
         await self._store.calls.interrupt_running(self._clock(), host=host_id)
         await self._engine.recover(living={host.id for host in await self._store.hosts.list()})
         runs = await self._store.runs.list_running(host=host_id)
         for run in runs:
             await self._engine.enqueue(continuation_turn(run))
-        await self._store.budgets.release_host(host_id)
         if await self._store.people.remove_absent(host_id):
             self._store.signals.send("presence", None, here=True)
         if not runs:
