@@ -43,21 +43,21 @@ class Model(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
-        self.asked: list[float] = []
+        self.times: list[float] = []
         self.changed = threading.Condition()
 
     def note(self) -> None:
         """Note that it is asked now."""
         with self.changed:
-            self.asked.append(time.monotonic())
+            self.times.append(time.monotonic())
             self.changed.notify_all()
 
     def wait(self, count: int) -> float:
         """Return when it was asked for the last time, once that is the `count`-th."""
         with self.changed:
-            if not self.changed.wait_for(lambda: len(self.asked) >= count, timeout=LIMIT):
+            if not self.changed.wait_for(lambda: len(self.times) >= count, timeout=LIMIT):
                 raise SystemExit(f"the model was not asked again within {LIMIT:.0f} s")
-            return self.asked[count - 1]
+            return self.times[count - 1]
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -120,7 +120,7 @@ def measure(kills: int) -> Sequence[float]:
 def kill_one(hosts: list[Hub], number: int, *, model: Model, start: Callable[[str], Hub]) -> float:
     """Kill the host of a run; return the seconds until its model was asked again. Start another host."""
     victim, other = hosts
-    session, before = f"s{number}", len(model.asked)
+    session, before = f"s{number}", len(model.times)
     message = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
     body = {"id": session, "messages": [message], "trigger": "submit-message", "background": True}
     status, answer = victim.request("POST", "/api/chat", body)
