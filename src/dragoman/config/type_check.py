@@ -64,7 +64,7 @@ class TypeChecker:
             return dict(self._check_section(value, chosen, path=path))
         match get_origin(chosen), value:
             case origin, dict() if origin is dict:
-                return dict(self._check_mapping(value, get_args(chosen)[1], path=path))
+                return dict(self._check_mapping(value, chosen, path=path))
             case (origin, list() | tuple()) if origin in (list, tuple):
                 inner = get_args(chosen)[0]
                 items = [self.check(item, inner, path=(*path, at)) for at, item in enumerate(value)]
@@ -78,6 +78,9 @@ class TypeChecker:
         hints = _type_hints(kind)
         for name, item in value.items():
             below = (*path, name)
+            if not isinstance(name, str):
+                self._refuse_name(name, path)
+                continue
             if item is None and _is_collection(hints.get(name)):
                 continue  # a section whose fields are all commented out
             if name in hints:
@@ -91,19 +94,30 @@ class TypeChecker:
                 self.problems.append(ConfigProblem((*path, field.name), message))
 
     def _check_mapping(
-        self, value: Mapping[Any, Any], kind: Any, *, path: FieldPath
+        self, value: Mapping[Any, Any], mapping: Any, *, path: FieldPath
     ) -> Iterator[tuple[str, Any]]:
+        name_kind, kind = get_args(mapping)
         for name, item in value.items():
-            if isinstance(name, str):
+            if not isinstance(name, str):
+                self._refuse_name(name, path)
+            elif _fits(name, name_kind):
                 yield name, self.check(item, kind, path=(*path, name))
             else:
-                self.problems.append(
-                    ConfigProblem(path, f"expected text as a name, got {describe_value(name, path)}")
-                )
+                self._check_leaf(name, name_kind, path=path)
+
+    def _refuse_name(self, name: Any, path: FieldPath) -> None:
+        self.problems.append(
+            ConfigProblem(path, f"expected text as a name, got {describe_value(name, path)}")
+        )
 
     def _check_leaf(self, value: Any, kind: Any, *, path: FieldPath) -> Any:
         try:
+            if isinstance(value, str):
+                value.encode()  # a YAML escape can be half of a character, which no file and no request takes
             msgspec.convert(value, kind)
+        except UnicodeEncodeError:
+            message = f"has half of a character: {describe_value(value, path)}"
+            self.problems.append(ConfigProblem(path, message))
         except (msgspec.ValidationError, OverflowError) as error:
             for other in self._other_readings(path):
                 if _fits(other, kind):
@@ -133,7 +147,7 @@ def _fields(kind: type[msgspec.Struct]) -> Sequence[msgspec.structs.FieldInfo]:
 def _fits(value: Any, kind: Any) -> bool:
     try:
         msgspec.convert(value, kind)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError, UnicodeEncodeError):
         return False
     return True
 
