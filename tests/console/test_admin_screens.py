@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def test_a_key_is_created_shown_once_rotated_and_revoked_by_keyboard(console: Co
     page = console.open("/keys")
     expect(page.get_by_role("row", name="laptop").first).to_be_visible()
     page.keyboard.press("n")
+    expect(page.get_by_label("Owner", exact=True)).to_be_focused()
     page.get_by_label("Owner", exact=True).fill("dora")
     page.get_by_label("Label", exact=True).fill("robot")
     page.get_by_label("Budget a day").fill("2.5")
@@ -137,10 +139,21 @@ def test_a_key_is_created_shown_once_rotated_and_revoked_by_keyboard(console: Co
     page.get_by_label("State", exact=True).select_option("revoked")
     expect(page.get_by_role("row", name="robot")).to_be_visible()
     assert console.hub.request("POST", "/api/tokens", {"session": "only-this"})[0] == 201
+    page.keyboard.press("/")
+    page.keyboard.type("robot")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("grid", name="Keys")).to_be_focused()
     page.keyboard.press("]")
-    page.get_by_role("row", name="session only-this").click()
-    details.get_by_role("button", name="Revoke").click()
-    page.get_by_role("button", name="Revoke", exact=True).last.click()
+    page.get_by_role("row", name="session only-this").focus()
+    page.keyboard.press("Enter")
+    details.get_by_role("button", name="Revoke").press("Enter")
+    question = page.get_by_role("dialog", name="Revoke this token?", exact=True)
+    expect(question.get_by_role("button", name="Keep it")).to_be_focused()
+    page.keyboard.press("Escape")  # closes the question and not what is below it
+    expect(question).to_be_hidden()
+    expect(details.get_by_role("button", name="Revoke")).to_be_focused()
+    page.keyboard.press("Enter")
+    question.get_by_role("button", name="Revoke").press("Enter")
     expect(page.get_by_role("status")).to_contain_text("token is revoked")
     expect(page.get_by_role("row", name="user user-42")).to_be_visible()
     expect(page.get_by_role("row", name="session only-this")).to_have_count(0)
@@ -238,5 +251,47 @@ def test_ten_thousand_keys_and_requests_are_drawn_where_they_are_looked_at(
         page.keyboard.press("G")
         expect(page.get_by_role("row", name="laptop").last).to_be_visible()
         assert console.find_accessibility_problems() == []
+    finally:
+        hub.stop()
+
+
+MANY_OPERATIONS = '''
+from dragoman import operation
+from dragoman.operations.registry import Registry
+
+registry = Registry()
+for number in range(10_000):
+
+    @operation(f"area_{number % 50}", name=f"act_{number}", effect="read")
+    async def act() -> str:
+        """Act on a thing."""
+        return "acted"
+
+    registry.add(act)
+'''
+
+
+@pytest.mark.thorough
+def test_ten_thousand_operations_are_drawn_where_they_are_looked_at(
+    start_console: StartConsole, tmp_path: Path, upstream: Upstream
+) -> None:
+    (tmp_path / "many.py").write_text(MANY_OPERATIONS, encoding="utf-8")
+    hub = start_full(tmp_path / "hub", upstream.url, operations=[f"{tmp_path / 'many.py'}:registry"])
+    try:
+        console = start_console(hub)
+        began = time.monotonic()
+        page = console.open("/operations")
+        expect(page.get_by_role("row").nth(5)).to_be_visible()
+        print("operations, first rows", round(time.monotonic() - began, 2))
+        assert page.get_by_role("row").count() < 100
+        page.keyboard.press("G")
+        expect(page.get_by_role("row").last).to_be_visible()
+        page.get_by_label("Namespace").select_option("area_7")
+        expect(page.get_by_role("row", name="area_7.act_1007 ")).to_be_visible()
+        page.keyboard.press("/")
+        page.keyboard.type("act 4207")
+        expect(page.get_by_role("row", name="act_4207")).to_be_visible()
+        assert console.find_accessibility_problems() == []
+        assert len([each for each in console.requests if "/api/operations" in each]) <= 12, console.requests
     finally:
         hub.stop()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.clients.hub import Hub
-from tests.console.browsing import Console
+from tests.console.browsing import Console, open_database
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -21,6 +23,12 @@ async def refund(order: int, amount: float = 0.0) -> str:
     """Refund an order."""
     return f"refunded {order}"
 '''
+SCROLL_TO_NEXT_PAGE = """(list) => new Promise((done) => {
+    const before = list.scrollHeight;
+    list.scrollTo(0, before);
+    const look = () => (list.scrollHeight > before ? done() : requestAnimationFrame(look));
+    look();
+})"""
 RULES: list[dict[str, Any]] = [{"ask": "shop.refund", "reason": "money leaves"}]
 
 
@@ -62,7 +70,8 @@ def test_requests_are_answered_by_keyboard_and_compared_with_the_last_approved_o
     expect(page.locator(".inbox-diff li")).to_have_text(["order: 4398 → 4411", "amount: 12.5 → 86"])
     assert console.find_accessibility_problems() == []
     page.keyboard.press("d")
-    page.get_by_label("Why?").fill("not on a Friday")
+    expect(page.get_by_label("Why?")).to_be_focused()
+    page.keyboard.type("not on a Friday")
     page.keyboard.press("Enter")
     expect(entries).to_have_count(0)
     page.get_by_role("button", name="History").click()
@@ -110,3 +119,37 @@ def test_the_inbox_is_accessible_at_each_width(
     expect(page.get_by_role("article")).to_be_visible()
     assert console.find_accessibility_problems() == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.thorough
+def test_ten_thousand_requests_are_drawn_where_they_are_looked_at_and_loaded_in_pages(
+    start_hub: Callable[..., Hub], start_console: StartConsole, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    hub = start_hub(operations=[str(tmp_path / "shop.py")], policy=RULES)
+    refund(hub, 1, 1.0)
+    with open_database(hub) as database:
+        [columns] = [[row[1] for row in database.execute("PRAGMA table_info(approvals)")]]
+        copied = [{"id": "'app_' || n", "created_at": "created_at + n"}.get(name, name) for name in columns]
+        database.execute(
+            "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 9999)"
+            f" INSERT INTO approvals ({', '.join(columns)})"
+            f" SELECT {', '.join(copied)} FROM approvals, numbers"
+        )
+    console = start_console(hub)
+    began = time.monotonic()
+    page = console.open("/inbox")
+    entries = page.get_by_role("article")
+    expect(entries.first).to_be_visible()
+    print("inbox, first rows", round(time.monotonic() - began, 2))
+    expect(page.locator(".screen-header")).to_contain_text("10,000 waiting")
+    assert entries.count() < 40
+    assert sum(request == "GET /api/approvals" for request in console.requests) <= 3, console.requests
+    feed = page.get_by_role("feed")
+    for _ in range(5):
+        feed.evaluate(SCROLL_TO_NEXT_PAGE)
+    assert entries.count() < 40
+    assert console.find_accessibility_problems() == []
+    page.keyboard.press("a")
+    expect(page.locator(".screen-header")).to_contain_text("9,999 waiting")
+    assert sum(request == "GET /api/approvals" for request in console.requests) <= 20, console.requests

@@ -65,6 +65,11 @@ def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Conso
     page.keyboard.press("Enter")
     expect(page).to_have_title("Inbox · Dragoman")
     page.keyboard.press("Control+k")
+    page.keyboard.type("calculate an expression")
+    expect(page.get_by_role("option", name="math.calculate")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{console.hub.url}/console/operations/math.calculate")
+    page.keyboard.press("Control+k")
     console.expected_errors.add(404)  # there is no such run
     page.keyboard.type("run_5hTx")
     page.keyboard.press("Enter")

@@ -1,5 +1,5 @@
 /** Buttons, headers, tabs, empty states and errors. */
-import { useRef, type ButtonHTMLAttributes, type KeyboardEvent, type ReactNode } from "react";
+import { useEffect, useRef, type ButtonHTMLAttributes, type KeyboardEvent, type ReactNode } from "react";
 import { HubError } from "../api/client";
 import { Icon, type IconName } from "./icons";
 
@@ -81,9 +81,18 @@ export interface TabItem {
   label: ReactNode;
 }
 
+const TAB_MARGIN = 20; // px before a tab that is scrolled into view
+
 /** Tabs; arrows move between them, and `[` `]` where the screen binds them. */
 export function Tabs(props: { label: string; items: TabItem[]; active: string; onChange: (id: string) => void }) {
   const list = useRef<HTMLDivElement>(null);
+  // On a narrow screen the tabs scroll: the active one is in view. `scrollIntoView` would also move where Tab begins.
+  useEffect(() => {
+    const box = list.current?.getBoundingClientRect();
+    const tab = list.current?.querySelector(`[aria-selected="true"]`)?.getBoundingClientRect();
+    if (list.current === null || box === undefined || tab === undefined) return;
+    if (tab.left < box.left || tab.right > box.right) list.current.scrollLeft += tab.left - box.left - TAB_MARGIN;
+  }, [props.active]);
   const onKeyDown = (event: KeyboardEvent) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step === undefined) return;

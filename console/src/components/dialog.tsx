@@ -1,6 +1,9 @@
-/** A dialog over the native <dialog>: it holds the focus, Esc closes it, and the focus returns. */
+/** A dialog over the native <dialog>: its first field has the focus, Esc closes it, and the focus returns. */
 import { useEffect, useId, useRef, type ReactNode } from "react";
 import { Button } from "./basics";
+
+const FIELDS = ["input", "select", "textarea"].map((name) => `.dialog-body ${name}:not([type="hidden"])`);
+const FIRST_FIELD = `:is(${FIELDS.join(", ")}), .dialog-actions button`;
 
 export function Dialog(props: {
   open: boolean;
@@ -18,7 +21,11 @@ export function Dialog(props: {
   useEffect(() => {
     const element = dialog.current;
     if (element === null) return;
-    if (open && !element.open) element.showModal();
+    if (open && !element.open) {
+      element.showModal();
+      // The browser would choose the button that closes it.
+      if (look === "box") element.querySelector<HTMLElement>(FIRST_FIELD)?.focus();
+    }
     if (!open && element.open) element.close();
   }, [open]);
   return (
@@ -26,7 +33,8 @@ export function Dialog(props: {
       ref={dialog}
       className={`dialog dialog-${look}`}
       aria-labelledby={id}
-      onClose={() => open && props.onClose()}
+      // React tells a dialog of those within it, too.
+      onClose={(event) => event.target === dialog.current && open && props.onClose()}
       onClick={(event) => event.target === dialog.current && props.onClose()}
     >
       {open && (

@@ -1,4 +1,4 @@
-/** The search field of a list, and selects for its filters; all in the address. `/` puts the focus into it. */
+/** The search field of a list, and selects for its filters; all in the address. `/` puts the focus into it, Enter into the list. */
 import { useEffect, useId, useRef, useState } from "react";
 import { Kbd } from "./basics";
 import { Icon } from "./icons";
@@ -30,6 +30,10 @@ export function SearchField({ name = "q", placeholder = "Search" }: { name?: str
         aria-label={placeholder}
         onChange={(event) => setText(event.target.value)}
         onKeyDown={(event) => {
+          if (event.key === "Enter" || event.key === "ArrowDown") {
+            event.preventDefault();
+            document.querySelector<HTMLElement>("main [role=grid], main [role=tree]")?.focus();
+          }
           if (event.key !== "Escape") return;
           if (text === "") input.current?.blur();
           setText("");

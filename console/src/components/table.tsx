@@ -88,8 +88,10 @@ export function Table<Row>(props: TableProps<Row>) {
       aria-activedescendant={at >= 0 ? `row-${selected}` : undefined}
       onKeyDown={(event) => {
         const step = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15 }[event.key];
-        if (step === undefined || event.target !== event.currentTarget) return;
+        const isRow = event.target instanceof HTMLElement && event.target.getAttribute("role") === "row";
+        if (step === undefined || (event.target !== event.currentTarget && !isRow)) return;
         event.preventDefault();
+        event.currentTarget.focus(); // the row that has the focus may leave the page
         move(at + step);
       }}
     >
@@ -113,6 +115,7 @@ export function Table<Row>(props: TableProps<Row>) {
             tabIndex={rowId(row) === selected || (at < 0 && index === 0) ? 0 : undefined}
             className="table-row"
             style={{ ...template, height: rowHeight }}
+            onFocus={(event) => event.target === event.currentTarget && setCursor(rowId(row))}
             onClick={() => {
               setCursor(rowId(row));
               onSelect?.(row);

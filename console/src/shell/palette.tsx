@@ -18,7 +18,7 @@ interface Choice {
 
 interface Found {
   sessions: { id: string; title: string | null }[];
-  operations: { id: string; summary?: string | null; description?: string | null }[];
+  operations: string[];
 }
 
 const MAX_EACH = 8;
@@ -111,7 +111,7 @@ function useChoices(text: string, onKeys: () => void): Choice[] {
       const run = () => go(`/chat/${encodeURIComponent(id)}`);
       choices.push({ id: `session:${id}`, icon: "chat", text: title ?? id, kind: "session", run });
     }
-    for (const { id } of found.operations.slice(0, MAX_EACH)) {
+    for (const id of found.operations.slice(0, MAX_EACH)) {
       const run = () => go(`/operations/${encodeURIComponent(id)}`);
       choices.push({ id: `operation:${id}`, icon: "operations", text: id, kind: "operation", run });
     }
@@ -143,12 +143,12 @@ function useFound(wanted: string): Found {
   });
   const operations = useQuery({
     queryKey: ["operations", "palette", query],
-    queryFn: () => api.get<Pick<Found, "operations">>("/api/operations", { query: { q: query, limit: MAX_EACH } }),
+    queryFn: () => api.get<{ tools: { tool: string }[] }>("/api/operations", { query: { q: query } }),
     enabled: session.can("operations") && query.length > 1,
     staleTime: 10_000,
   });
   return useMemo(
-    () => ({ sessions: sessions.data?.sessions ?? [], operations: query === "" ? [] : (operations.data?.operations ?? []) }),
+    () => ({ sessions: sessions.data?.sessions ?? [], operations: query === "" ? [] : (operations.data?.tools ?? []).map(({ tool }) => tool) }),
     [sessions.data, operations.data, query],
   );
 }

@@ -51,8 +51,9 @@ class OperationHandlers:
                 raise search_error(outcome.error)
             await exchange.respond(200, self._with_scores(outcome.result, query, context=context))
             return
-        found = self._meta.visible_operations(context, query.get("namespace"))
-        spaces = Counter(each.namespace for each in self._meta.visible_operations(context))
+        visible, namespace = self._meta.visible_operations(context), query.get("namespace")
+        found = [each for each in visible if namespace is None or each.namespace == namespace]
+        spaces = Counter(each.namespace for each in visible)
         body = {
             "operations": [operation_summary(operation) for operation in found],
             "namespaces": dict(sorted(spaces.items())),

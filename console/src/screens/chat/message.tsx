@@ -49,12 +49,13 @@ export function isOpenQuestion(part: Part): boolean {
 
 function UserMessage({ message, isBusy, actions }: MessageViewProps) {
   const [editing, setEditing] = useState(false);
+  const [cancelled, setCancelled] = useState(false);
   const text = textOf(message);
   const files = message.parts.filter(isFile);
   if (editing) {
     return (
       <div data-message={message.id}>
-        <Editor text={text} onCancel={() => setEditing(false)} onSave={(changed) => (setEditing(false), actions.edit(message.id, changed))} />
+        <Editor text={text} onCancel={() => (setCancelled(true), setEditing(false))} onSave={(changed) => (setEditing(false), actions.edit(message.id, changed))} />
       </div>
     );
   }
@@ -66,7 +67,7 @@ function UserMessage({ message, isBusy, actions }: MessageViewProps) {
       </div>
       <div className="chat-tools">
         <Siblings message={message} disabled={isBusy} onSwitch={actions.switchTo} />
-        <Button look="quiet" icon="pen" aria-label="Edit" title="Edit" disabled={isBusy} onClick={() => setEditing(true)} />
+        <Button look="quiet" icon="pen" aria-label="Edit" title="Edit" autoFocus={cancelled} disabled={isBusy} onClick={() => setEditing(true)} />
         <Button look="quiet" icon="copy" aria-label="Copy" title="Copy" onClick={() => void copyText(text)} />
       </div>
     </article>

@@ -86,6 +86,8 @@ export default function InboxScreen() {
       toastError(failure);
     } finally {
       await reload();
+      // The button that was pressed has left the page with its request.
+      if (document.activeElement === document.body) document.querySelector<HTMLElement>(".inbox-list")?.focus();
       setBusy((now) => new Set([...now].filter((id) => !ids.includes(id))));
     }
   };

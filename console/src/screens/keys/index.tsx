@@ -171,7 +171,7 @@ function KeyStatus({ value }: { value: ApiKey }) {
   if (state === "expires soon")
     return (
       <Chip tone="wait" icon="wait">
-        expires soon
+        <span className="keys-soon">expires soon</span>
       </Chip>
     );
   return <Status status={state} />;
