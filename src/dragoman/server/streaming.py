@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from dragoman.errors import BadRequest, KeyEnded
-from dragoman.events import ErrorEvent
+from dragoman.events import ErrorEvent, Event
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import ClientDisconnected, Exchange
 from dragoman.http.keepalive import KeepAlive
+from dragoman.large_json import SMALL
+from dragoman.offload import offload
 from dragoman.runs.live import Follower
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.hub_encoder import HubStreamEncoder
+from dragoman.wire.responses.encoder import ResponsesStreamEncoder
 from dragoman.wire.ui.encoder import UIStreamEncoder
 
 MAX_INTERVAL = 1000  # ms
+PIECE = 1_000_000  # bytes that are handed to the connection at once
 LAST_FRAMES_WAIT = 1.0  # seconds for the last frames of a run whose key has ended
 
 log = logging.getLogger(__name__)
+
+
+class BatchEncoder(Protocol):
+    """Encodes an answer as a stream, batch by batch."""
+
+    def encode(self, batch: Sequence[Event]) -> bytes:
+        """Return the frames of a batch."""
+        ...
+
+    def end(self) -> bytes:
+        """Return the last frames."""
+        ...
 
 
 def response_dialect(exchange: Exchange) -> StreamEncoder:
@@ -100,6 +117,9 @@ async def stream_run(
             last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
         elif closing is not None:
             last += await closing()
+        if len(last) > PIECE:
+            await send_large(exchange, last)
+            last = b""
         await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
 
@@ -129,11 +149,40 @@ async def _send_batches(
 ) -> bytes:
     """Send all batches but the frames of the last one. Return those, with what closes the stream."""
     send, now = exchange.send, asyncio.get_running_loop().time
+    may_be_large = isinstance(dialect, ResponsesStreamEncoder)
     while (batch := await follower.next()) is not None:
-        frames = dialect.encode(batch)
+        frames = await encode_batch(dialect, batch) if may_be_large else dialect.encode(batch)
         if follower.has_finished:
-            return frames + dialect.end()
-        if frames:
+            return frames + await encode_batch(dialect, None)
+        if len(frames) > PIECE:
+            await send_large(exchange, frames)
+        elif frames:
             timer.last_output = now()
             await send({"type": "http.response.body", "body": frames, "more_body": True})
-    return dialect.end()
+    return await encode_batch(dialect, None)
+
+
+async def encode_batch(encoder: BatchEncoder, batch: Sequence[Event] | None) -> bytes:
+    """Return the frames of a batch, or of the end; large ones are encoded in a thread."""
+    size = encoder.size_of(batch) if isinstance(encoder, ResponsesStreamEncoder) else 0
+    if size <= SMALL:
+        return encoder.end() if batch is None else encoder.encode(batch)
+    encoding = asyncio.ensure_future(
+        offload(size, encoder.end if batch is None else partial(encoder.encode, batch))
+    )
+    try:
+        return await asyncio.shield(encoding)
+    except asyncio.CancelledError:  # nobody else uses the encoder meanwhile
+        await asyncio.wait([encoding])
+        raise
+
+
+async def send_large(exchange: Exchange, frames: bytes) -> None:
+    """Send a part of a streamed body, in pieces where it is large; more follows."""
+    if len(frames) <= PIECE:
+        await exchange.send({"type": "http.response.body", "body": frames, "more_body": True})
+        return
+    for start in range(0, len(frames), PIECE):
+        piece = frames[start : start + PIECE]
+        await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await asyncio.sleep(0)

@@ -158,6 +158,11 @@ class ResponseStatements:
         )
         self.is_cancelled = compiler.compile(select(table.cancel_requested).where(*this))
         self.insert_events = compiler.compile(insert(response_events))
+        self.delete_events = compiler.compile(
+            delete(response_events).where(
+                response_events.c.response_id == bindparam("id"), response_events.c.first >= bindparam("from")
+            )
+        )
         self.list_events = compiler.compile(
             select(response_events.c.first, response_events.c.last, response_events.c.body)
             .where(
@@ -281,6 +286,7 @@ class ResponseRepository:
     async def touch(self, id: str, *, owner: str, events: Mapping[str, Any] | None = None) -> bool:
         """Say that an active response is still being made, and add events of it.
 
+        They replace those from their first number on: of a write that did not end, and may have taken effect.
         Return whether it goes on: False once it was cancelled, deleted or taken for dead.
         """
         sql, params = self._sql, {"id": id, "owner": owner}
@@ -289,6 +295,7 @@ class ResponseRepository:
             if not connection.execute(sql.touch, {**params, "new_updated_at": self.clock()}):
                 return False
             if events is not None:
+                connection.execute(sql.delete_events, {"id": id, "from": events["first"]})
                 connection.execute(sql.insert_events, {"response_id": id, **events})
             row = connection.fetch_one(sql.is_cancelled, params)
             return row is not None and not row[0]

@@ -92,6 +92,11 @@ def encode_document(value: Any) -> bytes:
     return msgspec.json.encode(value) if measure(value) <= SMALL else encode_large(value)
 
 
+def encode_once(text: str) -> str | msgspec.Raw:
+    """Return a long text as JSON already: for one that several documents have."""
+    return text if len(text) <= SMALL else msgspec.Raw(encode_large(text))
+
+
 def encode_large_body(value: Any) -> bytes:
     """Encode the body of a request in pieces, as `encode_body` does: in a thread, for megabytes."""
     try:

@@ -22,6 +22,7 @@ from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder
+from dragoman.server.streaming import encode_batch
 from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
@@ -83,7 +84,7 @@ class TranslatedAnswer:
         if self.encoder is None:
             return None
         batch = await self._answer.receive()
-        return None if batch is None else self.encoder.encode(batch)
+        return None if batch is None else await encode_batch(self.encoder, batch)
 
     async def close(self, *, abandoned: bool) -> None:
         """See `UpstreamAnswer.close`."""

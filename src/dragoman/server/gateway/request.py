@@ -27,7 +27,7 @@ from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
 from dragoman.server.gateway.headers import format_cost, header_value
-from dragoman.server.streaming import requested_dialect
+from dragoman.server.streaming import PIECE, encode_batch, requested_dialect, send_large
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
@@ -250,10 +250,10 @@ class GatewayRequest:
             while chunk is not None:
                 if chunk:
                     keep_alive.last_output = now()
-                    await exchange.send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    await send_large(exchange, chunk)
                 chunk = await call.next()
         encoder = self._stream_encoder()
-        last = b"" if encoder is None else encoder.end()
+        last = b"" if encoder is None else await encode_batch(encoder, None)
         record = call.end()
         if record.cost is not None:
             last += b": x-dragoman-cost %s\n\n" % format_cost(record.cost).encode()
@@ -266,6 +266,9 @@ class GatewayRequest:
 
     async def _send_last(self, last: bytes, watch: DisconnectWatch) -> None:
         watch.response_complete = True
+        if len(last) > PIECE:
+            await send_large(self._exchange, last)
+            last = b""
         await self._exchange.send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _answer_headers(self) -> Mapping[str, str]:

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, DragomanError, ProviderError
+from dragoman.large_json import SMALL
 from dragoman.wire import json_codec
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
@@ -31,6 +32,7 @@ from dragoman.wire.responses.output_items import (
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ANNOUNCED_EVENTS = 3  # created, queued and in_progress
 _CONTENT_EVENTS = (*TEXT_EVENTS, *REASONING_EVENTS, *INPUT_EVENTS, *OUTPUT_EVENTS, e.SourceUrl, e.File)
+_DELTAS = (e.TextDelta, e.ReasoningDelta)
 _INCOMPLETE_REASONS: Mapping[str, str] = {
     "length": "max_output_tokens",
     "content-filter": "content_filter",
@@ -83,6 +85,18 @@ class ResponsesStreamEncoder:
         self._compaction: CompactionItem | None = None
         self._started = False
         self._ended = False
+        self._length = 0
+
+    def size_of(self, batch: Sequence[e.Event] | None) -> int:
+        """Return about how many bytes the frames of a batch, or of the end, take.
+
+        What ends an item, or the response, repeats all of its text.
+        """
+        if batch is not None and (
+            self._length <= SMALL or all(isinstance(event, _DELTAS) for event in batch)
+        ):
+            return 0
+        return self._length
 
     @property
     def response(self) -> dict[str, Any]:
@@ -112,6 +126,8 @@ class ResponsesStreamEncoder:
             return b""
         self._start()
         for event in batch:
+            if isinstance(event, _DELTAS):
+                self._length += len(event.delta)
             self._encode_event(event)
         return self._events.take()
 

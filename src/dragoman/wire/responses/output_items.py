@@ -14,6 +14,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
+from dragoman.wire import json_codec
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool, ClientTools
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary
 from dragoman.wire.responses.opaque_reasoning import encrypted_content, item_id
@@ -41,7 +42,7 @@ class EventSequence:
 
     def write(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Add one event."""
-        body = _encode({"type": kind, "sequence_number": self.number, **fields})
+        body = json_codec.encode_document({"type": kind, "sequence_number": self.number, **fields})
         self._frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), body))
         self.number += 1
 
@@ -118,7 +119,7 @@ class MessageItem(OutputItem):
 
     def close(self, status: ItemStatus = "completed") -> None:
         """End the text, the part and the item."""
-        text = "".join(self._texts)
+        text = json_codec.encode_once("".join(self._texts))
         part = self._part(text)
         if self._is_refusal:
             self.write("refusal.done", content_index=0, refusal=text)
@@ -127,7 +128,7 @@ class MessageItem(OutputItem):
         self.write("content_part.done", content_index=0, part=part)
         self.finish(status=status, content=[part])
 
-    def _part(self, text: str) -> dict[str, Any]:
+    def _part(self, text: str | msgspec.Raw) -> dict[str, Any]:
         if self._is_refusal:
             return {"type": "refusal", "refusal": text}
         return {"type": "output_text", "text": text, "annotations": self._annotations, "logprobs": []}
@@ -171,7 +172,7 @@ class ReasoningItem(OutputItem):
         if not self._texts:
             self.finish(encrypted_content=encrypted)
             return
-        part = {"type": "summary_text", "text": "".join(self._texts)}
+        part = {"type": "summary_text", "text": json_codec.encode_once("".join(self._texts))}
         self.write("reasoning_summary_text.done", summary_index=0, text=part["text"])
         self.write("reasoning_summary_part.done", summary_index=0, part=part)
         self.finish(summary=[part], encrypted_content=encrypted)

@@ -49,10 +49,11 @@ from dragoman.server.gateway.responses.state import (
     ExpandedRequest,
     RequestState,
     ResponseContext,
+    ResponseObject,
     ResponseStates,
     read_state,
 )
-from dragoman.server.streaming import stream_run
+from dragoman.server.streaming import encode_batch, send_large, stream_run
 from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.responses import StoredResponse
 from dragoman.store.sessions.sessions import Session
@@ -373,8 +374,8 @@ class AgentResponses:
             await self._send_stream(exchange, started, encoder=encoder, headers=headers)
             return
         if isinstance(started, StoredAnswer):
-            encoder.encode(started.events())
-            encoder.end()
+            await encode_batch(encoder, list(started.events()))
+            await encode_batch(encoder, None)
         else:
             await read_run(exchange, started, encoder=encoder)
         await exchange.respond(200, encoder.response, headers=headers)
@@ -393,21 +394,22 @@ class AgentResponses:
             )
             return
         await exchange.start_response(200, {**encoder.headers, **headers})
-        frames = encoder.encode(started.events()) + encoder.end()
-        await exchange.send({"type": "http.response.body", "body": frames, "more_body": False})
+        await send_large(exchange, await encode_batch(encoder, list(started.events())))
+        await send_large(exchange, await encode_batch(encoder, None))
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _record(
         self, raw: bytes, *, state: RequestState, previous: PreviousResponse | None, owner: str
     ) -> None:
         """Store a response, whatever `store` says: the session has it too, and goes on by it."""
-        response: dict[str, Any] = msgspec.json.decode(raw)
+        response = await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))
         body, added, now = raw.decode(), _encode(list(state.items)).decode(), time.time()
         stored = StoredResponse(
-            id=response["id"],
+            id=response.id,
             owner=owner,
-            root_id=response["id"] if previous is None else previous.stored.root_id,
+            root_id=response.id if previous is None else previous.stored.root_id,
             previous_id=None if previous is None else previous.stored.id,
-            status=response["status"],
+            status=response.status,
             created_at=now,
             updated_at=now,
             size=len(body) + len(added),
@@ -421,9 +423,9 @@ async def read_run(exchange: Exchange, started: StartedRun, *, encoder: Response
     """Read a run to its end; `encoder.response` sums it up."""
     with DisconnectWatch(exchange, delay=0) as watch, started.follow() as follower:
         while (batch := await follower.next()) is not None:
-            encoder.encode(batch)
+            await encode_batch(encoder, batch)
         watch.response_complete = True
-    encoder.end()
+    await encode_batch(encoder, None)
 
 
 def response_head(

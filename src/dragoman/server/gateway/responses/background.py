@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
@@ -28,6 +30,7 @@ from dragoman.errors import (
 )
 from dragoman.http.exchange import Exchange, handle
 from dragoman.http.key_validity import KeyValidity
+from dragoman.offload import offload
 from dragoman.server.gateway.responses.recorder import LastEvent, is_last
 from dragoman.server.gateway.responses.state import (
     ExpandedRequest,
@@ -44,6 +47,7 @@ from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 WRITE_INTERVAL = 0.5  # seconds between two writes of events
+ROW_SIZE = 1_000_000  # bytes of events that are written and read at once
 POLL_INTERVAL = 0.2  # seconds between two looks for events
 LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a response
 CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
@@ -183,14 +187,14 @@ class BackgroundResponses:
             response = await self.get(id, owner=owner)
             rows = await self._states.repository.events(id, after=after)
             for first, last, body in rows:
-                frames = SSEParser().feed(body.encode())
-                chunk = [encode_frame(frame) for frame in frames[max(0, after + 1 - first) :]]
+                cut = partial(cut_events, body, seen=max(0, after + 1 - first))
                 after = last
-                yield b"".join(chunk)
-                if is_last(frames[-1]):
+                chunk, has_ended = await offload(len(body), cut)
+                yield chunk
+                if has_ended:
                     return
             if not rows and not response.is_active:
-                yield last_frame(response, after + 1)
+                yield await offload(response.size, partial(last_frame, response, after + 1))
                 return
             if not rows:
                 await asyncio.sleep(POLL_INTERVAL)
@@ -279,7 +283,11 @@ class BackgroundWriter:
     async def __call__(self, message: Message) -> None:
         if message["type"] != "http.response.body":
             return
-        for frame in self._parser.feed(message.get("body", b"")):
+        body = message.get("body", b"")
+        await offload(self._parser.pending_size + len(body), partial(self._read, body))
+
+    def _read(self, body: bytes) -> None:
+        for frame in self._parser.feed(body):
             self._frames.append(encode_frame(frame))
             if isinstance(frame, NamedFrame) and frame.event == "response.output_item.done":
                 self.items.append(msgspec.json.decode(frame, type=ItemDone).item)
@@ -302,28 +310,51 @@ class BackgroundWriter:
         if self.last is None:
             return
         owner = self.response.owner
-        response = stored_response(self.last, expanded, request=request, owner=owner)
+        make = partial(stored_response, self.last, expanded, request=request, owner=owner)
+        response = await offload(len(self.last), make)
         if request.conversation_id is not None:  # before a client may see that the response has ended
             await self._states.extend_conversation(
                 self.last, expanded, owner=owner, id=request.conversation_id
             )
-        await self._states.repository.finish(response, item_places(request, response))
+        places = await offload(response.size, partial(item_places, request, response))
+        await self._states.repository.finish(response, places)
 
     async def _write(self) -> bool:
-        response, frames = self.response, self._frames
-        events = None
-        if frames and self._answer.request.stream:
-            self._frames = []
-            last = self._written + len(frames) - 1
-            events = {"first": self._written, "last": last, "body": b"".join(frames).decode()}
-            self._written = last + 1
-        return await self._states.repository.touch(response.id, owner=response.owner, events=events)
+        """Write the events that are not in the database; they are kept until it has them."""
+        response, repository = self.response, self._states.repository
+        if not self._answer.request.stream:
+            self._frames.clear()
+        while True:
+            events, frames = None, self._next_frames()
+            if frames:
+                body = await offload(sum(map(len, frames)), partial(join_frames, frames))
+                events = {"first": self._written, "last": self._written + len(frames) - 1, "body": body}
+            is_active = await repository.touch(response.id, owner=response.owner, events=events)
+            del self._frames[: len(frames)]
+            self._written += len(frames)
+            if not is_active or not self._frames:
+                return is_active
+
+    def _next_frames(self) -> list[bytes]:
+        """Return the frames of the next row: about a megabyte, or one longer frame."""
+        sizes = accumulate(map(len, self._frames))
+        return self._frames[: 1 + sum(size <= ROW_SIZE for size in sizes)]
+
+
+def join_frames(frames: Sequence[bytes]) -> str:
+    return b"".join(frames).decode()
 
 
 class ItemDone(msgspec.Struct):
     """The event at the end of an output item."""
 
     item: msgspec.Raw
+
+
+def cut_events(body: str, *, seen: int) -> tuple[bytes, bool]:
+    """Return stored events without those that were seen, and whether the last one of all is among them."""
+    frames = SSEParser().feed(body.encode())
+    return b"".join(map(encode_frame, frames[seen:])), is_last(frames[-1])
 
 
 def last_frame(response: StoredResponse, number: int) -> bytes:

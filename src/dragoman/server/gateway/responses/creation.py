@@ -106,8 +106,8 @@ class ResponseCreation:
         if request is None or expanded is None:
             return
         if self._memory is not None:
-            id = msgspec.json.decode(raw, type=ResponseObject).id
-            output = msgspec.json.decode(raw, type=ResponseOutput).output
+            id = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))).id
+            output = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseOutput))).output
             context = expanded.context
             items = [*context.items, *expanded.items, *output]
             is_stored = request.store and context.is_stored
@@ -117,7 +117,8 @@ class ResponseCreation:
                 raw, expanded, owner=self._owner, id=request.conversation_id
             )
         if request.store:
-            response = stored_response(raw, expanded, request=request, owner=self._owner)
+            make = partial(stored_response, raw, expanded, request=request, owner=self._owner)
+            response = await offload(len(raw), make)
             await self._states.save(response, request)
 
 

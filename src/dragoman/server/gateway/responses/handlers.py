@@ -33,6 +33,7 @@ from dragoman.server.gateway.responses.state import (
     read_state,
 )
 from dragoman.server.gateway.routes import Gateway
+from dragoman.server.streaming import send_large
 from dragoman.store.responses import StoredResponse
 from dragoman.wire.client_request import RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS
@@ -150,7 +151,7 @@ class ResponseHandlers:
             async with KeepAlive(comment, self._gateway.keep_alive) as keep_alive:
                 async for chunk in events:
                     keep_alive.last_output = asyncio.get_running_loop().time()
-                    await exchange.send_chunk(chunk)
+                    await send_large(exchange, chunk)
             watch.response_complete = True
             await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 

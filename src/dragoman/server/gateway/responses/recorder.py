@@ -5,15 +5,20 @@ Translated and relayed answers pass here as the same bytes that the client gets,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 from starlette.types import Message, Send
 
+from dragoman.errors import FrameTooLong
 from dragoman.json_text import DECODE_ERRORS
-from dragoman.wire.sse import NamedFrame, SSEParser
+from dragoman.offload import offload
+from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
 
+log = logging.getLogger(__name__)
 LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 _TYPE_SEARCHED = 300  # bytes of a frame without a name that may hold its type
 OnResponse: TypeAlias = Callable[[bytes], Awaitable[None]]
@@ -38,9 +43,7 @@ class ResponseRecorder:
         if message["type"] == "http.response.start":
             self._start(message)
         elif self._parser is not None:
-            for frame in self._parser.feed(message.get("body", b"")):
-                if is_last(frame):
-                    await self._record_last(frame)
+            await self._read(self._parser, message.get("body", b""))
         elif self._document is not None:
             self._document.append(message.get("body", b""))
             if not message.get("more_body"):
@@ -56,9 +59,21 @@ class ResponseRecorder:
         else:
             self._document = []
 
+    async def _read(self, parser: SSEParser, body: bytes) -> None:
+        """Read a part of a stream. What has a frame that is too long is sent on, and not recorded."""
+        try:
+            frames = await offload(parser.pending_size + len(body), partial(parser.feed, body))
+        except FrameTooLong:
+            log.warning("a response with an event of more than %d bytes is not recorded", MAX_FRAME_BYTES)
+            self._parser = None
+            return
+        for frame in frames:
+            if is_last(frame):
+                await self._record_last(frame)
+
     async def _record_last(self, frame: bytes) -> None:
         try:
-            last = msgspec.json.decode(frame, type=LastEvent)
+            last = await offload(len(frame), partial(msgspec.json.decode, frame, type=LastEvent))
         except DECODE_ERRORS:  # a server's own event of this name
             return
         await self._on_response(bytes(last.response))

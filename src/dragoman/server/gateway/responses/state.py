@@ -185,10 +185,9 @@ class ResponseStates:
         A response that failed adds nothing. While the database is down, or once the conversation was deleted,
         the client has its answer all the same.
         """
-        if msgspec.json.decode(raw, type=ResponseObject).status not in ADDING_STATUSES:
+        items = await offload(len(raw), partial(added_items, raw, expanded.items))
+        if not items:
             return
-        output = msgspec.json.decode(raw, type=ResponseOutput).output
-        items = conversation_items([*expanded.items, *output])
         try:
             await self.conversations.append(id, items, owner=owner, max_size=self.limits.owner)
         except (ResponseNotFound, StoreError, Unavailable) as error:
@@ -228,7 +227,8 @@ class ResponseStates:
             )
             return
         try:
-            await self.repository.save(response, item_places(request, response))
+            places = await offload(response.size, partial(item_places, request, response))
+            await self.repository.save(response, places)
             await self._trim(response.owner, response.size)
         except (StoreError, Unavailable) as error:
             log.warning("the response %s is not stored: %s", response.id, error.message)
@@ -243,6 +243,13 @@ class ResponseStates:
             return
         self._added[owner] = 0
         await self.repository.trim(owner, max_size=self.limits.owner)
+
+
+def added_items(raw: bytes, items: Sequence[msgspec.Raw]) -> Sequence[ConversationItem]:
+    """Return what a response adds to a conversation, with the items of its request; nothing if it failed."""
+    if msgspec.json.decode(raw, type=ResponseObject).status not in ADDING_STATUSES:
+        return ()
+    return conversation_items([*items, *msgspec.json.decode(raw, type=ResponseOutput).output])
 
 
 def stored_response(
