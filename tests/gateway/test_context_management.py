@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,12 @@ HISTORY: Any = [
 TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
 
 
+@pytest.fixture
+def api(stage: Stage) -> Iterator[Any]:
+    with client(stage) as opened:
+        yield opened.responses
+
+
 def rule(tokens: Any, kind: Any = "compaction") -> Any:
     return [{"type": kind, "compact_threshold": tokens}]
 
@@ -30,9 +37,8 @@ def rule(tokens: Any, kind: Any = "compaction") -> Any:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("family", ["oai", "ant"])
 def test_a_long_conversation_is_compacted_and_the_answer_follows_it(
-    stage: Stage, family: str, stream: bool
+    stage: Stage, api: Any, family: str, stream: bool
 ) -> None:
-    api = client(stage).responses
     stage.upstream.play(say(family, "Ship: Wavedancer."), say(family, "Wavedancer."))
     body: Any = {"model": f"{family}/m", "input": HISTORY, "context_management": rule(200)}
     body |= {"tools": [TOOL], "max_output_tokens": 50}
@@ -72,8 +78,7 @@ def test_a_long_conversation_is_compacted_and_the_answer_follows_it(
             assert "Be brief." in prompt
 
 
-def test_a_call_goes_on_behind_the_compaction(stage: Stage) -> None:
-    api = client(stage).responses
+def test_a_call_goes_on_behind_the_compaction(stage: Stage, api: Any) -> None:
     stage.upstream.play(say("oai", "They ask for the weather."), call("oai", "weather", "{}"))
     body: Any = {"model": "oai/m", "tools": [TOOL], "context_management": rule(200)}
     first: Any = api.create(input=[*HISTORY], **body)
@@ -88,7 +93,8 @@ def test_a_call_goes_on_behind_the_compaction(stage: Stage) -> None:
 def test_it_is_charged_and_may_be_done_with_one_request_at_a_time(stage: Stage) -> None:
     made, key = stage.do(stage.hub.store.keys.create("tester", limits=Limits(parallel=1)))
     stage.upstream.play(say("oai", "Short."), say("oai", "Fine."))
-    client(stage, key).responses.create(model="oai/m", input=HISTORY, context_management=rule(200))
+    with client(stage, key) as opened:
+        opened.responses.create(model="oai/m", input=HISTORY, context_management=rule(200))
 
     async def charged() -> int:
         return sum(row.key_id == made.id for row in await stage.hub.store.usage.list())
@@ -100,8 +106,7 @@ def test_it_is_charged_and_may_be_done_with_one_request_at_a_time(stage: Stage) 
     assert stage.do(charged()) == 2
 
 
-def test_in_the_background_the_compaction_is_the_first_item(stage: Stage) -> None:
-    api = client(stage).responses
+def test_in_the_background_the_compaction_is_the_first_item(stage: Stage, api: Any) -> None:
     stage.upstream.play(say("oai", "Short."), say("oai", "Fine."))
     body: Any = {"model": "oai/m", "input": HISTORY, "context_management": rule(200), "background": True}
     events: list[Any] = list(api.create(**body, stream=True))
@@ -148,14 +153,10 @@ def test_a_rule_that_is_none_is_refused(stage: Stage, value: Any) -> None:
     assert stage.upstream.requests == []
 
 
-def test_a_failed_summary_is_a_failed_answer(stage: Stage) -> None:
+def test_a_failed_summary_is_a_failed_answer(stage: Stage, api: Any) -> None:
     stage.upstream.play(say("oai", ""))
     answer = post(stage, "", model="oai/m", input=HISTORY, context_management=rule(200))
     assert (answer.status_code, "summary" in answer.json()["error"]["message"]) == (424, True)
     stage.upstream.play(say("oai", ""))
-    events = list(
-        client(stage).responses.create(
-            model="oai/m", input=HISTORY, context_management=rule(200), stream=True
-        )
-    )
+    events = list(api.create(model="oai/m", input=HISTORY, context_management=rule(200), stream=True))
     assert [event.type for event in events][-1] == "response.failed"
