@@ -10,18 +10,15 @@ from typing import TypeAlias
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
-from dragoman.errors import (
-    Conflict,
-    DragomanError,
-    Forbidden,
-    NotFound,
-    Unauthorized,
-    Unavailable,
-    WireError,
+from dragoman.errors import DragomanError, WireError
+from dragoman.http.reconnecting_client import (
+    ReconnectingClient,
+    error_from_code,
+    exchange_hello,
+    run_until_one_ends,
 )
-from dragoman.http.websocket_client import OPEN_SECONDS, backoff_delay, open_websocket, websocket_url
+from dragoman.http.websocket_client import open_websocket, websocket_url
 from dragoman.redaction import safe_line
 from dragoman.runners.client.turn import RunnerTurn
 from dragoman.wire.runner.frames import (
@@ -57,14 +54,6 @@ NORMAL_CLOSURE, GOING_AWAY = 1000, 1001
 HEARTBEAT_SECONDS = 10.0
 TIMEOUT_SECONDS = 30.0
 CLOSE_SECONDS = 5.0  # how long the ends of turns may take to reach the hub
-ERRORS_BY_CODE: Mapping[str, type[DragomanError]] = {
-    "unauthorized": Unauthorized,
-    "forbidden": Forbidden,
-    "not_found": NotFound,
-    "conflict": Conflict,
-    "replaced": Conflict,
-    "unavailable": Unavailable,
-}
 
 
 class RunnerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +68,7 @@ class RunnerSettings(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_SETTINGS = RunnerSettings()
 
 
-class Runner:
+class Runner(ReconnectingClient):
     """Answers the prompts of sessions, over as many connections to a hub as it takes.
 
         async def answer(turn: RunnerTurn) -> None:
@@ -102,7 +91,7 @@ class Runner:
         sessions: Iterable[str] = (),
         settings: RunnerSettings = DEFAULT_SETTINGS,
     ) -> None:
-        self.url = websocket_url(hub, PATH)
+        super().__init__(websocket_url(hub, PATH))
         self.refused: Mapping[str, FrameError] = {}
         """The sessions that the hub does not let this runner serve, and why."""
         self._answer = answer
@@ -114,48 +103,9 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of turns that are being answered
         self._connection: RunnerConnection | None = None
         self._joined: dict[str, asyncio.Future[None]] = {}
-        self._ready = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Runner({self.url!r}, sessions={list(self._sessions)!r})"
-
-    async def __aenter__(self) -> Runner:
-        self._running = asyncio.create_task(self.run())
-        try:
-            await self.ready()
-        except BaseException:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def ready(self) -> None:
-        """Wait until the hub has taken the sessions. Raises what run() raises."""
-        waiting = asyncio.create_task(self._ready.wait())
-        running = [] if self._running is None else [self._running]
-        await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
-        if not waiting.done():
-            waiting.cancel()
-            for task in running:
-                task.result()
-
-    async def finished(self) -> None:
-        """Wait until run() has ended in `async with`. Raises what it raises."""
-        if self._running is not None:
-            await asyncio.shield(self._running)
-
-    async def close(self) -> None:
-        """Stop the turns, tell the hub of their end, and disconnect."""
-        self._closing.set()
-        if self._running is not None:
-            await asyncio.wait([self._running])
-            if not self._running.cancelled():
-                self._running.result()
 
     async def join(self, session_id: str) -> None:
         """Serve a further session; returns when the hub has taken it. Raises what it is refused with."""
@@ -174,30 +124,13 @@ class Runner:
             self._connection.send(RunnerLeave(sessions=(session_id,)))
 
     async def run(self) -> None:
-        """Serve until close(). Reconnects when the connection is lost or the hub restarts.
-
-        Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when a retry cannot help.
-        """
-        failures = 0
+        """See `ReconnectingClient.run`."""
         try:
-            while not self._closing.is_set():
-                failures = 0 if await self._try_connection() else failures + 1
-                await self._wait_unless_closing(backoff_delay(failures))
+            await self._reconnect_until_closed(self._run_connection)
         finally:
             await self._stop_tasks()
             for future in self._joined.values():
                 future.cancel()
-
-    async def _try_connection(self) -> bool:
-        """Run one connection; return whether the hub could be reached."""
-        try:
-            await self._run_connection()
-        except Unavailable as error:
-            log.warning("%s; trying again", error.message)
-            return False
-        if not self._closing.is_set():
-            log.warning("the connection to the hub at %s is lost; reconnecting", self.url)
-        return True
 
     async def _run_connection(self) -> None:
         socket = await open_websocket(self.url, self._key, scope=SCOPE)
@@ -212,29 +145,17 @@ class Runner:
             connection.frame_limit = welcome.frame
             self._resume_turns(welcome)
             self._take_welcome(welcome)
-            await self._serve(connection)
+            end = partial(self._end_turns, connection)
+            await self._serve_until_closed(connection.run(), end=end)
         finally:
             self._connection = None
             await socket.close(NORMAL_CLOSURE if self._closing.is_set() else GOING_AWAY)
         if connection.bye is not None and not connection.bye.again:
-            raise error_from_code(
-                connection.bye.code, f"the hub closed the connection: {connection.bye.message}"
-            )
+            raise refusal(connection.bye.code, f"the hub closed the connection: {connection.bye.message}")
 
-    async def _serve(self, connection: RunnerConnection) -> None:
-        serving = asyncio.create_task(connection.run())
-        closing = asyncio.create_task(self._closing.wait())
-        try:
-            await asyncio.wait([serving, closing], return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await self._stop_tasks()
-                await connection.drain(CLOSE_SECONDS)
-        finally:
-            closing.cancel()
-            serving.cancel()
-            await asyncio.wait([serving])
-        if not serving.cancelled():
-            serving.result()
+    async def _end_turns(self, connection: RunnerConnection) -> None:
+        await self._stop_tasks()
+        await connection.drain(CLOSE_SECONDS)
 
     def _resume_turns(self, welcome: RunnerWelcome) -> None:
         """Continue the turns that the hub still has open; the others were closed there."""
@@ -258,12 +179,12 @@ class Runner:
             log.warning("the hub does not give us session %s: %s", id, error.message)
             self._sessions.pop(id, None)
             if id in self._joined:
-                self._joined.pop(id).set_exception(error_from_code(error.code, error.message))
+                self._joined.pop(id).set_exception(refusal(error.code, error.message))
         for state in welcome.sessions:
             self._note_joined(state)
         if refused and not self._sessions and not self._ready.is_set():
             first = next(iter(refused.values()))
-            raise error_from_code(first.code, first.message)
+            raise refusal(first.code, first.message)
         self._ready.set()
 
     def _note_joined(self, state: SessionState) -> None:
@@ -364,13 +285,6 @@ class Runner:
         if self._connection is not None:
             self._connection.wake()
 
-    async def _wait_unless_closing(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
-
 
 class RunnerConnection:
     """One connection, from its welcome on: sends the frames of turns in order, within the hub's window."""
@@ -406,17 +320,7 @@ class RunnerConnection:
 
     async def run(self) -> None:
         """Serve, until the connection ends one way or the other."""
-        tasks = [asyncio.create_task(each) for each in (self._read(), self._write(), self._heartbeat())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-        for task in tasks:
-            error = None if task.cancelled() else task.exception()
-            if error is not None and not isinstance(error, ConnectionClosed):
-                raise error
+        await run_until_one_ends(self._read(), self._write(), self._heartbeat())
 
     async def drain(self, seconds: float) -> None:
         """Wait until the turns that have ended are acknowledged, at most so many seconds."""
@@ -477,21 +381,15 @@ class RunnerConnection:
 
 async def handshake(socket: ClientConnection, hello: RunnerHello) -> RunnerWelcome:
     """Send the hello. Return the hub's welcome, or raise its refusal."""
-    try:
-        async with asyncio.timeout(OPEN_SECONDS):
-            await socket.send(encode_runner_frame(hello))
-            reply = decode_from_hub(await socket.recv())
-    except (ConnectionClosed, TimeoutError):
-        raise Unavailable("the hub closed the connection before its welcome") from None
-    match reply:
-        case RunnerWelcome():
-            return reply
+    match await exchange_hello(socket, encode_runner_frame(hello), decode=decode_from_hub):
+        case RunnerWelcome() as welcome:
+            return welcome
         case RunnerRefused(error=error):
-            raise error_from_code(error.code, error.message)
+            raise refusal(error.code, error.message)
         case _:
             raise WireError("what answers there does not speak the runner protocol")
 
 
-def error_from_code(code: str, message: str) -> DragomanError:
+def refusal(code: str, message: str) -> DragomanError:
     """Return the error for a hub's refusal of this runner."""
-    return ERRORS_BY_CODE.get(code, WireError)(message)
+    return error_from_code(code, message, scope=SCOPE)

@@ -9,9 +9,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 from dragoman.errors import CallError, CallUncertain, TooLarge, Unavailable, WireError
+from dragoman.http.reconnecting_client import run_until_one_ends
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
@@ -76,20 +76,14 @@ class HubConnection:
         """
         self._on_registered = on_registered
         parts = (self._read(), self._send_changes(), self._outbox.run(), self._heartbeat())
-        tasks = [asyncio.create_task(each) for each in parts]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await run_until_one_ends(*parts, on_end=self._stop_sending)
         finally:
-            self._job_runner.disconnect()
-            self._outbox.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
             self._fail_subcalls()
-        for task in tasks:
-            error = None if task.cancelled() else task.exception()
-            if error is not None and not isinstance(error, ConnectionClosed):
-                raise error
+
+    def _stop_sending(self) -> None:
+        self._job_runner.disconnect()
+        self._outbox.close()
 
     async def drain(self, seconds: float) -> None:
         """Take nothing more, end what there is within so many seconds, and close."""

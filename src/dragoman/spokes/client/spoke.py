@@ -6,13 +6,15 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 from typing_extensions import override
 
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
-from dragoman.http.websocket_client import backoff_delay, open_websocket
+from dragoman.http.reconnecting_client import ReconnectingClient
+from dragoman.http.websocket_client import open_websocket
 from dragoman.operations.calls import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.execution import is_task_cancelled
@@ -20,7 +22,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
 from dragoman.spokes.client.connection import MESSAGE_LIMIT, HubConnection
-from dragoman.spokes.client.dial import SCOPE, endpoint_url, error_from_code, handshake
+from dragoman.spokes.client.dial import SCOPE, endpoint_url, handshake, refusal
 from dragoman.spokes.client.jobs import JobRunner, current_job
 from dragoman.spokes.protocol import (
     HEARTBEAT_TIMEOUT,
@@ -112,7 +114,7 @@ class RegistryChanges:
         self._send(UnregisterFrame(operations=(operation.id,)))
 
 
-class Spoke:
+class Spoke(ReconnectingClient):
     """Serves the operations of a registry to a hub, over as many connections as it takes.
 
         async with Spoke(registry, hub="http://127.0.0.1:8000", key=key):
@@ -134,7 +136,7 @@ class Spoke:
         name: str | None = None,
         capacity: Capacity = DEFAULT_CAPACITY,
     ) -> None:
-        self.url = endpoint_url(hub)
+        super().__init__(endpoint_url(hub))
         self.name = name or id or "spoke"
         self.id = id or f"{self.name}-{secrets.token_hex(4)}"
         self.refused: Mapping[str, SpokeFailure] = {}
@@ -143,57 +145,14 @@ class Spoke:
         self._key = key or None
         self._capacity = capacity
         self._connection: HubConnection | None = None
-        self._ready = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
         self._grace_timer: asyncio.TimerHandle | None = None
         registry.add_listener(RegistryChanges(self._send_change))
 
     def __repr__(self) -> str:
         return f"Spoke({self.id!r}, hub={self.url!r})"
 
-    async def __aenter__(self) -> Spoke:
-        self._running = asyncio.create_task(self.run())
-        try:
-            await self.ready()
-        except BaseException:
-            self._running.cancel()
-            await asyncio.wait([self._running])
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def ready(self) -> None:
-        """Wait until the hub has the operations. Raises what run() raises."""
-        waiting = asyncio.create_task(self._ready.wait())
-        await asyncio.wait(
-            [waiting, *([self._running] if self._running else ())], return_when=asyncio.FIRST_COMPLETED
-        )
-        if not waiting.done():
-            waiting.cancel()
-            if self._running is not None:
-                self._running.result()
-
-    async def finished(self) -> None:
-        """Wait until run() has ended in `async with`. Raises what it raises."""
-        if self._running is not None:
-            await asyncio.shield(self._running)
-
-    async def close(self) -> None:
-        """Take no more calls, let running ones end, and disconnect."""
-        self._closing.set()
-        if self._running is not None:
-            await asyncio.wait([self._running])
-            if not self._running.cancelled():
-                self._running.result()
-
     async def run(self) -> None:
-        """Serve until close(). Reconnects when the connection is lost or the hub restarts.
-
-        Raises Unauthorized, Forbidden, Conflict, NotFound or WireError when a retry cannot help.
-        """
+        """See `ReconnectingClient.run`."""
         calls = Calls(
             HubBackedRegistry(self._registry, self._hub_run),
             MemoryLedger(max_calls=LEDGER_CALLS),
@@ -202,23 +161,10 @@ class Spoke:
         jobs = JobRunner(calls, self._registry, limit=2 * self._capacity.window)
         async with calls:
             try:
-                await self._reconnect_until_closed(jobs)
+                await self._reconnect_until_closed(partial(self._run_connection, jobs))
             finally:
                 self._cancel_grace_timer()
                 await jobs.stop()
-
-    async def _reconnect_until_closed(self, job_runner: JobRunner) -> None:
-        failures = 0
-        while not self._closing.is_set():
-            try:
-                await self._run_connection(job_runner)
-                failures = 0
-                if not self._closing.is_set():
-                    log.warning("the connection to the hub at %s is lost; reconnecting", self.url)
-            except Unavailable as error:
-                failures += 1
-                log.warning("%s; trying again", error.message)
-            await self._wait_unless_closing(backoff_delay(failures))
 
     async def _run_connection(self, job_runner: JobRunner) -> None:
         """Run one connection."""
@@ -243,24 +189,14 @@ class Spoke:
             stays_away = self._closing.is_set() or is_task_cancelled()
             await socket.close(NORMAL_CLOSURE if stays_away else HEARTBEAT_TIMEOUT)
         if session.bye is not None and not session.bye.again:
-            raise error_from_code(session.bye.code, f"the hub closed the connection: {session.bye.message}")
+            raise refusal(session.bye.code, f"the hub closed the connection: {session.bye.message}")
 
     async def _serve(self, connection: HubConnection) -> None:
         offers = tuple(OperationOffer.from_operation(each) for each in self._registry.list())
         connection.send_change(RegisterFrame(id=ALL_OPERATIONS, operations=offers, all=True))
         self._connection = connection
-        serving = asyncio.create_task(connection.run(self._on_registered))
-        closing = asyncio.create_task(self._closing.wait())
-        try:
-            await asyncio.wait([serving, closing], return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
-                await connection.drain(self._capacity.drain)
-        finally:
-            closing.cancel()
-            serving.cancel()
-            await asyncio.wait([serving])
-        if not serving.cancelled():
-            serving.result()
+        end = partial(connection.drain, self._capacity.drain)
+        await self._serve_until_closed(connection.run(self._on_registered), end=end)
 
     def _on_registered(self, registered: RegisteredFrame) -> None:
         """Handle the result of a registration. The first one must have registered something."""
@@ -271,7 +207,7 @@ class Spoke:
             log.warning("the hub does not take %s: %s", id, error.message)
         if not registered.operations and refused and not self._ready.is_set():
             first = next(iter(refused.values()))
-            raise error_from_code(first.code, first.message, hint=first.hint)
+            raise refusal(first.code, first.message, hint=first.hint)
         self._ready.set()
 
     def _hub_run(self, operation: str) -> OperationFunction:
@@ -292,13 +228,6 @@ class Spoke:
     def _send_change(self, change: SpokeFrame) -> None:
         if self._connection is not None:
             self._connection.send_change(change)
-
-    async def _wait_unless_closing(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
-        except TimeoutError:
-            return
 
     def _cancel_grace_timer(self) -> None:
         if self._grace_timer is not None:
