@@ -78,6 +78,12 @@ BROKEN: dict[str, tuple[Check, str, str, str]] = {
     "no docstring": (shape.check, "runs.py", "a = 1\n", "no docstring"),
     "code in __init__": (shape.check, "__init__.py", '"""Runs."""\n\na = 1\n', "re-exports"),
     "a hidden import": (shape.check, "runs.py", function("    import mcp"), "import inside a body"),
+    "half of the errors of decoding": (
+        shape.check,
+        "runs.py",
+        function("    try:\n        pass\n    except msgspec.DecodeError:\n        pass"),
+        "catch `DECODE_ERRORS`",
+    ),
     "a name that says nothing": (words.check, "runs.py", function("    said = 1"), "'said'"),
     "a phrase": (words.check, "runs.py", '"""Runs."""\n\nTEXT = "x is ' + 'no rate"\n', "write 'is not a …'"),
     "a class name twice": (

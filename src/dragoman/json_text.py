@@ -116,7 +116,7 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def prune_depth(data: bytes, max_depth: int) -> bytes:
-    """Replace what is nested deeper with null in a JSON text."""
+    """Replace what is nested deeper with null in a JSON text; one that ends in there is cut off before it."""
     parts: list[bytes] = []
     depth = start = 0
     for token in _TOKEN.finditer(data):
@@ -130,7 +130,9 @@ def prune_depth(data: bytes, max_depth: int) -> bytes:
                 parts.append(b"null")
                 start = token.end()
             depth -= 1
-    return b"".join([*parts, data[start:]])
+    if depth <= max_depth:
+        parts.append(data[start:])
+    return b"".join(parts)
 
 
 def is_deeper_than(value: Any, limit: int) -> bool:

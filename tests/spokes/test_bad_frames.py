@@ -26,6 +26,7 @@ BAD_ANSWERS = [
 ]
 STRAY: list[str | bytes] = [
     *("", "{", "7", "null", "[]", '"x"', "{}", '{"type": 7}', '{"type": "nonsense", "id": "x"}', b"\x00\xff"),
+    *("[" * 3_000, '{"type": "result", "id": "nothing", "result": ' + "[" * 3_000, "]" * 50 + "[" * 3_000),
     '{"type": "result"}',
     '{"type": "result", "id": 7, "result": 1}',
     '{"type": "result", "id": "", "result": 1}',

@@ -213,6 +213,10 @@ async def test_a_signed_delivery_fires_a_trigger_once_and_a_forged_one_never(tmp
         assert codes == [202, 200, 200]
         [ended] = await settled(hub, trigger)
         assert (ended["occurrence"], ended["state"]) == ("delivery:d1", "done")
+        for number, odd in enumerate((b'{"action": "\xff"}', b'{"a": "\\ud800"}')):
+            headers = github(secret, odd, id=f"odd-{number}")
+            odd_delivery = await hub.http.post(path, content=odd, headers=headers)
+            assert odd_delivery.status_code == 202, odd_delivery.text
         large = await hub.http.post(path, content=b"x" * 1_000_001, headers=github(secret))
         assert large.status_code == 413
         schedule = await create(hub, name="other")

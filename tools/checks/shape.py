@@ -11,6 +11,7 @@ VAGUE = {
     "base", "bases", "common", "helper", "helpers", "manager", "managers", "misc", "util", "utility", "utils",
 }  # fmt: skip
 VAGUE_CLASS = re.compile(r"_*(Abstract.*|.+(Impl|Data|Info))")
+DECODE_ERROR = re.compile(r"except .*msgspec\.(DecodeError|MsgspecError)")
 LATE = re.compile(r"#\s*late:\s*\S")
 
 
@@ -20,6 +21,7 @@ def check(root: Path) -> Iterator[Finding]:
         yield from check_docstring(module)
         yield from check_classes(module)
         yield from check_imports(module)
+        yield from check_decoding(module)
         if module.path.name == "__init__.py":
             yield from check_reexports(module)
     yield from check_tests(root)
@@ -53,6 +55,13 @@ def check_imports(module: Module) -> Iterator[Finding]:
         for node in ast.walk(owner):
             if isinstance(node, ast.Import | ast.ImportFrom) and not is_late(module, node.lineno):
                 yield module.find(node.lineno, "import inside a body: move it up, or say `# late: reason`")
+
+
+def check_decoding(module: Module) -> Iterator[Finding]:
+    """Invalid UTF-8 and deep nesting raise errors that are not of msgspec."""
+    for number, line in enumerate(module.lines, 1):
+        if DECODE_ERROR.search(line) and "Unicode" not in line:
+            yield module.find(number, "catch `DECODE_ERRORS` of json_text, which has all errors of decoding")
 
 
 def is_late(module: Module, line: int) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.private_files import FILE_MODE, FOLDER_MODE
 from dragoman.usage_record import UsageRecord
@@ -236,7 +237,7 @@ class Spool:
             return None
         try:
             return DECODER.decode(line)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             log.error("a line of the spool %r cannot be read and is skipped: %s", str(self._path), error)
             return None
 

@@ -326,5 +326,5 @@ class StructuredAnswer:
         value_json = encode_result(self.value, files=False).decode()
         try:
             return None if msgspec.json.decode(text) == msgspec.json.decode(value_json) else value_json
-        except (msgspec.DecodeError, RecursionError):
+        except DECODE_ERRORS:
             return value_json

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-import msgspec
 import typer
 
 from dragoman.cli.access.questions import question_lines, resolve_answer
@@ -25,7 +24,7 @@ from dragoman.cli.terminal import (
     print_table,
 )
 from dragoman.errors import BadRequest
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient
@@ -266,7 +265,7 @@ def parse_arguments(
     """
     try:
         input = decode_json(raw) if raw and raw.strip() else {}
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(f"--input is not valid JSON: {error}") from None
     if not isinstance(input, dict):
         raise BadRequest("--input must be a JSON object", hint='such as {"name": "value"}')
@@ -291,5 +290,5 @@ def accepts_string(schema: Any) -> bool:
 def parse_value(value: str) -> Any:
     try:
         return decode_json(value)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return value

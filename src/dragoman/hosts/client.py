@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.errors import DragomanError, HostGone, HostUnreachable, ProviderError, error_for_status
 from dragoman.http.transport import Response, Timeouts, Transport
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.store.hosts.hosts import HostRecord, HostRepository
@@ -111,7 +111,7 @@ class HostClient:
             message, hint = str(error["message"]), error.get("hint")
         except ProviderError as error:
             return self.unreachable(host, error)
-        except (msgspec.DecodeError, KeyError, TypeError):
+        except (KeyError, TypeError, *DECODE_ERRORS):
             message, hint = f"the response with status {response.status} is not from a host", URL_HINT
         refusal = error_for_status(response.status, message, hint=hint)
         return self.unreachable(host, refusal) if response.status == 401 else refusal

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.context import Context
@@ -88,7 +88,7 @@ def decode_json_string(value: Any) -> tuple[Any, bool]:
         return value, False
     try:
         decoded = decode_json(value)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return value, False
     return (decoded, True) if isinstance(decoded, dict | list) else (value, False)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.upstream import UpstreamServer
@@ -112,5 +112,5 @@ def error_text(body: bytes) -> str:
     """Return the message of an error body; empty if it has none."""
     try:
         return describe_error(find_error(decode_json(body)))
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ""

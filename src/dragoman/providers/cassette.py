@@ -10,6 +10,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.model_request import ModelRequest
 from dragoman.redaction import redact
 from dragoman.wire.json_codec import mapping_enc_hook
@@ -81,7 +82,7 @@ def read_cassettes(folder: Path) -> list[Cassette]:
     for path in sorted(folder.glob("*.json")):
         try:
             cassette = msgspec.json.decode(path.read_bytes(), type=Cassette)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             raise ConfigError(f"the recording {str(path)!r} cannot be read: {error}") from None
         cassettes.append(msgspec.structs.replace(cassette, file_name=path.name))
     return cassettes

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
-
 from dragoman.ids import new_id
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, call_ids
 from dragoman.providers.openai import OPENAI_URL
@@ -76,7 +74,7 @@ class ResponsesAdapter:
             return None
         try:
             error = find_error(decode_json(body))
-        except (msgspec.DecodeError, RecursionError):
+        except DECODE_ERRORS:
             return None
         field = rejected_field(error) if isinstance(error, Mapping) else None
         if field is not None:

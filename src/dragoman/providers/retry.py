@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.redaction import one_line, redact, safe_line
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 
@@ -161,7 +161,7 @@ def read_error_body(text: str, status: int) -> ProviderError:
         return provider_error(
             reply if one_line(describe_error(reply)) else empty_error(status), status=status
         )
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return provider_error(page_text(text[:MAX_TEXT_BODY]) or empty_error(status), status=status)
 
 

@@ -72,7 +72,7 @@ def read_script(path: Path) -> Script:
         if path.suffix == ".json":
             return msgspec.json.decode(path.read_bytes(), type=Script)
         return msgspec.convert(yaml.safe_load(path.read_text()), Script)
-    except (OSError, yaml.YAMLError, msgspec.DecodeError) as error:
+    except (OSError, yaml.YAMLError, *DECODE_ERRORS) as error:
         raise ConfigError(f"the script {str(path)!r} is not valid: {error}") from None
 
 

@@ -7,10 +7,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from dragoman.errors import ProviderError
-from dragoman.json_text import decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
 from dragoman.suggestions import MAX_NAME_LENGTH, find_similar_names
 
@@ -42,7 +40,7 @@ def read_model_names(body: bytes) -> Sequence[str]:
     """Return the names in a list of models of OpenAI's, Anthropic's or Ollama's form; () for other bodies."""
     try:
         value = decode_json(body)
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return ()
     return tuple(dict.fromkeys(_names(value)))[:MAX_MODELS]
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import WireError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.messages import Message, decode, encode
 from dragoman.runs.live import Batch
 from dragoman.runs.run import HubRun
@@ -116,5 +117,5 @@ class RunFeedParser:
             if line == END_LINE.strip():
                 return FeedEnd()
             return [e.decode(bytes(raw)) for raw in msgspec.json.decode(line, type=list[msgspec.Raw])]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+        except (KeyError, TypeError, *DECODE_ERRORS) as error:
             raise WireError(f"a line of a run is not valid: {error}") from None

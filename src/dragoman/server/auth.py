@@ -18,6 +18,7 @@ from dragoman.errors import StoreError, Unauthorized, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity, SessionBounds
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.server.token_bounds import beyond_bounds
 from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
 from dragoman.store.accounts.session_tokens import TOKEN_PREFIX, SessionTokenRepository
@@ -95,7 +96,7 @@ def read_cache(path: Path) -> dict[str, CachedKey]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, CachedKey])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.warning("%s cannot be read and begins anew: %s", path, error)
         return {}
 

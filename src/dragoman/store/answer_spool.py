@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.store.runs import RunEnding, RunRepository
 from dragoman.store.sessions.messages import MessageRepository
 
@@ -139,6 +140,6 @@ def read_answer(path: Path) -> SpooledAnswer | None:
     """Return the answer in a file; None when it cannot be read, which is logged."""
     try:
         return _decoder.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         log.error("the spooled answer %r cannot be read and is skipped: %s", str(path), error)
         return None

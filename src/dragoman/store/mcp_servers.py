@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, update
 
 from dragoman.errors import ConfigError, DragomanError, StoreError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
@@ -164,7 +165,7 @@ def parse_encrypted(body: str) -> EncryptedValue:
     """Parse a stored configuration. Raises StoreError."""
     try:
         return msgspec.json.decode(body.removeprefix(ENCRYPTED_PREFIX), type=EncryptedValue)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         raise StoreError("its stored configuration is damaged") from None
 
 

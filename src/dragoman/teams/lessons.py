@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.store.teams.memories import Confidence
 
@@ -74,7 +75,7 @@ def parse_lessons(text: str) -> Sequence[Lesson]:
     found = FENCED.search(text)
     try:
         answer = msgspec.json.decode(found[1] if found else text.strip(), type=LessonList)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise BadRequest(f"the answer is not the JSON of lessons: {str(error)[:200]}") from None
     if len(answer.lessons) > MAX_LESSONS:
         raise BadRequest(f"{len(answer.lessons)} lessons are too many; the limit is {MAX_LESSONS}")

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import ConfigError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.operations.sanitize import INVISIBLE, sanitize_text
 from dragoman.teams.front_matter import parse_front_matter
 from dragoman.teams.openhive_names import translate_pattern
@@ -244,7 +245,7 @@ def read_approval(folder: Path, skill: SkillText, *, source: str) -> SkillApprov
     """Return the approval of a generated skill. Raises ConfigError unless it is for this text."""
     try:
         approval = msgspec.json.decode((folder / APPROVED_FILE).read_bytes(), type=SkillApproval)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *DECODE_ERRORS):
         raise ConfigError(f"{source}: nobody has approved it; {APPROVED_FILE} is missing") from None
     if approval.hash != skill.hash:
         raise ConfigError(f"{source}: it was changed after it was approved; move it to {SKILLS}/ to keep it")

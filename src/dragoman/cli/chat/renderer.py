@@ -13,6 +13,7 @@ from dragoman.agent.approvals import QUESTION_PART
 from dragoman.agent.inner_calls import batch_entries, call_title
 from dragoman.cli.access.questions import Question, question_lines
 from dragoman.cli.terminal import join_styled, strip_controls, truncate
+from dragoman.json_text import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -219,7 +220,7 @@ class EventRenderer:
         if not call.is_shown:
             try:
                 self._print_inner_calls(call, msgspec.json.decode(call.arguments or "{}"))
-            except msgspec.DecodeError:
+            except DECODE_ERRORS:
                 self._print_call(call, call.arguments)
         style = "red" if sign == WRONG else "green"
         took = f"  {format_duration(self._clock() - call.started_at)}" if self._clock else ""

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, NotFound
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.session_ids import client_session_id
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class TaskStore:
         for path in sorted(self._folder.glob("*.json")):
             try:
                 task = msgspec.json.decode(path.read_bytes(), type=WorktreeTask)
-            except (msgspec.MsgspecError, OSError) as error:
+            except (OSError, *DECODE_ERRORS) as error:
                 log.warning("the record %s cannot be read and is left as it is: %s", path.name, error)
                 continue
             self._tasks[task.session_id] = task

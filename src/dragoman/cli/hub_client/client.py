@@ -24,6 +24,7 @@ from dragoman.errors import (
     error_for_status,
 )
 from dragoman.http.transport import Timeouts, Transport, proxies_from
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.messages import Message, parse_message
 from dragoman.wire.sse import SSEParser
 
@@ -454,7 +455,7 @@ def decode_event(frame: bytes) -> events.Event:
     """Decode an event of a stream. WireError."""
     try:
         return events.decode(frame)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except DECODE_ERRORS as error:
         raise WireError(
             f"The hub sent an unknown event: {error}", hint="check that its version is the same"
         ) from None
@@ -465,7 +466,7 @@ def error_from(status: int, raw: bytes) -> DragomanError:
     try:
         error = msgspec.json.decode(raw)["error"]
         message, hint = str(error["message"]), error.get("hint")
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (KeyError, TypeError, *DECODE_ERRORS):
         message, hint = f"The response with status {status} is not from a hub.", NO_HUB_HINT
     if status == 401:
         hint = f"{hint}; this command reads it from DRAGOMAN_KEY" if hint else NO_KEY_HINT

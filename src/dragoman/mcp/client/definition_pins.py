@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.server_spec import Trust
 from dragoman.operations.definitions.diff import definition_diff
@@ -63,7 +64,7 @@ def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition
     for pin in pins:
         try:
             found.append(msgspec.json.decode(pin.body, type=ToolDefinition))
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             continue
     return found
 

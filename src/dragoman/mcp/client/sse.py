@@ -16,6 +16,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest
 
 from dragoman.errors import ConfigError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, make_client
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_message
 
@@ -64,7 +65,7 @@ async def status_problem(response: httpx2.Response) -> str:
         return problem
     try:
         return str(msgspec.json.decode(await response.aread())["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (KeyError, TypeError, *DECODE_ERRORS):
         return problem
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalItem,
@@ -75,7 +76,7 @@ class StateSigner:
             if not hmac.compare_digest(raw[:SIGNATURE_BYTES], self._signature(raw[SIGNATURE_BYTES:])):
                 raise BadRequest(STATE_MISMATCH)
             return msgspec.json.decode(raw[SIGNATURE_BYTES:], type=RequestClaim)
-        except (ValueError, msgspec.DecodeError):
+        except (ValueError, *DECODE_ERRORS):
             raise BadRequest(STATE_MISMATCH) from None
 
     def _signature(self, raw: bytes) -> bytes:

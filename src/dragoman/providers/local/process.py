@@ -13,6 +13,7 @@ from typing import cast
 import msgspec
 
 from dragoman.errors import ProviderError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import safe_line
 
@@ -92,7 +93,7 @@ class LocalModelProcess:
             )
         except TimeoutError:
             problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             reason = None if line else await self.exit_reason(TERMINATE_WAIT)
             problem = f"the local model could not start ({reason or 'it sent no address'})"
             problem += f": {safe_line(self._stderr_tail.splitlines()[-1])}" if self._stderr_tail else ""

@@ -72,9 +72,10 @@ def replacement(text: str, error: DragomanError) -> ErrorFrame | PartialRegister
 def decode_loosely(text: str) -> Any:
     """Return the JSON value, without what is nested too deeply; None if it is not JSON."""
     try:
-        return decode_json(text)
-    except RecursionError:
-        return decode_json(prune_depth(text.encode(errors="replace"), 2 * MAX_SCHEMA_DEPTH))
+        try:
+            return decode_json(text)
+        except RecursionError:
+            return decode_json(prune_depth(text.encode(errors="replace"), 2 * MAX_SCHEMA_DEPTH))
     except DECODE_ERRORS:
         return None
 

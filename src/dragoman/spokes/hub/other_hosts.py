@@ -38,6 +38,7 @@ from dragoman.hosts.operation_calls import (
     SharedOperations,
 )
 from dragoman.http.transport import Response, Timeouts
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
@@ -221,7 +222,7 @@ class SharedCallRunner:
         try:
             response = await self._client.stream(self._host, f"{CALLS_PATH}/{ticket.id}")
             end = await self._read_frames(response, context)
-        except (Unavailable, ProviderError, NotFound, msgspec.DecodeError) as error:
+        except (Unavailable, ProviderError, NotFound, *DECODE_ERRORS) as error:
             raise self._lost(error) from error
         settle_costs(context, end)
         if end.failure is not None:

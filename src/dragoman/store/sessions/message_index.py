@@ -13,11 +13,11 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-import msgspec
 from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, func, literal_column, select
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import DragomanError, NotFound
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.messages import decode_part
 from dragoman.operations.message_search import IndexingProgress
 from dragoman.operations.results.plain_text import part_text
@@ -329,7 +329,7 @@ def indexed_text(body: str, tail: str | None) -> str:
     """What a part says; nothing when it cannot be read."""
     try:
         return part_text(with_tail(decode_part(body), tail))
-    except (msgspec.DecodeError, msgspec.ValidationError, DragomanError):
+    except (DragomanError, *DECODE_ERRORS):
         return ""
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from dragoman.errors import CallError, CallTimeout
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.processes.program import Program
 from dragoman.teams.plugins.source import PluginSource
 from dragoman.tools.shell.command import ShellProgram
@@ -119,7 +120,7 @@ class PluginProcess:
                     raise PluginCrashed("The plugin ended, or answered too much.")
             answer, _, self._buffer = self._buffer.partition(b"\n")
             return msgspec.json.decode(answer, type=PluginAnswer)
-        except (OSError, RuntimeError, msgspec.DecodeError):
+        except (OSError, RuntimeError, *DECODE_ERRORS):
             raise PluginCrashed("The plugin ended, or answered with something else than JSON.") from None
 
     async def _stop(self) -> None:

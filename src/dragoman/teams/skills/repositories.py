@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from dragoman.errors import BadRequest, CallError, ConfigError, DragomanError, NotFound
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.teams.skill_files import SKILL_FILE, SkillText, parse_skill, read_skill_text
 from dragoman.tools.web.fetcher import WebFetcher
@@ -169,7 +170,7 @@ class SkillRepositories:
             raise CallError(f"it answered with status {response.status}")
         try:
             answer = msgspec.json.decode(response.body, type=IndexAnswer)
-        except (msgspec.MsgspecError, RecursionError):
+        except DECODE_ERRORS:
             raise CallError("its answer is not a list of skills") from None
         return [
             {

@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, ConfigError, Unauthorized
 from dragoman.http.webhook import MAX_TIMESTAMP_DIGITS, TOLERANCE, verify_webhook
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.teams.trigger_spec import SignatureKind
 
 MAX_ID = 200  # characters of a delivery's id
@@ -98,5 +99,5 @@ def decode_body(body: bytes) -> Any:
     """Return the body as JSON, else as text."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return body.decode(errors="replace")

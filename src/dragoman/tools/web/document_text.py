@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import CallError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.processes.limited import with_limits
 from dragoman.processes.program import Program
 
@@ -46,7 +47,7 @@ class DocumentReader:
             try:
                 async with asyncio.timeout(SECONDS):
                     return msgspec.json.decode(await run_extractor(kind, body), type=DocumentText)
-            except (TimeoutError, msgspec.DecodeError):
+            except (TimeoutError, *DECODE_ERRORS):
                 raise CallError(
                     f"The {kind.upper()} document cannot be read: it is damaged, or too large to be parsed.",
                     hint="Look for the same content as plain text or HTML.",
