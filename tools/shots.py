@@ -28,7 +28,7 @@ SCREENS = {
     "chat": "chat/example",
     "runs": "runs",
     "operations": "operations/math.calculate",
-    "usage": "usage",
+    "usage": "usage?show=tokens",
 }
 
 

@@ -9,7 +9,7 @@ import typer
 from typer.models import CommandInfo
 
 from dragoman.cli import calls, database, hosts, local, ops, program, runs, sessions, spokes, triggers
-from dragoman.cli.access import approvals, keys, policy, secrets, vault
+from dragoman.cli.access import approvals, keys, policy, secrets, tokens, vault
 from dragoman.cli.serving import servers
 from dragoman.cli.teams import command as teams_command
 from tests.cli.conftest import Run
@@ -18,6 +18,7 @@ from tests.cli.program import run as run_apart
 APPS: dict[str, typer.Typer] = {
     "": program.cli,
     "keys": keys.keys,
+    "tokens": tokens.tokens,
     "secrets": secrets.secrets,
     "ops": ops.ops,
     "runs": runs.runs,
@@ -85,7 +86,7 @@ def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
     def fall() -> None:
         raise RuntimeError("fell over")
 
-    monkeypatch.setattr(program, "cli", lambda **_: fall())
+    monkeypatch.setattr(program, "narrow_to", lambda _: lambda **_: fall())
     result = run("demo")
     assert result.code == 1
     assert "fell over" in result.err
@@ -95,3 +96,14 @@ def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
 
 def test_the_program_runs_as_a_module() -> None:
     assert run_apart("--version").out.startswith("dragoman ")
+
+
+def test_a_command_is_built_without_the_others() -> None:
+    def names(word: str) -> set[str]:
+        group = typer.main.get_group(program.narrow_to(word))
+        return set(group.commands)
+
+    everything = names("")
+    assert {"serve", "keys"} <= everything
+    assert (names("serve"), names("keys")) == ({"serve"}, {"keys"})
+    assert names("srve") == names("--help") == everything

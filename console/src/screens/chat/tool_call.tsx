@@ -106,7 +106,7 @@ export const ToolCall = memo(function ToolCall({ part, isLive, isAsking, approva
   const title = part.title ?? first?.operation ?? toolName(part);
   const head = (
     <>
-      {first?.effect !== undefined && <Kind kind="op">{first.effect}</Kind>}
+      {first?.effect !== undefined && <Kind kind={first.effect === "read" ? "tool" : "op"}>{first.effect}</Kind>}
       <b className="mono">{title}</b>
       <span className="chat-call-args mono">{!asks && calls.length === 1 ? summary(first?.input) : ""}</span>
       <span className="chat-call-right">

@@ -46,7 +46,7 @@ export function Detail({ id }: { id: string }) {
           {data.effectClaimed === true && ", as its server says"} · {data.source}
         </span>
       </div>
-      <p className="operations-description">{data.description}</p>
+      <p className="operations-description">{flow(data.description)}</p>
       <Policy id={id} />
       <Run key={id} operation={data} />
       <Statistics id={id} />
@@ -170,4 +170,9 @@ function Statistics({ id }: { id: string }) {
       </ul>
     </section>
   );
+}
+
+/** A docstring's paragraphs without the line ends of its source; items and indented lines stay lines. */
+function flow(text: string): string {
+  return text.replace(/(\S)\n(?=[^\s*\-\d])/g, "$1 ");
 }
