@@ -12,9 +12,17 @@ import httpx2
 import pytest
 
 from dragoman import events as e
+from dragoman.errors import HostUnreachable
+from dragoman.hosts.client import HostClient
 from dragoman.model_request import ModelRequest
 from dragoman.providers import scripted
 from dragoman.runs import registry, remote
+from dragoman.runs.remote import RunHosts
+from dragoman.runs.run import RunSettings
+from dragoman.server.http.listener import bind_listener
+from dragoman.store.hosts.hosts import HostRecord
+from dragoman.store.runs import RunRecord
+from dragoman.store.store import Store
 from tests.hosts import gate as marks
 from tests.hosts.conftest import HostCluster, host_id
 from tests.serving import Served, ask, frames_in, text_of, types
@@ -265,3 +273,53 @@ async def test_a_page_that_reloads_at_another_host_during_a_call_sees_its_result
     assert "tool-output-error" in types(replayed)
     assert text_of(replayed) == "Done."
     assert marks.MADE == ["act it"]
+
+
+@pytest.mark.usefixtures("quick_ticks")
+async def test_a_run_is_stopped_whose_host_was_killed_a_moment_ago(hosts: HostCluster, gate: Gate) -> None:
+    assert not gate.opened.is_set()
+    killed, other = await hosts.open(2, steps=STEPS)
+    async with reading(killed, "POST", "/api/chat", json=ask("go")) as origin:
+        await origin.until("three ")
+        with bind_listener("127.0.0.1", 0) as closed:
+            port = closed.getsockname()[1]
+        hosts.execute(f"UPDATE hosts SET url = 'http://127.0.0.1:{port}' WHERE id = '{host_id(killed)}'")
+        run, copies = killed.active_run(), other.hub.runs.remote
+        assert run is not None
+        assert copies is not None
+        copies._hosts.client.forget(host_id(killed))
+        stopping = asyncio.create_task(other.http.post(f"/api/calls/{run.row.id}/abort"))
+        await asyncio.wait([stopping], timeout=0.2)  # it has asked the host, in vain
+        hosts.lose(killed)
+        response = await stopping
+        assert response.status_code == 200, response.text
+        await until(lambda: hosts.execute("SELECT status FROM runs") == [("stopped",)])
+
+
+@pytest.mark.parametrize(
+    "state", [b'{"message":', b'{"epoch":1}', b'{"message":{"id":"m","role":"user","parts":[]},"later":1}']
+)
+@pytest.mark.parametrize("is_cut", [True, False])
+async def test_a_host_whose_state_of_a_run_is_cut_off_counts_as_one_that_does_not_answer(
+    tmp_path: Path, state: bytes, is_cut: bool
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        length = len(state) + 100 * is_cut
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length + state)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, await Store.open(tmp_path) as store:
+        await store.hosts.add(HostRecord(id="a", name="a", version="1", started_at=1.0))
+        port = server.sockets[0].getsockname()[1]
+        await store.hosts.set_address("a", url=f"http://127.0.0.1:{port}", token="t")
+        client = HostClient(store.hosts)
+        hosts = RunHosts(store, client, lambda _: None, RunSettings())
+        row = RunRecord(id="r", session_id="s", message_id="m", owner="o", started_at=1.0, host="a")
+        if is_cut or b"role" not in state:
+            with pytest.raises(HostUnreachable):
+                await hosts.read_state(row)
+        else:
+            assert (await hosts.read_state(row)).message.id == "m"
+        await client.close()

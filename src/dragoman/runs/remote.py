@@ -20,6 +20,7 @@ from dragoman.agent.outcome import close_step, failure_events
 from dragoman.errors import (
     DragomanError,
     HostGone,
+    HostUnreachable,
     NotFound,
     ProviderError,
     StoreError,
@@ -64,8 +65,12 @@ class RunHosts(msgspec.Struct, frozen=True):
 
     async def read_state(self, row: RunRecord) -> RunState:
         """Ask the host of a run for its state. Raises HostGone, HostUnreachable, NotFound."""
-        response = await self.client.stream(host_of(row), f"/runs/{row.id}")
-        return decode_state(await response.read(self.settings.max_answer * 8))
+        host = host_of(row)
+        response = await self.client.stream(host, f"/runs/{row.id}")
+        try:
+            return decode_state(await response.read(self.settings.max_answer * 8))
+        except (ProviderError, WireError) as error:  # it was killed while it answered
+            raise self.client.unreachable(host, error) from None
 
 
 class RemoteRun:
@@ -328,7 +333,11 @@ def host_of(row: RunRecord) -> str:
 
 
 async def stop_at_host(run: RunRecord, reason: str, *, hosts: RunHosts) -> None:
-    """Stop a run at its host, or at the next one when that is dead. Raises HostUnreachable, Unavailable."""
+    """Stop a run at its host, or at the next one when that is dead. Raises HostUnreachable, Unavailable.
+
+    A host that does not answer may have been killed a moment ago: the others find out, and take the run over.
+    """
+    deadline = asyncio.get_running_loop().time() + REQUEST_TIMEOUT
     for seconds in poll_intervals():
         row = await hosts.store.runs.get(run.id)
         if row is None or row.status != "running":
@@ -339,10 +348,14 @@ async def stop_at_host(run: RunRecord, reason: str, *, hosts: RunHosts) -> None:
             return
         try:
             await hosts.client.post(host_of(row), f"/runs/{row.id}/stop", body={"reason": reason})
+        except HostUnreachable:
+            if asyncio.get_running_loop().time() > deadline:
+                raise
         except (HostGone, NotFound):  # it has just ended, or another host takes it over
-            await asyncio.sleep(seconds)
+            pass
         else:
             return
+        await asyncio.sleep(seconds)
     raise Unavailable(LOST)
 
 

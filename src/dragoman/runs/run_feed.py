@@ -62,10 +62,16 @@ def current_state(run: HubRun, *, message: Message) -> RunState:
 
 
 def decode_state(raw: bytes) -> RunState:
-    """Return the state that `RunState.encode` wrote."""
-    fields: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    values = {name: msgspec.json.decode(value) for name, value in fields.items() if name != "message"}
-    return RunState(**values, message=decode(bytes(fields["message"])))
+    """Return the state that `RunState.encode` wrote, without what a later version has added. WireError."""
+    try:
+        fields: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        message = decode(bytes(fields.pop("message")))
+        known = {name: fields[name] for name in RunState.__struct_fields__ if name in fields}
+        return RunState(
+            **{name: msgspec.json.decode(value) for name, value in known.items()}, message=message
+        )
+    except (msgspec.DecodeError, KeyError) as error:
+        raise WireError(f"the state of a run cannot be read: {error}") from None
 
 
 class RunFeedEncoder:
