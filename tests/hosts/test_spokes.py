@@ -12,7 +12,7 @@ from dragoman.operations import Registry, current
 from dragoman.operations import operation as mark
 from dragoman.spokes import Spoke
 from tests.hosts.conftest import HostCluster, host_id
-from tests.serving import Served
+from tests.serving import Served, usage
 from tests.waiting import until
 
 SHARED = {"spokes": {"namespaces": {"*": "*"}}}
@@ -49,7 +49,13 @@ class Stock:
                 self.aborted.set()
             return item
 
-        return Registry(level, nested, order)
+        @mark("stock", effect="read")
+        async def price(item: str) -> str:
+            """Ask somebody who takes money for it."""
+            current().spend(0.03)
+            return item
+
+        return Registry(level, nested, order, price)
 
 
 @asynccontextmanager
@@ -133,7 +139,9 @@ async def test_a_private_operation_stays_its_owners_at_every_host(hosts: HostClu
     _, bob = await keys.create("bob")
     async with connected(first, Stock(), spoke_key):
         await listed(second)
-        assert await names(second, **{"x-api-key": ann}) == {"stock.level", "stock.nested", "stock.order"}
+        assert await names(second, **{"x-api-key": ann}) == {
+            f"stock.{name}" for name in ("level", "nested", "order", "price")
+        }
         assert await names(second, **{"x-api-key": bob}) == set()
         path = "/api/operations/stock.level/call"
         refused = await second.http.post(path, json={"item": "tea"}, headers={"x-api-key": bob})
@@ -174,7 +182,8 @@ async def test_an_operation_is_approved_and_shown_at_a_host_that_its_spoke_is_no
             await until(partial(names_include, host, "stock.level", bob))
             listed = (await host.http.get("/api/spokes/operations", headers=admin)).json()
             sharing = {each["id"]: each["sharing"] for each in listed["operations"]}
-            assert sharing == {"stock.level": "approved", "stock.nested": "private", "stock.order": "private"}
+            assert sharing.pop("stock.level") == "approved"
+            assert set(sharing.values()) == {"private"}
         changed = {"operations": {"stock.nested": "0" * 64}}
         refused = await second.http.post("/api/spokes/approve", json=changed, headers=admin)
         assert refused.status_code == 409
@@ -196,3 +205,19 @@ async def test_the_operations_of_a_lost_host_are_gone_at_the_others(hosts: HostC
         await until(lambda: names(other))
         hosts.lose(lost)
         await until(lambda: lacks(other, "none"))
+
+
+async def test_what_a_spoke_of_another_host_spends_is_charged_once_to_the_budget_of_the_run(
+    hosts: HostCluster,
+) -> None:
+    buying = {"name": "hub_call", "input": {"calls": [{"tool": "stock.price", "input": {"item": "tea"}}]}}
+    steps = [{"tools": [buying], "usage": usage(100, 1_000)}, {"text": "Dear.", "usage": usage(100, 1_000)}]
+    agents = {"buyer": {"max_usd": 0.1}}
+    prices = {"*/any": {"input": 1, "output": 10}}
+    first, second = await hosts.open(2, steps=steps, agents=agents, prices=prices)
+    async with connected(first, Stock()):
+        await listed(second, "stock.price")
+        frames = await second.chat("go", agent="buyer")
+    assert frames[-1]["type"] == "finish"
+    query = "SELECT scope, spent, reserved FROM budgets"
+    await until(lambda: hosts.execute(query)[0][1:] == (round((2 * 0.0101 + 0.03) * 1e9), 0))

@@ -10,6 +10,7 @@ import msgspec
 from dragoman.identity import Identity
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.outcome import CallFailure
+from dragoman.store.accounts.budgets import ChargedBudget
 
 OPERATIONS_PATH = "/operations"
 CALLS_PATH = "/operations/calls"
@@ -54,7 +55,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the host of the caller has allowed and recorded; the host of the spoke only runs it.
 
     `definition` is the hash of the definition that was allowed. `remaining` is in seconds, `budget` in US
-    dollars; `spokes` serve the calls above this one.
+    dollars, within those that it shares with the caller; `spokes` serve the calls above this one.
     """
 
     operation: str
@@ -73,6 +74,7 @@ class SharedCall(msgspec.Struct, frozen=True, kw_only=True):
     remaining: float | None = None
     budget: float | None = None
     calls: int | None = None
+    shared_budgets: Sequence[ChargedBudget] = ()
     spokes: Sequence[str] = ()
 
 
@@ -83,13 +85,17 @@ class CallTicket(msgspec.Struct, frozen=True):
 
 
 class SharedCallEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a call ended; its own cost, and that of the calls below it, in US dollars."""
+    """How a call ended; its own cost, and that of the calls below it, in US dollars.
+
+    It `is_charged` where its host has charged the shared budgets with them.
+    """
 
     result: Any = None
     failure: CallFailure | None = None
     cost: float = 0.0
     cost_below: float = 0.0
     calls_below: int = 0
+    is_charged: bool = False
 
 
 class SharedCallFrame(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -66,9 +66,9 @@ def decode_state(raw: bytes) -> RunState:
     try:
         fields: dict[str, msgspec.Raw] = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         message = decode(bytes(fields.pop("message")))
-        known = {name: fields[name] for name in RunState.__struct_fields__ if name in fields}
+        values = {name: fields[name] for name in RunState.__struct_fields__ if name in fields}
         return RunState(
-            **{name: msgspec.json.decode(value) for name, value in known.items()}, message=message
+            **{name: msgspec.json.decode(value) for name, value in values.items()}, message=message
         )
     except (msgspec.DecodeError, KeyError) as error:
         raise WireError(f"the state of a run cannot be read: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.config import Config, McpServerConfig, parse_config
 from dragoman.errors import (
     BadRequest,
@@ -76,11 +77,17 @@ class ExternalOperations:
         await self.switchboard.close()
         await self.servers.close()
 
-    async def share_operations(self, client: HostClient | None) -> None:
+    async def share_operations(self, client: HostClient | None, shared_budgets: SharedBudgets) -> None:
         """Register the operations of spokes of other hosts, until cancelled; nothing without other hosts."""
         own_id = self._store.host_id
         if client is not None and own_id is not None:
-            others = HostOperations(self._registry, client, hosts=self._store.hosts, own_id=own_id)
+            others = HostOperations(
+                self._registry,
+                client,
+                hosts=self._store.hosts,
+                own_id=own_id,
+                shared_budgets=shared_budgets,
+            )
             self._store.signals.subscribe("spokes", others.look)
             self.switchboard.operations.other_hosts = others
             await others.run()

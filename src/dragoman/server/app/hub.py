@@ -217,6 +217,7 @@ class Hub:
         spoke_calls = SpokeCallHandlers(
             self._services.registry,
             self._services.calls,
+            shared_budgets=self.meter.shared_budgets,
             on_change=lambda: self.store.signals.send("spokes", self.store.host_id or ""),
         )
         return health_routes(), self.internal_runs.routes(), spoke_calls.routes()
@@ -225,7 +226,7 @@ class Hub:
         """Do what a host does for and by the others, until cancelled."""
         await asyncio.gather(
             self.host.watch(),
-            self.external.share_operations(self._services.host_client),
+            self.external.share_operations(self._services.host_client, self.meter.shared_budgets),
             self.external.follow_other_hosts(),
             release_lost_reservations(self.store),
         )

@@ -6,13 +6,15 @@ A call is accepted first and begun by a second request: a host that was not reac
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from dragoman.errors import CallTimeout, Conflict, DragomanError, NotFound
+from dragoman.accounts.shared_budgets import SharedBudgets
+from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, NotFound
 from dragoman.hosts.client import KEEP_ALIVE
 from dragoman.hosts.operation_calls import (
     CALLS_PATH,
@@ -35,6 +37,8 @@ from dragoman.operations.outcome import to_failure, to_jsonable
 from dragoman.operations.registry import Registry
 from dragoman.server.internal.routes import HostRoutes
 from dragoman.spokes.hub.call import calling_spokes
+
+log = logging.getLogger(__name__)
 
 MAX_BODY = 64_000_000  # bytes of a call
 TICKET_SECONDS = 30.0  # after which an accepted call that nobody begins is forgotten
@@ -104,8 +108,16 @@ def is_of_own_spoke(operation: Operation) -> bool:
 class SpokeCallHandlers:
     """Runs calls of this host's spokes for other hosts."""
 
-    def __init__(self, registry: Registry, calls: Calls, *, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        calls: Calls,
+        *,
+        shared_budgets: SharedBudgets,
+        on_change: Callable[[], None],
+    ) -> None:
         """`on_change` is called, soon, when other hosts should read the list again."""
+        self._shared_budgets = shared_budgets
         self._operations = SpokeOperationList(registry, on_change=on_change)
         self._calls = calls
         self._accepted: dict[str, SharedCall] = {}
@@ -162,17 +174,26 @@ class SpokeCallHandlers:
         result, failure = None, None
         calling_spokes.set(tuple(call.spokes))
         try:
+            budget.parent = await self._shared_budgets.restore(call.shared_budgets)
             async with asyncio.timeout_at(context.deadline):
                 result = to_jsonable(await operation.run(call.input, context))
         except TimeoutError:
             failure = to_failure(CallTimeout(f"{operation.id} timed out: it did not end by its deadline."))
         except DragomanError as error:
             failure = to_failure(error)
+        except Exception:  # without an end the caller would wait for ever
+            log.exception("the call %s of %s for another host failed", call.call_id, operation.id)
+            failure = to_failure(CallError(f"{operation.id} failed: an internal error of its host"))
         finally:
             await node.close()
         below = max(0.0, (total.usd or 0.0) - node.cost)
         end = SharedCallEnd(
-            result=result, failure=failure, cost=node.cost, cost_below=below, calls_below=budget.calls_made
+            result=result,
+            failure=failure,
+            cost=node.cost,
+            cost_below=below,
+            calls_below=budget.calls_made,
+            is_charged=budget.parent is not None,
         )
         frames.put_nowait(SharedCallFrame(end=end))
 

@@ -15,7 +15,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec.structs import replace
 
+from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.errors import (
     BudgetExhausted,
     CallUncertain,
@@ -45,6 +47,7 @@ from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.call import calling_spokes
 from dragoman.spokes.hub.permissions import canonical_namespace
 from dragoman.spokes.protocol import SpokeFailure, error_from_failure
+from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.hosts.hosts import HostRepository
 from dragoman.store.hosts.signals import Wakeup
 
@@ -68,11 +71,20 @@ class HostList:
 class HostOperations:
     """The operations of the spokes of all other hosts."""
 
-    def __init__(self, registry: Registry, client: HostClient, *, hosts: HostRepository, own_id: str) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        client: HostClient,
+        *,
+        hosts: HostRepository,
+        own_id: str,
+        shared_budgets: SharedBudgets,
+    ) -> None:
         self._registry = registry
         self._client = client
         self._hosts = hosts
         self._own_id = own_id
+        self._shared_budgets = shared_budgets
         self._changed: set[str] = set()
         self._is_any_changed = True
         self._wakeup = Wakeup()
@@ -183,7 +195,7 @@ class HostOperations:
         except DragomanError as error:
             log.warning("the operation %s of the host %s is left out: %s", shared.id, host, error.message)
             return None
-        call = SharedCallRunner(self._client, host, operation=operation)
+        call = SharedCallRunner(self._client, host, operation=operation, budgets=self._shared_budgets)
         return msgspec.structs.replace(operation, run=call.run, host=host)
 
     async def _refuse_unbound(self, _: Any, context: Context) -> Any:
@@ -207,16 +219,20 @@ class HostOperations:
 class SharedCallRunner:
     """Runs the calls of one operation at the host of its spoke."""
 
-    def __init__(self, client: HostClient, host: str, *, operation: Operation) -> None:
+    def __init__(
+        self, client: HostClient, host: str, *, operation: Operation, budgets: SharedBudgets
+    ) -> None:
         self._client = client
         self._host = host
         self._operation = operation
+        self._budgets = budgets
 
     async def run(self, input: Any, context: Context) -> Any:
         """Return the result of a call. Raises the spoke's error, Unavailable, or CallUncertain when the host
         went away. Cancelling it aborts the call there.
         """
-        request = self._request(input, context)
+        shared = () if context.budget is None else await self._budgets.share(context.budget)
+        request = self._request(input, context, shared=shared)
         found = await self._client.post(self._host, CALLS_PATH, body=request)
         ticket = msgspec.convert(found, CallTicket)
         try:
@@ -229,7 +245,7 @@ class SharedCallRunner:
             raise error_from_failure(SpokeFailure.from_call_failure(end.failure))
         return end.result
 
-    def _request(self, input: Any, context: Context) -> SharedCall:
+    def _request(self, input: Any, context: Context, *, shared: Sequence[ChargedBudget]) -> SharedCall:
         budget = context.budget
         calls = None if budget is None or budget.calls is None else budget.calls - budget.calls_made
         return SharedCall(
@@ -249,6 +265,7 @@ class SharedCallRunner:
             remaining=context.remaining,
             budget=None if budget is None else budget.left,
             calls=calls,
+            shared_budgets=shared,
             spokes=calling_spokes.get(),
         )
 
@@ -290,10 +307,14 @@ def read_lines(lines: Sequence[bytes], context: Context) -> SharedCallEnd | None
 
 def settle_costs(context: Context, end: SharedCallEnd) -> None:
     """Charge the call here with what it, and the calls below it, have cost at the other host."""
-    if context.budget is not None:
+    budget = context.budget
+    if budget is not None:
         with suppress(BudgetExhausted):  # they are made: the next one is refused
             for _ in range(end.calls_below):
-                context.budget.count_call()
+                budget.count_call()
+    if budget is not None and end.is_charged:
+        context = replace(context, budget=None)
+        budget.settle(0.0, end.cost + end.cost_below)
     if end.cost_below:
         if context.cost_total is not None:
             context.cost_total.add(end.cost_below)
