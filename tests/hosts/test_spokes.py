@@ -211,7 +211,10 @@ async def test_what_a_spoke_of_another_host_spends_is_charged_once_to_the_budget
     hosts: HostCluster,
 ) -> None:
     buying = {"name": "hub_call", "input": {"calls": [{"tool": "stock.price", "input": {"item": "tea"}}]}}
-    steps = [{"tools": [buying], "usage": usage(100, 1_000)}, {"text": "Dear.", "usage": usage(100, 1_000)}]
+    steps: list[Any] = [
+        {"tools": [buying], "usage": usage(100, 1_000)},
+        {"text": "Dear.", "usage": usage(100, 1_000)},
+    ]
     agents = {"buyer": {"max_usd": 0.1}}
     prices = {"*/any": {"input": 1, "output": 10}}
     first, second = await hosts.open(2, steps=steps, agents=agents, prices=prices)
