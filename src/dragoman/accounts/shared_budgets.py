@@ -15,7 +15,7 @@ from typing import Any
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.price import NANOS_PER_DOLLAR
 from dragoman.accounts.usage_ledger import UsageLedger
-from dragoman.errors import BudgetExhausted, StoreError, Unavailable
+from dragoman.errors import BudgetExhausted, DragomanError, StoreError, Unavailable
 from dragoman.ids import new_id
 from dragoman.operations.budget import Budget
 from dragoman.store.accounts.budgets import (
@@ -141,7 +141,7 @@ class SharedBudgets:
         if opened:
             try:
                 await self._budgets.open_shared(opened)
-            except BaseException:
+            except DragomanError:  # a caller that is cancelled does not stop the writing
                 for each in own:
                     each.report = None
                 raise
