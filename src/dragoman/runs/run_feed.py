@@ -70,7 +70,7 @@ def decode_state(raw: bytes) -> RunState:
         return RunState(
             **{name: msgspec.json.decode(value) for name, value in values.items()}, message=message
         )
-    except (msgspec.DecodeError, KeyError) as error:
+    except (KeyError, *DECODE_ERRORS) as error:
         raise WireError(f"the state of a run cannot be read: {error}") from None
 
 
