@@ -123,6 +123,17 @@ async def test_a_key_for_something_else_is_told_what_it_lacks() -> None:
     assert 'scope="operations"' in answer.headers["www-authenticate"]
 
 
+async def test_a_stream_that_is_asked_for_again_after_an_event_is_a_new_one() -> None:
+    async with served() as hub:
+        session = (await post(hub, HELLO)).headers["mcp-session-id"]
+        headers = {"mcp-session-id": session, "accept": "text/event-stream", "last-event-id": "7"}
+        async with (
+            httpx2.AsyncClient(trust_env=False) as http,
+            http.stream("GET", hub.url, headers=headers) as response,
+        ):
+            assert (response.status_code, response.headers["content-type"]) == (200, "text/event-stream")
+
+
 async def test_a_session_is_its_owner_s_only_and_ends_when_it_is_deleted() -> None:
     async with served(keys=True) as hub:
         opened = await post(hub, HELLO, authorization="Bearer me")

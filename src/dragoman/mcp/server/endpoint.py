@@ -77,8 +77,12 @@ class McpEndpoint:
         await self._sdk_server.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The SDK compares header values as they are, and uvicorn keeps the spaces around them.
-        scope = {**scope, "headers": [(name, value.strip(b" \t")) for name, value in scope["headers"]]}
+        # The SDK compares header values as they are, and uvicorn keeps the spaces around them. Streams
+        # cannot be replayed here, and the SDK would answer nothing to a client that asks for one after an event.
+        headers = [
+            (name, value.strip(b" \t")) for name, value in scope["headers"] if name != b"last-event-id"
+        ]
+        scope = {**scope, "headers": headers}
         exchange = Exchange(scope, receive, send)
         exchange.response_headers = self._cors_headers(exchange.headers)
         await handle(exchange, partial(self._handle, scope), on_error=send_error)
