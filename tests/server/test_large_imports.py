@@ -17,7 +17,7 @@ from tests.serving import serving
 
 MOST = 0.05  # seconds between two turns of the loop
 TRIES = 4
-MEGABYTES = rounds(quick=12, thorough=200)
+MEGABYTES = rounds(quick=6, thorough=200)
 TEXT = 'Wörter \\ " {[ \n' * 1_500
 HEAD = b'{"format":"dragoman-session","version":1,"title":"long"}\n'
 

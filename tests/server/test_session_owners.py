@@ -6,6 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import httpx2
 import pytest
@@ -153,6 +154,20 @@ async def test_two_owners_use_the_same_id_at_once_and_nothing_meets(tmp_path: Pa
         assert len((await get(hub, "/api/sessions/s/messages", keys["bob"]))["messages"]) == 2
         used = await get(hub, "/api/usage?session=s", keys["ann"])
         assert [each["sessionId"] for each in used["rows"]] == ["s"] * 2  # also after the session is gone
+
+
+async def test_a_session_may_have_an_id_in_any_script(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "hi"}], play="turns") as hub:
+        for id in ("чат", "a🙂", "é", "中 文"):
+            first = await hub.http.post("/api/chat", json=ask("x", session=id))
+            again = await hub.http.post("/api/chat", json=ask("x", session=id))
+            message = {"id": "u", "role": "user", "content": "y"}
+            body = {"threadId": id, "runId": "r", "messages": [message], "tools": [], "context": []}
+            ag_ui = await hub.http.post("/agui/default", json=body)
+            for response in (first, again, ag_ui):
+                assert response.status_code == 200, response.text
+                assert unquote(response.headers["x-dragoman-session"]) == id
+            assert len(await hub.messages(quote(id))) == 4
 
 
 async def test_each_owner_follows_and_stops_its_own_run_of_the_same_id(tmp_path: Path) -> None:

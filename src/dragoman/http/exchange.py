@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeAlias
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
@@ -245,6 +245,11 @@ async def encode_response(body: Any) -> bytes:
     """Encode a value as JSON; a large one in a thread."""
     size = measure(body)
     return await offload(size, partial(_encoder.encode if size <= SMALL else encode_large, body))
+
+
+def header_value(text: str) -> str:
+    """Return a client's text as a header can carry it: percent-encoded where it is not plain ASCII."""
+    return text if text.isascii() and text.isprintable() else quote(text, safe="/:,")
 
 
 Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.exchange import Exchange, header_value
 from dragoman.identity import Identity
 from dragoman.large_json import weigh
 from dragoman.messages import Message
@@ -87,7 +87,7 @@ class AgUiHandlers:
             return
         row = started.run.row
         dialect = encoder_for(request, chat.action, run_id=row.id, message_id=row.message_id)
-        headers = {"x-dragoman-session": request.thread_id, "x-dragoman-run": row.id}
+        headers = {"x-dragoman-session": header_value(request.thread_id), "x-dragoman-run": row.id}
         keep_alive = self._settings.keep_alive
         with self._access.track_id(request.thread_id, exchange):
             await stream_run(

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, TooLarge
 from dragoman.event_pieces import split_events
-from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange
+from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange, header_value
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.operations.access import SessionRole
@@ -79,7 +79,10 @@ class ChatHandlers:
         if isinstance(started, StoredAnswer):
             await send_stored_answer(exchange, started, dialect=dialect, session_id=request.session_id)
             return
-        headers = {"x-dragoman-session": request.session_id, "x-dragoman-run": started.run.row.id}
+        headers = {
+            "x-dragoman-session": header_value(request.session_id),
+            "x-dragoman-run": started.run.row.id,
+        }
         follower = started.follow()
         follower.interval = interval
         with self._access.track_id(request.session_id, exchange):
@@ -106,7 +109,7 @@ class ChatHandlers:
                 return
             await send_stored_answer(exchange, ended, dialect=dialect, session_id=session_id)
             return
-        headers = {"x-dragoman-session": session_id, "x-dragoman-run": run.row.id}
+        headers = {"x-dragoman-session": header_value(session_id), "x-dragoman-run": run.row.id}
         follower = run.follow(replay=True)
         follower.interval = interval
         with self._access.track_id(session.id, exchange):
@@ -160,7 +163,7 @@ async def send_stored_answer(
     exchange: Exchange, answer: StoredAnswer, *, dialect: StreamEncoder, session_id: str
 ) -> None:
     """Send the stored answer to a repeated request as a stream."""
-    headers = {"x-dragoman-session": session_id}
+    headers = {"x-dragoman-session": header_value(session_id)}
     if answer.run_id:
         headers["x-dragoman-run"] = answer.run_id
     await exchange.start_response(200, {**dialect.headers, **headers})

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
-
-def header_value(text: str) -> str:
-    """Return a client's text as a header can carry it: percent-encoded where it is not plain ASCII."""
-    return text if text.isascii() and text.isprintable() else quote(text, safe="/:,")
-
 
 def request_id_headers(request_id: str) -> dict[str, str]:
     """Return the headers in which the hub's and both families' clients look for a request's id."""

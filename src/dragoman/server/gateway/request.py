@@ -16,7 +16,7 @@ from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
+from dragoman.http.exchange import Exchange, header_value
 from dragoman.http.keepalive import KeepAlive
 from dragoman.ids import new_id
 from dragoman.offload import offload
@@ -26,7 +26,7 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
-from dragoman.server.gateway.headers import format_cost, header_value
+from dragoman.server.gateway.headers import format_cost
 from dragoman.server.streaming import PIECE, encode_batch, requested_dialect, send_large
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody

@@ -36,6 +36,7 @@ from dragoman.wire.responses.compaction import (
 )
 
 _HINT = 'send {"model": "provider/model", "input": "hi"}'
+_MAX_THRESHOLD = 10**12
 _MAX_METADATA, _MAX_METADATA_KEY, _MAX_METADATA_VALUE = 16, 64, 512
 # Fields that state nothing a model needs, or that are answered by the response itself.
 _SILENT_FIELDS = frozenset(
@@ -194,9 +195,11 @@ def _read_threshold(value: Any, ignored: IgnoredFields) -> int | None:
             ignored.add_unknown({str(rule.get("type"))[:60]: True}, (), field="context_management[].type")
             continue
         tokens = rule.get("compact_threshold")
-        if tokens is not None and not (_is_integer(tokens) and tokens >= 1):
+        if tokens is not None and not (_is_integer(tokens) and 1 <= tokens <= _MAX_THRESHOLD):
             raise invalid_field(
-                tokens, f"{field}.compact_threshold", expected="a number of tokens of at least 1"
+                tokens,
+                f"{field}.compact_threshold",
+                expected=f"a number of tokens from 1 to {_MAX_THRESHOLD}",
             )
         threshold = tokens if tokens is not None else threshold
     return threshold

@@ -27,7 +27,7 @@ from dragoman.errors import (
 )
 from dragoman.events import Event, ToolInputAvailable, ToolInputStart
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
+from dragoman.http.exchange import Exchange, header_value
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import ToolPart
@@ -36,7 +36,7 @@ from dragoman.runs.active_run import StartedRun
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
-from dragoman.server.gateway.headers import header_value, request_id_headers
+from dragoman.server.gateway.headers import request_id_headers
 from dragoman.server.gateway.responses.agent_input import (
     AgentInput,
     continue_answer,

@@ -30,6 +30,7 @@ from dragoman.server.gateway.responses.state import ResponseStates
 from dragoman.server.gateway.routes import UNSUPPORTED_STATUSES, Gateway
 from dragoman.wire import json_codec
 from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.openai.client_fields import decode_body
 from dragoman.wire.responses.client_items import list_items
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.compaction import (
@@ -166,7 +167,7 @@ def is_too_long(body: bytes, *, factor: float) -> bool:
     parsed = parse_responses_request(body)
     if parsed.compact_threshold is None or parsed.compacts:
         return False
-    items = list_items(msgspec.json.decode(body)["input"])
+    items = list_items(decode_body(body)["input"])
     is_above = estimate_input(parsed.request, factor=factor) > parsed.compact_threshold
     left_out = left_out_items(items)
     return is_above and has_history([item for index, item in enumerate(items) if index not in left_out])
@@ -186,7 +187,7 @@ def read_compaction(document: bytes) -> str:
 
 def shortened_request(body: bytes, sealed: str) -> bytes:
     """Return a request with a compaction in place of what is before its last message of the user."""
-    fields = msgspec.json.decode(body)
+    fields = decode_body(body)
     items = list_items(fields["input"])
     left_out = left_out_items(items)
     items = [item for index, item in enumerate(items) if index not in left_out]
