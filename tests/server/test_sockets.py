@@ -167,6 +167,13 @@ async def test_an_approval_is_asked_and_answered_over_the_socket(tmp_path: Path)
             [init] = await client.until("init")
             assert init["approvals"] == []
             assert ("approval.answered", "local") in [(each["name"], each["actor"]) for each in init["audit"]]
+        delete = "DELETE FROM approvals"
+        await hub.hub.store.database.write(lambda connection: connection.execute(delete, {}))
+        async with connected(hub, query="?after=0") as client:  # what is gone ends no socket
+            missed = [frame["type"] for frame in await client.until("approval.answered")]
+            assert "approval.requested" not in missed
+            await client.send("ping")
+            await client.until("pong")
 
 
 async def test_people_see_each_other_come_and_go_and_a_removed_grant_closes_a_socket(tmp_path: Path) -> None:

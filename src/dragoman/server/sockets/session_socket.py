@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, DragomanError
-from dragoman.http.websocket import Socket
+from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.http.websocket import Socket, SocketClosed
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
 from dragoman.ids import new_id
@@ -205,20 +205,21 @@ class SessionSocket:
                     frames.insert(0, encode_frame("error", error=failure, data=body, **common))
                 return frames
             case "approval.requested":
-                return [
-                    await self._approval_frame(body["approvalId"], is_question=body["question"], **common)
-                ]
+                return await self._approval_frames(body["approvalId"], is_question=body["question"], **common)
             case _:
                 return [encode_frame(event.name, data=event.data, **common)]
 
-    async def _approval_frame(self, id: str, *, is_question: bool, **common: Any) -> str:
-        approval = await self._services.store.approvals.get(id)
+    async def _approval_frames(self, id: str, *, is_question: bool, **common: Any) -> Sequence[str]:
+        """Return what to tell of an approval; nothing of one that was deleted since."""
+        try:
+            approval = await self._services.store.approvals.get(id)
+        except NotFound:
+            return []
         described = approval_to_json(approval, self._caller, may_write=await self._may_write())
         if is_question:
-            return encode_frame(
-                "question", questionId=id, **(described["question"] or {}), approval=described, **common
-            )
-        return encode_frame("approval.requested", approval=described, **common)
+            question = described["question"] or {}
+            return [encode_frame("question", questionId=id, **question, approval=described, **common)]
+        return [encode_frame("approval.requested", approval=described, **common)]
 
     def _follow_run(self, run: ActiveRun | None = None) -> None:
         """Send an answer from its beginning, `run` or the one under way, unless one is being sent."""
@@ -285,11 +286,15 @@ class SessionSocket:
     async def _handle(self, frame: Any) -> None:
         request_id = getattr(frame, "request_id", None)
         try:
-            fields = await self._respond(frame)
+            answer = encode_frame("done", requestId=request_id, **await self._respond(frame))
         except DragomanError as error:
-            await self._socket.send(error_frame(error, request_id=request_id))
-        else:
-            await self._socket.send(encode_frame("done", requestId=request_id, **fields))
+            answer = error_frame(error, request_id=request_id)
+        except Exception:
+            log.exception("a request on the socket of session %s failed", self._session.id)
+            internal = DragomanError("internal error of the hub; see its log")
+            answer = error_frame(internal, request_id=request_id)
+        with suppress(SocketClosed):  # the reader ends by it too
+            await self._socket.send(answer)
 
     async def _respond(self, frame: Any) -> dict[str, Any]:
         match frame:
