@@ -78,7 +78,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # The SDK compares header values as they are, and uvicorn keeps the spaces around them. Streams
-        # cannot be replayed here, and the SDK would answer nothing to a client that asks for one after an event.
+        # cannot be replayed here, and the SDK answers nothing to a client that asks for one after an event.
         headers = [
             (name, value.strip(b" \t")) for name, value in scope["headers"] if name != b"last-event-id"
         ]
