@@ -70,6 +70,10 @@ async def test_the_client_of_openai_manages_conversations(tmp_path: Path) -> Non
         assert found.id == first
         listed = [item.id async for item in client.conversations.items.list(made.id, limit=2, order="asc")]
         assert (len(listed), listed[0]) == (3, first)
+        newest = [item.id async for item in client.conversations.items.list(made.id, limit=1)]
+        assert newest == listed[::-1]
+        with pytest.raises(openai.NotFoundError):
+            await client.conversations.items.list(made.id, after="msg_none")
         left = await client.conversations.items.delete(first, conversation_id=made.id)
         assert left.id == made.id
         changed = await client.conversations.update(made.id, metadata={"topic": "coffee"})

@@ -26,6 +26,7 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.tables.responses import conversation_items, conversations
 
+MAX_POSITION = 2**31 - 1
 MAX_CONVERSATIONS = 10_000  # of an owner; the ones that were used longest ago are deleted above it
 TRIMMED_ROWS = 100  # conversations that are deleted at once
 
@@ -78,6 +79,20 @@ class ConversationStatements:
         }
         self.update = compiler.compile(update(conversations).where(*this).values(**changes))
         self.list_items = compiler.compile(select(item.id, item.body).where(of_this).order_by(item.position))
+        behind = item.position > bindparam("position"), item.position < bindparam("position")
+        self.page, self.page_from_end = (
+            compiler.compile(
+                select(item.id, item.body)
+                .where(of_this, following)
+                .order_by(item.position if following is behind[0] else item.position.desc())
+                .limit(bindparam("limit"))
+                .offset(first)
+            )
+            for following in behind
+        )
+        self.find_position = compiler.compile(
+            select(item.position).where(of_this, item.id == bindparam("item_id"))
+        )
         self.find_item = compiler.compile(
             select(item.id, item.body).where(of_this, item.id == bindparam("item_id"))
         )
@@ -160,6 +175,25 @@ class ConversationRepository:
                 text = f"the conversation has {found.size} bytes; {max_size} are allowed"
                 raise TooLarge(text, hint="delete items of it, or begin another one")
             return [to_item(row) for row in connection.fetch_all(self._sql.list_items, {"id": id})]
+
+        return await self._database.read(query)
+
+    async def page(
+        self, id: str, *, owner: str, after: str | None, limit: int, newest_first: bool
+    ) -> Sequence[ConversationItem]:
+        """Return the first items behind the item `after`. Raises ResponseNotFound."""
+
+        def query(connection: DatabaseConnection) -> Sequence[ConversationItem]:
+            self._load(connection, id, owner=owner)
+            position = MAX_POSITION if newest_first else -1
+            if after is not None:
+                row = connection.fetch_one(self._sql.find_position, {"id": id, "item_id": after})
+                if row is None:
+                    raise item_not_found(after)
+                position = int(row[0])
+            sql = self._sql.page_from_end if newest_first else self._sql.page
+            rows = connection.fetch_all(sql, {"id": id, "position": position, "limit": limit})
+            return [to_item(row) for row in rows]
 
         return await self._database.read(query)
 

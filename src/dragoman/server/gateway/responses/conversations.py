@@ -19,6 +19,7 @@ from dragoman.server.gateway.responses.state import (
     list_page,
     raw_size,
     read_items,
+    read_page_query,
 )
 from dragoman.store.sessions.conversations import Conversation, ConversationItem
 from dragoman.wire.client_request import decode_fields
@@ -82,11 +83,23 @@ class ConversationHandlers:
     async def list_items(self, exchange: Exchange) -> None:
         """List the items of a conversation, the newest first unless `order` says otherwise."""
         (id, _), owner = self._place(exchange), exchange.identity.owner
-        found = await self._conversations.items(id, owner=owner)
-        bodies = [item.body for item in found]
-        await exchange.respond(
-            200, await offload(raw_size(bodies), partial(list_page, bodies, exchange.query))
+        wanted = read_page_query(exchange.query)
+        found = await self._conversations.page(
+            id,
+            owner=owner,
+            after=wanted.after,
+            limit=wanted.limit + 1,
+            newest_first=wanted.order == "desc",
         )
+        page = found[: wanted.limit]
+        listed = {
+            "object": "list",
+            "data": [item.body for item in page],
+            "first_id": page[0].id if page else None,
+            "last_id": page[-1].id if page else None,
+            "has_more": len(found) > len(page),
+        }
+        await exchange.respond(200, listed)
 
     async def get_item(self, exchange: Exchange) -> None:
         """Return one item."""

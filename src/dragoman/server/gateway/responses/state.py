@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -373,19 +373,16 @@ def raw_size(items: Sequence[msgspec.Raw]) -> int:
 
 def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]:
     """Return a page of items as a list object. BadRequest."""
-    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
-        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
-    ordered = items if order == "asc" else items[::-1]
+    wanted = read_page_query(query)
+    ordered = items if wanted.order == "asc" else items[::-1]
     ids = [msgspec.json.decode(item, type=ItemHead).id for item in ordered]
     start = 0
-    if after := query.get("after"):
-        if after not in ids:
-            raise ResponseNotFound(f"there is no item {after[:100]!r}", code="item_not_found")
-        start = ids.index(after) + 1
-    page, page_ids = ordered[start : start + int(limit)], ids[start : start + int(limit)]
+    if wanted.after is not None:
+        if wanted.after not in ids:
+            raise ResponseNotFound(f"there is no item {wanted.after[:100]!r}", code="item_not_found")
+        start = ids.index(wanted.after) + 1
+    end = start + wanted.limit
+    page, page_ids = ordered[start:end], ids[start:end]
     return {
         "object": "list",
         "data": page,
@@ -393,6 +390,24 @@ def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]
         "last_id": page_ids[-1] if page_ids else None,
         "has_more": start + len(page) < len(ordered),
     }
+
+
+class PageQuery(NamedTuple):
+    """Which items of a list a request wants."""
+
+    limit: int
+    order: str
+    after: str | None
+
+
+def read_page_query(query: Mapping[str, str]) -> PageQuery:
+    """Read which items of a list a request wants. BadRequest."""
+    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
+    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
+    if order not in ("asc", "desc"):
+        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
+    return PageQuery(int(limit), order, query.get("after") or None)
 
 
 def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected: str) -> Any:
