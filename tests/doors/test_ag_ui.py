@@ -116,6 +116,7 @@ async def test_a_question_is_an_interrupt_with_its_options(tmp_path: Path, versi
         assert texts(report) == ["Blue it is."]
 
 
+@pytest.mark.promise("shared-state")
 async def test_state_of_operations_reaches_the_client_and_its_state_the_model(
     tmp_path: Path, version: str
 ) -> None:

@@ -34,6 +34,7 @@ def rule(tokens: Any, kind: Any = "compaction") -> Any:
     return [{"type": kind, "compact_threshold": tokens}]
 
 
+@pytest.mark.promise("context-management")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("family", ["oai", "ant"])
 def test_a_long_conversation_is_compacted_and_the_answer_follows_it(

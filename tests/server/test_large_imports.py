@@ -51,6 +51,7 @@ def conversations() -> Iterator[bytes]:
 FILES: dict[str, Callable[[], Iterator[bytes]]] = {"lines": json_lines, "conversations": conversations}
 
 
+@pytest.mark.promise("imports")
 @pytest.mark.parametrize("name", FILES)
 async def test_the_memory_of_the_hub_does_not_grow_with_a_file(tmp_path: Path, name: str) -> None:
     async def content() -> AsyncIterator[bytes]:

@@ -130,6 +130,7 @@ async def test_a_file_that_is_no_session_is_refused_and_leaves_nothing(tmp_path:
         assert (await hub.http.get("/api/sessions")).json()["sessions"] == []
 
 
+@pytest.mark.promise("imports")
 async def test_every_conversation_of_a_file_becomes_a_session_once(tmp_path: Path) -> None:
     more = [{**CHATGPT, "title": f"No. {number}"} for number in range(3)]
     async with serving(tmp_path) as hub:
