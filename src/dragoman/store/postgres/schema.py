@@ -18,6 +18,7 @@ from dragoman.store.schema import (
     newer_schema,
     run_migrations,
 )
+from dragoman.store.tables.core import metadata
 
 DIALECT = dialect()  # type: ignore[no-untyped-call]
 POSITIONAL_DIALECT = dialect(paramstyle="format")  # type: ignore[no-untyped-call]
@@ -66,8 +67,18 @@ def needs_migration(raw: RawConnection, name: str) -> bool:
     return current_revision(raw, name) not in (None, HEAD)
 
 
+def copy_index_conditions() -> None:
+    """Give partial indexes on Postgres the conditions that the tables give them on SQLite.
+
+    Were these named there, SQLAlchemy would import the dialect of Postgres in each hub, which takes 50 ms.
+    """
+    for index in (each for table in metadata.tables.values() for each in table.indexes):
+        index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
+
+
 def create_tables(raw: RawConnection) -> None:
     """Create all tables in an empty schema, as the migrations would, in one round trip."""
+    copy_index_conditions()
     statements: list[Any] = [*definitions(DIALECT), CREATE_VERSION_TABLE]
     statements.append(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')")  # noqa: S608 - constants
     raw.execute(";\n".join(statements))

@@ -17,7 +17,6 @@ from sqlalchemy import (
     select,
     table,
 )
-from sqlalchemy.dialects.postgresql import TSQUERY, TSVECTOR
 from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -133,6 +132,8 @@ def compile_sqlite_search(search: FullTextSearch, compiler: SQLCompiler, **optio
 
 def compile_postgres_search(search: FullTextSearch, compiler: SQLCompiler, **options: Any) -> str:
     """Compile for Postgres: ranked by how often the words occur, for the length of the text."""
+    from sqlalchemy.dialects.postgresql import TSQUERY  # late: the dialect, which hubs on SQLite do not need
+
     index = table("passage_index", column("id"), column("words"))
     match, *terms = (cast(bindparam(name), TSQUERY) for name in ("match", "exact", "similar"))
     exact, similar = (func.ts_rank(index.c.words, query, literal_column("1")) for query in terms)
@@ -172,6 +173,8 @@ def compile_sqlite_upsert(statement: UpsertPassage, compiler: SQLCompiler, **_: 
 
 def compile_postgres_upsert(statement: UpsertPassage, compiler: SQLCompiler, **options: Any) -> str:
     """Compile for Postgres: the passage and its entry in the index in one statement."""
+    from sqlalchemy.dialects.postgresql import TSVECTOR  # late: as above
+
     upsert = statement.upsert.on_conflict_do_update(
         index_elements=PART_KEY, set_={"text": statement.upsert.excluded.text}
     )

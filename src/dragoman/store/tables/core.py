@@ -125,7 +125,6 @@ Index(
     messages.c.session_id,
     messages.c.client_id,
     sqlite_where=HAS_CLIENT_ID,
-    postgresql_where=HAS_CLIENT_ID,
 )
 
 parts = Table(
@@ -239,7 +238,7 @@ runner_frames = Table(
 # A session has one active run at a time; the database enforces it.
 IS_RUNNING = text("status = 'running'")
 HAS_CALL = text("call_id IS NOT NULL")
-Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
+Index("uq_runs_active", runs.c.session_id, unique=True, sqlite_where=IS_RUNNING)
 
 # Messages that wait for the run of their session to end; a row's id becomes that of its run.
 queued_runs = Table(
@@ -268,7 +267,6 @@ Index(
     queued_runs.c.message_id,
     unique=True,
     sqlite_where=IS_QUEUED,
-    postgresql_where=IS_QUEUED,
 )
 
 # What is posted when runs end. The deliveries of a session are made in order.
@@ -295,7 +293,6 @@ Index(
     webhook_deliveries.c.session_id,
     webhook_deliveries.c.created_at,
     sqlite_where=IS_PENDING,
-    postgresql_where=IS_PENDING,
 )
 
 # Where the states of A2A tasks are posted to; `body` is encrypted.
@@ -353,11 +350,11 @@ calls = Table(
 )
 
 # At startup the few running calls are looked up among very many.
-Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING, postgresql_where=IS_RUNNING)
+Index("ix_calls_running", calls.c.id, sqlite_where=IS_RUNNING)
 
 # Without the rows of no run or caller, for which SQLite would take the index as well, and read all of them.
 IS_BELOW = text("parent_id IS NOT NULL")
-Index("ix_calls_below", calls.c.parent_id, sqlite_where=IS_BELOW, postgresql_where=IS_BELOW)
+Index("ix_calls_below", calls.c.parent_id, sqlite_where=IS_BELOW)
 IS_OF_RUN = text("run_id IS NOT NULL")
 Index(
     "ix_calls_of_run",
@@ -365,22 +362,20 @@ Index(
     calls.c.started_at,
     calls.c.id,
     sqlite_where=IS_OF_RUN,
-    postgresql_where=IS_OF_RUN,
 )
 
 # Roots are few among many calls below them, and so are failures: lists and counts of them read no others.
 IS_ROOT = text("parent_id IS NULL AND run_id IS NULL")
 HAS_FAILED = text("status = 'failed'")
-Index("ix_calls_roots", calls.c.started_at, calls.c.id, sqlite_where=IS_ROOT, postgresql_where=IS_ROOT)
+Index("ix_calls_roots", calls.c.started_at, calls.c.id, sqlite_where=IS_ROOT)
 Index(
     "ix_calls_owner_roots",
     calls.c.owner,
     calls.c.started_at,
     calls.c.id,
     sqlite_where=IS_ROOT,
-    postgresql_where=IS_ROOT,
 )
-Index("ix_calls_failed", calls.c.run_id, sqlite_where=HAS_FAILED, postgresql_where=HAS_FAILED)
+Index("ix_calls_failed", calls.c.run_id, sqlite_where=HAS_FAILED)
 
 # The answers of sub-agents while they work, part by part, by the call in which each works.
 subagent_parts = Table(
@@ -476,5 +471,5 @@ usage = Table(
     Index(None, "session_id"),
 )
 
-Index("ix_usage_of_run", usage.c.run_id, sqlite_where=IS_OF_RUN, postgresql_where=IS_OF_RUN)
-Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL, postgresql_where=HAS_CALL)
+Index("ix_usage_of_run", usage.c.run_id, sqlite_where=IS_OF_RUN)
+Index("ix_usage_call_id", usage.c.call_id, sqlite_where=HAS_CALL)

@@ -66,14 +66,12 @@ Index(
     team_tasks.c.dedup_key,
     unique=True,
     sqlite_where=HAS_KEY,
-    postgresql_where=HAS_KEY,
 )
 IS_OPEN_TASK = text("delivered_at IS NULL")
 Index(
     "ix_team_tasks_open",
     team_tasks.c.state,
     sqlite_where=IS_OPEN_TASK,
-    postgresql_where=IS_OPEN_TASK,
 )
 
 # Teams that begin no tasks until they are resumed.

@@ -34,7 +34,6 @@ memories = Table(
         "key",
         unique=True,
         sqlite_where=text("is_active"),
-        postgresql_where=text("is_active"),
     ),
     Index(None, "team", "owner", "created_at"),
 )

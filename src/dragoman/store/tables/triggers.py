@@ -40,7 +40,7 @@ triggers = Table(
 )
 
 IS_TIMED = text("next_at IS NOT NULL")
-Index("ix_triggers_next_at", triggers.c.next_at, sqlite_where=IS_TIMED, postgresql_where=IS_TIMED)
+Index("ix_triggers_next_at", triggers.c.next_at, sqlite_where=IS_TIMED)
 
 # One row for each occurrence of a trigger, whoever notices it first. `next_at` is when to look at it again.
 occurrences = Table(
@@ -67,6 +67,4 @@ occurrences = Table(
     Index(None, "trigger_id", "created_at"),
 )
 
-Index(
-    "ix_trigger_occurrences_next_at", occurrences.c.next_at, sqlite_where=IS_TIMED, postgresql_where=IS_TIMED
-)
+Index("ix_trigger_occurrences_next_at", occurrences.c.next_at, sqlite_where=IS_TIMED)

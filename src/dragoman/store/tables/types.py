@@ -1,4 +1,7 @@
-"""The types of columns, and the metadata that all tables are part of."""
+"""The types of columns, and the metadata that all tables are part of.
+
+Indexes name conditions with `sqlite_where`; see `store/postgres/schema.py` for those on Postgres.
+"""
 
 from __future__ import annotations
 
