@@ -14,6 +14,7 @@ examples
 """
 
 import argparse
+import asyncio
 import json
 import sys
 import tempfile
@@ -36,6 +37,9 @@ from benchmarks.harness.measure import measure
 from benchmarks.harness.servers import Running, Server, servers, start, started
 from benchmarks.harness.table import align, number
 from benchmarks.harness.workloads import Workload, workloads
+from benchmarks.remote_viewer import viewer_delays
+from benchmarks.scale import Database, scale_workloads
+from benchmarks.scale import run as run_scaled
 from benchmarks.takeover import measure as measure_takeovers
 from benchmarks.takeover import quantile as value_at
 
@@ -48,7 +52,8 @@ REST_SECONDS = 2.0
 CHATS = ("turns", "unpaced", "paced", "first", "memory")
 GATEWAY = ("json", "relay", "relay-paced")
 TAKEOVER_KILLS = 20
-NAMES = (*CHATS, *GATEWAY, "tail", "start", "takeover")
+VIEWER_CHUNKS, VIEWER_INTERVAL = 200, 0.02
+NAMES = (*CHATS, *GATEWAY, "tail", "start", "hosts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +129,27 @@ def measured(only: Sequence[str], *, upstream: Running, repeat: int) -> Iterator
         yield from tail_figures(first_chunk_task(gateway["relay"]), upstream=upstream)
     if "start" in only:
         yield from start_figures(hub, bare, upstream=upstream, repeat=repeat)
-    if "takeover" in only:
-        yield from takeover_figures()
+    if "hosts" in only:
+        yield from host_figures(upstream=upstream)
 
 
-def takeover_figures() -> Iterator[Figure]:
-    """Yield how long a run waits when its host is killed. A bare process has nothing to compare it with."""
+def host_figures(*, upstream: Running) -> Iterator[Figure]:
+    """Yield what hosts cost that share a Postgres: beside one on SQLite where that does the same."""
+    [turns] = [work for work in scale_workloads(quick=True) if work.name == "turns"]
+    database = Database()
+    try:
+        trips = [run_scaled(turns, 1, database=each, upstream=upstream) for each in (database, None)]
+    finally:
+        database.close()
+    values = [trip.amount / trip.hub_cpu for trip in trips]
+    title = "stored turns on Postgres, beside SQLite, per CPU-s"
+    yield Figure(name="turns-postgres", title=title, hub=values[0], bare=values[1], more=True)
+    if (used := trips[0].database) is not None:
+        commits = used.commits / trips[0].amount
+        yield Figure(name="commits", title="transactions of a turn", hub=commits, bare=0.0, more=False)
+    late = asyncio.run(viewer_delays(VIEWER_CHUNKS, VIEWER_INTERVAL))
+    title = "a chunk at a viewer of another host, later by p50 ms"
+    yield Figure(name="viewer", title=title, hub=median(late), bare=0.0, more=False)
     seconds = measure_takeovers(TAKEOVER_KILLS)
     for share, label in ((0.5, "p50"), (0.95, "p95")):
         title = f"kill -9 of a host until its model is asked elsewhere, {label} s"
@@ -240,8 +260,8 @@ def table(figures: Sequence[Figure], landed: Mapping[str, Any]) -> str:
             [
                 figure.title,
                 number(figure.hub),
-                number(figure.bare),
-                number(figure.ratio),
+                number(figure.bare) if figure.bare else "–",
+                number(figure.ratio) if figure.bare else "–",
                 number(before),
                 "–" if change is None else f"{change:+.0%}",
                 "worse: say why" if change is not None and change < -WORSE else "",

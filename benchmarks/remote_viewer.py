@@ -48,13 +48,9 @@ async def measure(first: Served, second: Served) -> list[float]:
     return [at - here[word] for word, at in there.items() if here[word] > began]
 
 
-async def main() -> None:
-    """Print the delays."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--chunks", type=int, default=200)
-    options.add_argument("--interval", type=float, default=0.05, help="seconds between two chunks")
-    args = options.parse_args()
-    steps = [{"text": [f"word{number} " for number in range(args.chunks)], "delay": args.interval}]
+async def viewer_delays(chunks: int, interval: float) -> list[float]:
+    """Return by how many milliseconds each chunk is later at the other host, shortest first."""
+    steps = [{"text": [f"word{number} " for number in range(chunks)], "delay": interval}]
     server = PostgresServer()
     try:
         with tempfile.TemporaryDirectory() as folder, server.schema() as schema:
@@ -63,9 +59,18 @@ async def main() -> None:
                 serving(Path(folder) / "a", steps, play="turns", database=url) as first,
                 serving(Path(folder) / "b", steps, play="turns", database=url) as second,
             ):
-                delays = sorted(delay * MILLISECONDS for delay in await measure(first, second))
+                return sorted(delay * MILLISECONDS for delay in await measure(first, second))
     finally:
         server.close()
+
+
+async def main() -> None:
+    """Print the delays."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--chunks", type=int, default=200)
+    options.add_argument("--interval", type=float, default=0.05, help="seconds between two chunks")
+    args = options.parse_args()
+    delays = await viewer_delays(args.chunks, args.interval)
     p50, p95 = statistics.median(delays), delays[int(len(delays) * 0.95)]
     print(f"{len(delays)} chunks: p50 {p50:.1f} ms, p95 {p95:.1f} ms, worst {delays[-1]:.1f} ms")
 
