@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from dragoman.cli.access.questions import question_lines, resolve_answer
+from dragoman.cli.completion import operation_ids
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data, Hub, Key, Places
 from dragoman.cli.terminal import (
@@ -100,7 +101,7 @@ def search(
 
 @ops.command("schema", epilog=examples(("dragoman ops schema time.now", "what it takes and gives")))
 def schema(
-    id: Annotated[str, typer.Argument(help="The operation, namespace.name.")],
+    id: Annotated[str, typer.Argument(autocompletion=operation_ids, help="The operation, namespace.name.")],
     *,
     hub: Hub = None,
     key: Key = None,
@@ -120,7 +121,7 @@ def schema(
     ),
 )
 def stats(
-    id: Annotated[str, typer.Argument(help="The operation, namespace.name.")],
+    id: Annotated[str, typer.Argument(autocompletion=operation_ids, help="The operation, namespace.name.")],
     *,
     since: Annotated[str, typer.Option(metavar="WHEN", help="From when: 24h, 7d, or a date.")] = "24h",
     data: Data = DEFAULT_DATA,
@@ -163,7 +164,7 @@ def stats(
     ),
 )
 def call(
-    id: Annotated[str, typer.Argument(help="The operation, namespace.name.")],
+    id: Annotated[str, typer.Argument(autocompletion=operation_ids, help="The operation, namespace.name.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Arguments, over those of --input.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from dragoman.cli.calls import compact_json
+from dragoman.cli.completion import agent_names, model_names, run_ids, session_ids
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
@@ -22,7 +23,7 @@ Json: TypeAlias = dict[str, Any]
 POLL_SECONDS = 0.25
 EXIT_CODES: Mapping[str, int] = {"failed": 1, "interrupted": 1, "aborted": 130}
 runs = typer.Typer(no_args_is_help=True, help="Runs: answers that are made or were made; follow, stop.")
-Id = Annotated[str, typer.Argument(metavar="ID", help="A run.")]
+Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=run_ids, help="A run.")]
 EPILOG = examples(
     ("dragoman run 'What time is it in Lisbon?'", "streams the answer to stdout"),
     ("dragoman run 'Write the report.' --session report --detach", "prints the run's id, and returns"),
@@ -36,10 +37,16 @@ def run(
     hub: Hub = None,
     key: Key = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="The session; a new one by default.")
+        str | None,
+        typer.Option(metavar="ID", autocompletion=session_ids, help="The session; a new one by default."),
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that answers.")] = None,
-    model: Annotated[str | None, typer.Option(help="`provider/model`, instead of the hub's choice.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", autocompletion=agent_names, help="The agent that answers.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(autocompletion=model_names, help="`provider/model`, instead of the hub's choice."),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Leave the run to the hub.")] = False,
     json: AsJson = False,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dragoman.cli.completion import session_ids
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import (
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
     from dragoman.messages import Message
 
 sessions = typer.Typer(no_args_is_help=True, help="Sessions: stored conversations.")
-Id = Annotated[str | None, typer.Argument(help="The session; the last changed one when left out.")]
+Id = Annotated[
+    str | None,
+    typer.Argument(autocompletion=session_ids, help="The session; the last changed one when left out."),
+]
 
 
 @sessions.command(
@@ -181,7 +185,7 @@ def open_content(path: Path) -> Iterator[memoryview]:
     ),
 )
 def label(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
+    id: Annotated[str, typer.Argument(metavar="ID", autocompletion=session_ids, help="The session.")],
     labels: Annotated[list[str] | None, typer.Argument(metavar="[LABEL]...", help="Labels to add.")] = None,
     *,
     hub: Hub = DEFAULT_HUB,
@@ -217,7 +221,7 @@ def label(
     ),
 )
 def archive(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The session.")],
+    id: Annotated[str, typer.Argument(metavar="ID", autocompletion=session_ids, help="The session.")],
     *,
     hub: Hub = DEFAULT_HUB,
     key: Key = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from dragoman.cli.completion import operation_ids
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, ConfigFile, Data, Hub, Key, Places
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
@@ -37,7 +38,7 @@ def group() -> None:
     ),
 )
 def check(
-    operation: Annotated[str, typer.Argument(help="The operation's id.")],
+    operation: Annotated[str, typer.Argument(autocompletion=operation_ids, help="The operation's id.")],
     *,
     agent: Annotated[str | None, typer.Option(help="The agent that calls it.")] = None,
     identity: Annotated[
@@ -82,7 +83,7 @@ def check(
     ),
 )
 def explain(
-    operation: Annotated[str, typer.Argument(help="The operation's id.")],
+    operation: Annotated[str, typer.Argument(autocompletion=operation_ids, help="The operation's id.")],
     *,
     agent: Annotated[str | None, typer.Option(help="The agent that calls it.")] = None,
     owner: Annotated[str | None, typer.Option(help="The owner that calls it.")] = None,

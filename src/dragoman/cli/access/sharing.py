@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from dragoman.cli.completion import session_ids
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
@@ -14,7 +15,7 @@ from dragoman.server.http.time_ranges import parse_future
 
 sharing = typer.Typer()
 """Commands of `dragoman sessions`."""
-Id = Annotated[str, typer.Argument(metavar="ID", help="A session of yours.")]
+Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=session_ids, help="A session of yours.")]
 Owner = Annotated[str | None, typer.Option(metavar="NAME", help="The other owner.")]
 KeyId = Annotated[str | None, typer.Option("--key-id", metavar="ID", help="One key, instead of an owner.")]
 

@@ -15,6 +15,7 @@ from dragoman.cli.chat.commands import add_attachments
 from dragoman.cli.chat.renderer import EventRenderer
 from dragoman.cli.chat.renderer_choice import make_renderer
 from dragoman.cli.chat.session import ChatSession, TurnEnd
+from dragoman.cli.completion import agent_names, model_names, session_ids
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
 from dragoman.cli.terminal import examples, make_console, print_note
@@ -103,10 +104,16 @@ def chat(
     hub: Hub = None,
     key: Key = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="The session; a new one by default.")
+        str | None,
+        typer.Option(metavar="ID", autocompletion=session_ids, help="The session; a new one by default."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="`provider/model`, instead of the hub's choice.")] = None,
-    agent: Annotated[str | None, typer.Option(help="The agent that answers.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(autocompletion=model_names, help="`provider/model`, instead of the hub's choice."),
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option(autocompletion=agent_names, help="The agent that answers.")
+    ] = None,
     attach: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE", help="A file that goes with the first message. May be repeated."),
