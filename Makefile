@@ -5,7 +5,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-WORKERS ?= 4# test processes: two for each of two cores, for tests mostly wait for programs, databases and browsers
+WORKERS ?= 5# test processes: more than two for each of two cores, for tests mostly wait for programs, databases and browsers
 BIN := .venv/bin
 MADE := .venv/.made# stamps: what is up to date is not made again
 CLIENTS := tests/clients tests/mcp/clients tests/doors/clients tests/responses/clients tests/responses/codex tests/teams/browser

@@ -14,7 +14,7 @@ from dragoman.config import Config, parse_config
 from dragoman.errors import ConfigError
 from tests.effort import rounds
 
-CONFIGURATIONS = rounds(quick=250, thorough=5_000)
+CONFIGURATIONS = rounds(quick=100, thorough=5_000)
 SEED = 20261126
 MAX_DEPTH = 7
 

@@ -60,7 +60,7 @@ START_POSITION = FoldPosition(0, (), in_step=False, metadata_version=-1, end_eve
 
 
 def current_position(fold: Fold) -> FoldPosition:
-    """Return the position of a reader who has received everything so far."""
+    """Return the position of a reader who has received everything so far, and nothing of what follows."""
     unfinished = tuple([(index, builder.progress()) for index, builder in fold.unfinished.items()])
     in_step = fold.phase == "step"
     return FoldPosition(
@@ -70,6 +70,7 @@ def current_position(fold: Fold) -> FoldPosition:
         fold.metadata_version,
         len(fold.end_events),
         started=fold.phase != "idle",
+        is_retold=False,
     )
 
 

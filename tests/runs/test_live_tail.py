@@ -56,3 +56,24 @@ async def test_who_joins_while_the_end_is_stored_gets_each_event_once(written_fi
     names = [type(event).__name__ for event in seen]
     step = ["StartStep", "TextStart", "TextDelta", "TextEnd", "FinishStep"]
     assert names == ["Start", "Data", *step, "Finish"]
+
+
+async def test_who_falls_behind_gets_the_input_of_a_call_that_has_ended_meanwhile() -> None:
+    fold = Fold(Message(id="m", role="assistant", parts=()))
+    tail = LiveTail(fold, on_empty=do_nothing, on_follow=do_nothing)
+    call: list[list[Event]] = [
+        [e.Start("m", None), e.StartStep(), e.ToolInputStart("c1", "bash")],
+        [e.ToolInputDelta("c1", "{}")],
+        [e.ToolInputAvailable("c1", "bash", {})],
+        [e.ToolOutputAvailable("c1", "ok")],
+    ]
+    with tail.follow(replay=False) as follower:
+        for batch in call:
+            tail.add(batch)
+            tail.release(batch)
+        tail.close()
+        seen: list[Event] = []
+        while (events := await follower.next()) is not None:
+            seen += events
+    names = ["ToolInputStart", "ToolInputDelta", "ToolInputAvailable", "ToolOutputAvailable"]
+    assert [type(event).__name__ for event in seen] == ["Start", "StartStep", *names]

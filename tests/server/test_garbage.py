@@ -19,7 +19,7 @@ from tests.serving import Served, serving
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS = rounds(quick=3, thorough=60)  # to each operation
+REQUESTS = rounds(quick=1, thorough=60)  # to each operation
 SEED = 20261126
 MAX_READ = 20_000  # bytes of an answer, of which some never end
 METHODS = ("get", "post", "put", "patch", "delete")

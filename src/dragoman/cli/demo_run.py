@@ -21,7 +21,7 @@ from dragoman.cli.example_session import add_example, play_example
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
-from dragoman.cli.serving.hosting import HostedHub, host_hub
+from dragoman.cli.serving.hosting import HostedHub, host_hub, watch_signals
 from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError
@@ -201,5 +201,7 @@ def find_metadata(messages: Sequence[Message], id: str) -> Mapping[str, Any]:
 
 async def serve_until_interrupted(hosted: HostedHub, key: str) -> None:
     """Leave the hub running until Ctrl-C."""
+    stop = asyncio.Event()
+    watch_signals(stop.set)
     print_line(f"\nThe hub stays up at {hosted.url} until Ctrl-C. Its key: {key}")
-    await asyncio.Event().wait()
+    await stop.wait()

@@ -205,6 +205,7 @@ class EventFollower:
     """One reader of the log; `next()` returns events, in their order."""
 
     __slots__ = (
+        "__weakref__",
         "_events",
         "_is_behind",
         "_is_closed",
@@ -268,7 +269,7 @@ class EventFollower:
                 found = await self._catch_up()
                 if found:
                     return found
-                if self._is_behind:
+                if self._is_behind or self._is_closed:
                     continue
             if self._queue:
                 return self._take()

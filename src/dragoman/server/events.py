@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from weakref import WeakSet
 
 from dragoman.errors import BadRequest
 from dragoman.http.disconnect import DisconnectWatch
@@ -32,6 +33,12 @@ class EventHandlers:
         self._store = store
         self._access = access
         self._keep_alive = keep_alive
+        self._followers = WeakSet[EventFollower]()
+
+    def close(self) -> None:
+        """End all streams: the hub stops."""
+        for follower in list(self._followers):
+            follower.close()
 
     async def follow(self, exchange: Exchange) -> None:
         """Stream events until the client disconnects, or its key ends."""
@@ -42,6 +49,7 @@ class EventHandlers:
         after = None if text is None else EventPosition.parse(text)
         async with self._log.follow(wanted, caller=exchange.identity.owner, after=after) as follower:
             exchange.on_key_ended = lambda _: follower.close()
+            self._followers.add(follower)
             shared = self._access.track_id("" if session is None else session.id, exchange)
             with shared, DisconnectWatch(exchange, delay=0) as watch:
                 await exchange.start_response(200, HEADERS)

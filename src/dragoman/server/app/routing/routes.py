@@ -346,7 +346,7 @@ class HubEndpoints:
             find_task=handlers.a2a.find_task,
             settings=push_settings(config, services.environment.environ),
         )
-        self._responses = handlers.responses.background
+        self._responses, self._events = handlers.responses.background, handlers.events
         spokes, runners = handlers.spokes, handlers.runners
         self.work: Sequence[ActiveWork] = [
             auth.work,
@@ -371,7 +371,8 @@ class HubEndpoints:
         await asyncio.gather(self._mcp.drain(seconds), self._operations.drain(seconds))
 
     async def close(self) -> None:
-        """End the sessions of MCP clients."""
+        """End the sessions of MCP clients, and streams of events."""
+        self._events.close()
         await asyncio.gather(self._mcp.close(), self._responses.close())
 
 
