@@ -269,8 +269,7 @@ class EventFollower:
                 found = await self._catch_up()
                 if found:
                     return found
-                if self._is_behind or self._is_closed:
-                    continue
+                continue  # it may be behind still, or closed meanwhile
             if self._queue:
                 return self._take()
             self._wakeup = asyncio.get_running_loop().create_future()
