@@ -6,10 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 from math import isinf
 from types import EllipsisType
-from typing import Any, Self
+from typing import Self
 
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
@@ -358,12 +357,8 @@ class Meter:
 
     async def _reserve(self, admission: Admission, amount: int) -> None:
         charges = admission.charges
-        reserving = asyncio.ensure_future(self._store.budgets.reserve(charges, amount))
         try:
-            refusal = await asyncio.shield(reserving)
-        except asyncio.CancelledError:
-            reserving.add_done_callback(partial(self._release_late, charges=charges, amount=amount))
-            raise
+            refusal = await self.ledger.reserve(charges, amount)
         except (StoreError, Unavailable):
             refusal = await self._reserve_locally(charges, amount)
             admission.reserved_locally = 0 if refusal else amount
@@ -381,13 +376,6 @@ class Meter:
                     spent, _ = await self._store.budgets.get_balance(charge.scope, charge.window)
                     self._local_budgets.record_spent(charge, spent)
         return self._local_budgets.reserve(charges, amount)
-
-    def _release_late(
-        self, reservation: asyncio.Future[Any], *, charges: Sequence[ChargedBudget], amount: int
-    ) -> None:
-        """Release a reservation that completed after its caller was cancelled."""
-        if not reservation.cancelled() and reservation.exception() is None and reservation.result() is None:
-            self.ledger.release_reservation(charges, amount)
 
 
 def count_tokens(usage: Usage) -> int | None:

@@ -7,10 +7,8 @@ hosts together never spend more, and what a host had reserved comes back when it
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.price import NANOS_PER_DOLLAR
@@ -47,8 +45,7 @@ class SharedReservation:
     A budget that is shared while the call is under way has its row with what the call had reserved by then.
     """
 
-    def __init__(self, budgets: BudgetRepository, ledger: UsageLedger, *, own: BudgetReservation) -> None:
-        self._budgets = budgets
+    def __init__(self, ledger: UsageLedger, own: BudgetReservation) -> None:
         self._ledger = ledger
         self._own = own
         self._parts = dict.fromkeys(shared_charges(own.budget), 0)
@@ -82,25 +79,14 @@ class SharedReservation:
 
     async def _reserve(self, amount: int) -> None:
         charges = tuple(self._parts)
-        reserving = asyncio.ensure_future(self._budgets.reserve(charges, amount))
         try:
-            refusal = await asyncio.shield(reserving)
-        except asyncio.CancelledError:
-            reserving.add_done_callback(partial(self._release_late, charges=charges, amount=amount))
-            raise
+            refusal = await self._ledger.reserve(charges, amount)
         except (StoreError, Unavailable):
             return  # while the database is down, what this process knows of the budget counts
         if refusal is not None:
             raise self._refused(refusal, amount)
         for charge in charges:
             self._parts[charge] += amount
-
-    def _release_late(
-        self, reservation: asyncio.Future[Any], *, charges: Sequence[ChargedBudget], amount: int
-    ) -> None:
-        """Release what was reserved after its caller was cancelled."""
-        if not reservation.cancelled() and reservation.exception() is None and reservation.result() is None:
-            self._ledger.release_reservation(charges, amount)
 
     def _refused(self, refusal: BudgetRefusal, amount: int) -> BudgetExhausted:
         """Return the error of a refusal, after noting in this process what the others have spent."""
@@ -124,7 +110,7 @@ class SharedBudgets:
 
     def reservation(self, own: BudgetReservation) -> SharedReservation:
         """Return what reserves for a model call in the rows of the budgets that its run shares."""
-        return SharedReservation(self._budgets, self._ledger, own=own)
+        return SharedReservation(self._ledger, own)
 
     async def share(self, budget: Budget) -> Sequence[ChargedBudget]:
         """Share a budget and those above it, and return them. Raises StoreError, Unavailable.

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from sqlalchemy import bindparam, select
 
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import DragomanError, HostFenced, StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.store.accounts.budgets import ChargedBudget
+from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.store import Store
 from dragoman.store.tables.core import usage
@@ -80,6 +81,24 @@ class UsageLedger:
             self._loop.call_soon(self._write_batch)
         elif len(self._pending) == 1:
             self._loop.call_later(BATCH_SECONDS, self._write_batch)
+
+    async def reserve(self, charges: Sequence[ChargedBudget], amount: int) -> BudgetRefusal | None:
+        """Reserve an amount in the database; return the refusal if a budget has too little left.
+
+        What is reserved after the caller was cancelled is released. Raises StoreError, Unavailable.
+        """
+        reserving = asyncio.ensure_future(self._store.budgets.reserve(charges, amount))
+        try:
+            return await asyncio.shield(reserving)
+        except asyncio.CancelledError:
+            reserving.add_done_callback(partial(self._release_late, charges=charges, amount=amount))
+            raise
+
+    def _release_late(
+        self, reservation: asyncio.Future[Any], *, charges: Sequence[ChargedBudget], amount: int
+    ) -> None:
+        if not reservation.cancelled() and reservation.exception() is None and reservation.result() is None:
+            self.release_reservation(charges, amount)
 
     def release_reservation(self, charges: Sequence[ChargedBudget], reserved: int) -> None:
         """Release a reservation of which nothing was spent."""
