@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from dragoman.errors import TooLarge, Unavailable
 from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.http.keepalive import KeepAlive
+from dragoman.server.streaming import PIECE, send_large
 
 LIMIT = 120.0
 
@@ -130,3 +132,16 @@ async def test_an_idle_stream_gets_comments_and_an_unfinished_one_is_waited_for(
             count = len(comments)
             asyncio.get_running_loop().call_soon(writable.set)
     assert len(comments) == count + 1
+
+
+async def test_no_comment_comes_between_the_pieces_of_a_large_event() -> None:
+    exchange, sent = exchange_with([])
+    frames = b"x" * (6 * PIECE)
+    async with KeepAlive(partial(exchange.send_chunk, b": comment"), 0.0) as timer:
+        while not sent:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await send_large(exchange, frames, timer=timer)
+        count = len(sent)
+        while len(sent) == count:  # noqa: ASYNC110 # comments go on afterwards
+            await asyncio.sleep(0)
+    assert frames in b"".join(message["body"] for message in sent)

@@ -7,14 +7,16 @@ only when it fires, so a busy stream pays nothing for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 
 
 class KeepAlive:
     """Call `send_comment` after `interval` seconds without output. Use it in `async with`.
 
-    With each write set `last_output` to the event loop's time: an attribute, as chunks are many.
+    With each write set `last_output` to the event loop's time: an attribute, as chunks are many. An event
+    that takes several writes is sent in `async with keep_alive.paused()`: a comment would break it.
     """
 
     def __init__(self, send_comment: Callable[[], Awaitable[None]], interval: float) -> None:
@@ -22,6 +24,7 @@ class KeepAlive:
         self._interval = interval
         self._loop = asyncio.get_running_loop()
         self.last_output = self._loop.time()
+        self._is_paused = False
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Future[None] | None = None
 
@@ -44,11 +47,23 @@ class KeepAlive:
         finally:
             sending.cancel()
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """Send no comment while the block runs; one that is being sent goes before it."""
+        self._is_paused = True
+        try:
+            if self._sending is not None and not self._sending.done():
+                await asyncio.wait([self._sending])
+            yield
+        finally:
+            self._is_paused = False
+            self.last_output = self._loop.time()
+
     def _fire(self) -> None:
         idle = self._loop.time() - self.last_output
         if idle >= self._interval:
             idle = 0.0
             self.last_output = self._loop.time()
-            if self._sending is None or self._sending.done():
+            if not self._is_paused and (self._sending is None or self._sending.done()):
                 self._sending = asyncio.ensure_future(self._send_comment())
         self._timer = self._loop.call_later(self._interval - idle, self._fire)

@@ -306,8 +306,7 @@ class RemoteRun:
             self.tail.withdraw(StoredAnswer(row.id, message, error=row.error).ending())
             return
         self.tail.withdraw(transition_events(self.fold, message))
-        position = current_position(self.fold)._replace(is_retold=True)
-        answer = StoredAnswer(row.id, message, position, row.error)
+        answer = StoredAnswer(row.id, message, current_position(self.fold), row.error)
         ending = answer.ending()
         self.tail.withdraw([*close_step(self.fold, reason=CUT_OFF_CALL), *ending])
 

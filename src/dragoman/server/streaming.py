@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -117,10 +118,7 @@ async def stream_run(
             last = dialect.encode([ErrorEvent(error.message, error.code)]) + last
         elif closing is not None:
             last += await closing()
-        if len(last) > PIECE:
-            await send_large(exchange, last)
-            last = b""
-        await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
+        await send_end(exchange, last)
 
 
 async def _wait_for_reader(exchange: Exchange, follower: Follower, *, sending: asyncio.Task[bytes]) -> bytes:
@@ -155,7 +153,7 @@ async def _send_batches(
         if follower.has_finished:
             return frames + await encode_batch(dialect, None)
         if len(frames) > PIECE:
-            await send_large(exchange, frames)
+            await send_large(exchange, frames, timer=timer)
         elif frames:
             timer.last_output = now()
             await send({"type": "http.response.body", "body": frames, "more_body": True})
@@ -177,12 +175,23 @@ async def encode_batch(encoder: BatchEncoder, batch: Sequence[Event] | None) -> 
         raise
 
 
-async def send_large(exchange: Exchange, frames: bytes) -> None:
-    """Send a part of a streamed body, in pieces where it is large; more follows."""
+async def send_large(exchange: Exchange, frames: bytes, *, timer: KeepAlive | None = None) -> None:
+    """Send a part of a streamed body, in pieces where it is large; more follows.
+
+    A slow reader may take longer for a piece than the interval of `timer`, whose comments wait until the end.
+    """
     if len(frames) <= PIECE:
-        await exchange.send({"type": "http.response.body", "body": frames, "more_body": True})
+        await exchange.send_chunk(frames)
         return
-    for start in range(0, len(frames), PIECE):
-        piece = frames[start : start + PIECE]
-        await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
-        await asyncio.sleep(0)
+    async with nullcontext() if timer is None else timer.paused():
+        for start in range(0, len(frames), PIECE):
+            await exchange.send_chunk(frames[start : start + PIECE])
+            await asyncio.sleep(0)
+
+
+async def send_end(exchange: Exchange, frames: bytes) -> None:
+    """Send the end of a streamed body, in pieces where it is large."""
+    if len(frames) > PIECE:
+        await send_large(exchange, frames)
+        frames = b""
+    await exchange.send({"type": "http.response.body", "body": frames, "more_body": False})

@@ -27,7 +27,7 @@ from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
 from dragoman.server.gateway.headers import format_cost
-from dragoman.server.streaming import PIECE, encode_batch, requested_dialect, send_large
+from dragoman.server.streaming import encode_batch, requested_dialect, send_end, send_large
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
@@ -250,7 +250,7 @@ class GatewayRequest:
             while chunk is not None:
                 if chunk:
                     keep_alive.last_output = now()
-                    await send_large(exchange, chunk)
+                    await send_large(exchange, chunk, timer=keep_alive)
                 chunk = await call.next()
         encoder = self._stream_encoder()
         last = b"" if encoder is None else await encode_batch(encoder, None)
@@ -266,10 +266,7 @@ class GatewayRequest:
 
     async def _send_last(self, last: bytes, watch: DisconnectWatch) -> None:
         watch.response_complete = True
-        if len(last) > PIECE:
-            await send_large(self._exchange, last)
-            last = b""
-        await self._exchange.send({"type": "http.response.body", "body": last, "more_body": False})
+        await send_end(self._exchange, last)
 
     def _answer_headers(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}

@@ -53,7 +53,7 @@ from dragoman.server.gateway.responses.state import (
     ResponseStates,
     read_state,
 )
-from dragoman.server.streaming import encode_batch, send_large, stream_run
+from dragoman.server.streaming import encode_batch, send_end, send_large, stream_run
 from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.responses import StoredResponse
 from dragoman.store.sessions.sessions import Session
@@ -395,8 +395,7 @@ class AgentResponses:
             return
         await exchange.start_response(200, {**encoder.headers, **headers})
         await send_large(exchange, await encode_batch(encoder, list(started.events())))
-        await send_large(exchange, await encode_batch(encoder, None))
-        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+        await send_end(exchange, await encode_batch(encoder, None))
 
     async def _record(
         self, raw: bytes, *, state: RequestState, previous: PreviousResponse | None, owner: str

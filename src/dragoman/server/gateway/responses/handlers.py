@@ -151,7 +151,7 @@ class ResponseHandlers:
             async with KeepAlive(comment, self._gateway.keep_alive) as keep_alive:
                 async for chunk in events:
                     keep_alive.last_output = asyncio.get_running_loop().time()
-                    await send_large(exchange, chunk)
+                    await send_large(exchange, chunk, timer=keep_alive)
             watch.response_complete = True
             await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
