@@ -86,3 +86,17 @@ def test_a_vendor_with_fields_of_its_own_is_decoded_twice_for_two_reads_only(
     for _ in range(5):
         answer.feed(frame * 3)
     assert attempts == [3, 3]
+
+
+@pytest.mark.parametrize("named_at", range(4))
+@pytest.mark.parametrize("frames_a_read", [1, 4])
+def test_a_model_that_a_later_chunk_names_is_taken(named_at: int, frames_a_read: int) -> None:
+    chunks: list[dict[str, Any]] = [
+        {"model": "m" if at == named_at else None, "choices": [{"delta": {"content": "a"}}]}
+        for at in range(4)
+    ]
+    frames = [f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n" for chunk in chunks]
+    end = 'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    reads = ["".join(frames[at : at + frames_a_read]) for at in range(0, 4, frames_a_read)]
+    [*_, last] = [event for found in decode([read.encode() for read in [*reads, end]]) for event in found]
+    assert last.model == "m"

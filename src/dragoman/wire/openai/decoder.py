@@ -159,14 +159,15 @@ class OpenAIDecoder:
 
     def _plain_delta(self, payload: bytes) -> TextDelta | None:
         """Return the event of a frame by which the text grows, as most do that come alone in a read."""
-        if self._builder.blocks.kind != "text" or type(payload) is not bytes:
+        builder = self._builder
+        if builder.blocks.kind != "text" or not builder.model or type(payload) is not bytes:
             return None
         try:
             text = decode_plain_chunk(payload).choices[0].delta.content
         except DECODE_ERRORS:
             self._plain_attempts -= 1
             return None
-        return self._builder.extend_text(text) if text else None
+        return builder.extend_text(text) if text else None
 
     def _add_plain_text(self, payloads: Sequence[bytes]) -> Sequence[bytes]:
         """Add the first chunks if they hold nothing but text; return the others."""

@@ -64,7 +64,7 @@ _decode_lines = _decoder.decode_lines
 
 
 class PlainText(NamedTuple):
-    """The text of the first `chunks` chunks; `model` is that of the first."""
+    """The text of the first `chunks` chunks; `model` is the first that they name."""
 
     chunks: int
     text: str
@@ -82,9 +82,10 @@ def read_plain_text(payloads: Sequence[bytes]) -> PlainText | None:
         return None
     if not chunks or len(chunks) != count:
         return None
-    return PlainText(
-        count, "".join([chunk.choices[0].delta.content or "" for chunk in chunks]), chunks[0].model
-    )
+    text = "".join([chunk.choices[0].delta.content or "" for chunk in chunks])
+    # Some servers name the model only once the first token is there.
+    model = chunks[0].model or next((chunk.model for chunk in chunks if chunk.model), None)
+    return PlainText(count, text, model)
 
 
 def _may_end(payload: bytes) -> bool:
