@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import CallError
-from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json, well_formed
+from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json, parse_digits, well_formed
 from dragoman.operations.outcome import encode_result, to_jsonable
 
 UNITS = st.text(st.sampled_from('a\\"\n\u00e9\ud83d\ude00\udbff\udc00\U0001f600\ufffd/u'), max_size=12)
@@ -80,6 +80,17 @@ def test_what_is_not_json_stays_an_error(raw: bytes) -> None:
 def test_large_integers_keep_their_value(number: str) -> None:
     assert decode_json(number) == int(number)
     assert encode_result(decode_json(number)).decode() == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)),
+        *((text, None) for text in ("", "²", "٣", "-1", "1.0", " 1", "1_000", "9" * 19, "9" * 5_000)),
+    ],
+)
+def test_only_ascii_digits_that_int_accepts_are_a_number(text: str, number: int | None) -> None:
+    assert parse_digits(text) == number
 
 
 @pytest.mark.parametrize(

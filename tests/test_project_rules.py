@@ -84,6 +84,12 @@ BROKEN: dict[str, tuple[Check, str, str, str]] = {
         function("    try:\n        pass\n    except msgspec.DecodeError:\n        pass"),
         "catch `DECODE_ERRORS`",
     ),
+    "digits that int refuses": (
+        shape.check,
+        "runs.py",
+        function("    return int(text) if text.isdigit() else None"),
+        "use `parse_digits`",
+    ),
     "a name that says nothing": (words.check, "runs.py", function("    said = 1"), "'said'"),
     "a phrase": (words.check, "runs.py", '"""Runs."""\n\nTEXT = "x is ' + 'no rate"\n', "write 'is not a …'"),
     "a class name twice": (

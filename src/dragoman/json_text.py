@@ -32,6 +32,17 @@ _any_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _fields_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+MAX_DIGITS = 18
+
+
+def parse_digits(text: str) -> int | None:
+    """Return the number that 1 to 18 ASCII digits stand for; None for any other text.
+
+    `str.isdigit` accepts `²`, which `int` refuses, and `int` refuses thousands of digits.
+    """
+    return int(text) if len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else None
+
+
 @overload
 def decode_json(raw: bytes | str) -> Any: ...
 @overload

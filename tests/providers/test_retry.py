@@ -174,6 +174,7 @@ def test_the_provider_has_the_last_word_on_trying_again(status: int, should_retr
         ({"retry-after-ms": "0", "retry-after": "1"}, 1),
         ({"retry-after-ms": "2500", "retry-after": "1"}, 2.5),
         ({"retry-after-ms": "x", "retry-after": "1"}, 1),
+        ({"retry-after-ms": "1500\x1f"}, 1.5),
     ],
 )
 def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], wait: float | None) -> None:

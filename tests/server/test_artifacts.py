@@ -144,7 +144,7 @@ async def test_an_offset_and_a_limit_are_a_piece_too(
         assert (response.status_code, response.content) == (200, BODY[start:end])
 
 
-@pytest.mark.parametrize("query", ["offset=-1", "limit=many", "offset=", "limit=%C2%B2", f"limit={10**15}"])
+@pytest.mark.parametrize("query", ["offset=-1", "limit=many", "offset=", "limit=%C2%B2", f"limit={10**18}"])
 async def test_an_invalid_range_parameter_is_refused_by_name(tmp_path: Path, query: str) -> None:
     async with serving(tmp_path) as (_, http):
         response = await http.get(f"{CONTENT}?{query}")

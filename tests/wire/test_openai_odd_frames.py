@@ -44,6 +44,7 @@ ODD: dict[str, Any] = {  # each says "l"
     "logprobs list of objects": choice(logprobs=[{"token": "l"}]),
     "logprobs text": choice(logprobs="l"),
     "index text": choice(index="0"),
+    "index of 5,000 digits": choice(index="9" * 5_000),
     "index float": json.dumps(choice(index=0.0)).encode(),
     "index boolean": choice(index=False),
     "index null": choice(index=None),

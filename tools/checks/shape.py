@@ -12,6 +12,7 @@ VAGUE = {
 }  # fmt: skip
 VAGUE_CLASS = re.compile(r"_*(Abstract.*|.+(Impl|Data|Info))")
 DECODE_ERROR = re.compile(r"except .*msgspec\.(DecodeError|MsgspecError)")
+IS_DIGIT = re.compile(r"\.is(digit|numeric)\(\)")
 LATE = re.compile(r"#\s*late:\s*\S")
 
 
@@ -62,6 +63,10 @@ def check_decoding(module: Module) -> Iterator[Finding]:
     for number, line in enumerate(module.lines, 1):
         if DECODE_ERROR.search(line) and "Unicode" not in line:
             yield module.find(number, "catch `DECODE_ERRORS` of json_text, which has all errors of decoding")
+        if IS_DIGIT.search(line) and module.path.name != "json_text.py":
+            yield module.find(
+                number, "`int` refuses `²`, which is a digit here: use `parse_digits` of json_text"
+            )
 
 
 def is_late(module: Module, line: int) -> bool:

@@ -195,7 +195,7 @@ def _unknown_provider_text(name: str, config: Config) -> str:
 DECISIONS = ("allow", "ask", "deny")
 EFFECTS = ("read", "idempotent", "once")
 NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-RATE_PATTERN = re.compile(r"[1-9]\d*\s*(?:/|per)\s*(?:second|minute|hour|day|s|min|h|d)", re.IGNORECASE)
+RATE_PATTERN = re.compile(r"[1-9]\d{0,8}\s*(?:/|per)\s*(?:second|minute|hour|day|s|min|h|d)", re.IGNORECASE)
 
 
 def operation_problems(config: Config) -> Iterator[ConfigProblem]:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
+from dragoman.json_text import parse_digits
 
 PORTS = {"http": 80, "https": 443}
 FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f]")
@@ -138,8 +139,8 @@ def matches_no_proxy(rule: str, address: Address) -> bool:
     if "/" in rule:
         return in_network(address.host, rule)
     name, _, port = rule.rpartition(":")
-    if name and port.isdecimal() and rule.count(":") == 1:
-        return int(port) == address.port and matches_no_proxy(name, address)
+    if name and (number := parse_digits(port)) is not None and rule.count(":") == 1:
+        return number == address.port and matches_no_proxy(name, address)
     name = rule.strip("[]").lstrip("*").lstrip(".")
     return address.host == name or address.host.endswith(f".{name}")
 

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from dragoman.errors import BadRequest, DragomanError, KeyEnded, TooLarge, release_frames
 from dragoman.identity import LOCAL, Identity
 from dragoman.json_shape import MAX_VALUES, JsonShape, may_exceed
-from dragoman.json_text import decode_json
+from dragoman.json_text import MAX_DIGITS, decode_json, parse_digits
 from dragoman.large_json import SMALL, encode_large, measure, weigh
 from dragoman.offload import offload
 
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
 
 
-MAX_LENGTH_DIGITS = 18
 RESPONSE_HEADERS = "dragoman.response_headers"  # in a scope: headers of the response, such as those of CORS
 CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
 _nothing: nullcontext[None] = nullcontext()
@@ -128,7 +127,7 @@ class Exchange:
 
     def _check_length(self, limit: int) -> None:
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and (len(declared) > MAX_LENGTH_DIGITS or int(declared) > limit):
+        if (parse_digits(declared) or 0) > limit or len(declared) > MAX_DIGITS:
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
 
     async def _receive_body(self, limit: int, max_values: int) -> bytes:

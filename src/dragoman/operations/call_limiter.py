@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import ConfigError, RateLimited
 
 PERIODS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-RATE_PATTERN = re.compile(r"(\d+)\s*(?:/|per)\s*(second|minute|hour|day|s|min|h|d)")
+RATE_PATTERN = re.compile(r"(\d{1,9})\s*(?:/|per)\s*(second|minute|hour|day|s|min|h|d)")
 PERIOD_ALIASES = {"s": "second", "min": "minute", "h": "hour", "d": "day"}
 
 

@@ -40,7 +40,7 @@ def marked(mark: bytes) -> Iterator[int]:
     """Yield the ids of the processes with the mark whose environment is readable; zombies have none."""
     with suppress(OSError):
         for folder in PROC.iterdir():
-            if folder.name.isdigit() and mark in _environ(folder):
+            if folder.name.isdecimal() and mark in _environ(folder):
                 yield int(folder.name)
 
 

@@ -140,7 +140,8 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def parse_decimal(text: str) -> float:
-    return float(text) if _DECIMAL.fullmatch(text.strip()) else 0.0
+    number = _DECIMAL.fullmatch(text.strip())  # which strips more than `float` does
+    return float(number[0]) if number else 0.0
 
 
 def seconds_until(date: str, now: float) -> float:

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from dragoman.errors import BadRequest
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
+from dragoman.json_text import parse_digits
 from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.results.artifact import Artifact
 from dragoman.operations.results.artifact import ArtifactStore as Kept
 from dragoman.session_ids import session_id_for
 
 CHUNK_SIZE = 1_048_576  # bytes in memory at a time
-MAX_DIGITS = 15
 RANGE = re.compile(r"bytes=(\d{0,15})-(\d{0,15})")
 MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?charset=[\w-]+)?", re.ASCII)
 FILE_EXTENSIONS = {"application/json": "json", "text/plain": "txt", "text/html": "html", "image/png": "png"}
@@ -135,6 +135,7 @@ def read_number(query: dict[str, str], name: str, *, default: int) -> int:
     text = query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or len(text) > MAX_DIGITS:
-        raise BadRequest(f"{name} must be a number of bytes, not {text!r}", field=name)
-    return int(text)
+    number = parse_digits(text)
+    if number is None:
+        raise BadRequest(f"{name} must be a number of bytes, not {text!r:.40}", field=name)
+    return number

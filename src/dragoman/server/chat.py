@@ -9,7 +9,8 @@ import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, TooLarge
 from dragoman.event_pieces import split_events
-from dragoman.http.exchange import MAX_LENGTH_DIGITS, Exchange, header_value
+from dragoman.http.exchange import Exchange, header_value
+from dragoman.json_text import parse_digits
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.operations.access import SessionRole
@@ -148,8 +149,7 @@ async def read_chat_body(exchange: Exchange, settings: ChatSettings) -> bytes:
     """Return the body; of a long one, without the oldest messages: the session has its history."""
     limit, most = settings.body, settings.history
     declared = exchange.headers.get("content-length", "")
-    if declared.isdigit():
-        size = int(declared[:MAX_LENGTH_DIGITS])
+    if (size := parse_digits(declared)) is not None:
         if size <= limit:
             return await exchange.read_body(limit, max_values=MAX_HISTORY_VALUES)
         if size > most:

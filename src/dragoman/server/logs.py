@@ -19,6 +19,7 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.hub_events.event_log import EventLog
 from dragoman.ids import new_id
+from dragoman.json_text import parse_digits
 from dragoman.offload import offload_disk
 from dragoman.redaction import redact_log
 from dragoman.server.http.query_parameters import parse_limit
@@ -183,6 +184,7 @@ class LogHandlers:
 
 def parse_number(text: str) -> int:
     """Parse the number of a line. BadRequest."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+    number = parse_digits(text)
+    if number is None:
         raise BadRequest(f"{text[:20]!r} is not the number of a line", field="since", hint="use `last`")
-    return int(text)
+    return number

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.errors import ProviderCategory, ProviderError
 from dragoman.events import Usage
+from dragoman.json_text import parse_digits
 
 MAX_MESSAGE_LENGTH = 2000  # characters
 
@@ -159,8 +160,8 @@ def _status_code(error: Any) -> int | None:
         return None
     for key in _STATUS_FIELDS:
         value = error.get(key)
-        if isinstance(value, str) and value.isdecimal() and len(value) == 3:
-            value = int(value)
+        if isinstance(value, str):
+            value = parse_digits(value)
         if isinstance(value, int) and 400 <= value <= 599:
             return value
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from dragoman.json_text import parse_digits
+
 Question: TypeAlias = Mapping[str, Any]  # {text, options}, as in approvals and streams
 
 
@@ -20,9 +22,9 @@ def question_lines(question: Question) -> list[str]:
 def resolve_answer(question: Question, typed: str) -> str:
     """Return the option that was typed as its number, or else the typed text itself."""
     options, text = question["options"], typed.strip()
-    if text in options or not (text.isascii() and text.isdigit()):
+    if text in options or (number := parse_digits(text)) is None:
         return typed
-    index = int(text[:9]) - 1
+    index = number - 1
     return str(options[index]) if 0 <= index < len(options) else typed
 
 

@@ -19,6 +19,7 @@ import msgspec
 from dragoman.cli.dev.git import check_branch, git, run_git
 from dragoman.cli.dev.task_store import WorktreeTask
 from dragoman.errors import BadRequest, CallError, ConfigError, Conflict
+from dragoman.json_text import parse_digits
 
 MAX_DIFF = 32_000  # bytes of a diff that are shown; an event takes 65,536 in all
 MAX_FILES = 100  # files of a diff that are listed
@@ -230,8 +231,8 @@ def file_change(line: str) -> FileChange:
     added, deleted, path = line.split("\t")
     return FileChange(
         path,
-        int(added) if added.isdigit() else None,
-        int(deleted) if deleted.isdigit() else None,
+        parse_digits(added),
+        parse_digits(deleted),
     )
 
 

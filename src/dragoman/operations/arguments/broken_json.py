@@ -91,9 +91,9 @@ def preserves_words(text: str, parsed: dict[str, Any]) -> bool:
     """Return whether the text and the object have the same words and numbers, equally often."""
     try:
         counts = Counter(word for leaf in leaf_texts(parsed) for word in normalised_words(leaf))
-    except ValueError:
+        return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == counts
+    except (ValueError, ArithmeticError):  # of `Decimal`, for an exponent of twenty digits
         return False
-    return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == counts
 
 
 def unescape_match(escape: re.Match[str]) -> str:

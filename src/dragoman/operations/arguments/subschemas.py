@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from dragoman.json_text import parse_digits
+
 CheckCost = Literal["light", "heavy", "tangled"]
 Schema = Mapping[str, Any]
 
@@ -125,8 +127,8 @@ def schema_at(root: Any, path: Sequence[str | int]) -> Any:
     for step in path:
         if isinstance(current, Mapping):
             current = current.get(str(step))
-        elif isinstance(current, list) and str(step).isdigit() and int(step) < len(current):
-            current = current[int(step)]
+        elif isinstance(current, list) and (at := parse_digits(str(step))) is not None and at < len(current):
+            current = current[at]
         else:
             return None
     return current

@@ -48,7 +48,8 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
     try:
         validator = compile_schema(rules)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        raise ConfigError(f"The {label} is not a valid JSON Schema: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"The {label} is not a valid JSON Schema: {reason:.300}") from None
 
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
         if is_too_deep(input):

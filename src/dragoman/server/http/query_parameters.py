@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from dragoman.errors import BadRequest
-
-DIGITS = re.compile("[0-9]{1,9}")  # `str.isdigit` accepts digits of other scripts
+from dragoman.json_text import parse_digits
 
 
 def parse_limit(text: str, *, maximum: int, field: str = "limit") -> int:
     """Parse `?limit`, or another field, a number from 1 to `maximum`. BadRequest."""
-    if not DIGITS.fullmatch(text) or not 1 <= int(text) <= maximum:
+    number = parse_digits(text)
+    if number is None or not 1 <= number <= maximum:
         raise BadRequest(f"{field} must be a number from 1 to {maximum}, not {text[:20]!r}", field=field)
-    return int(text)
+    return number
 
 
 def to_camel_case(name: str) -> str:

@@ -405,7 +405,7 @@ def has_ended(id: str) -> bool:
     One with the number of this process is an earlier one: in a container each start has the same number.
     """
     machine, _, process = id.rpartition("-")[0].rpartition("-")
-    if machine != machine_name()[:MAX_MACHINE] or not process.isdigit():
+    if machine != machine_name()[:MAX_MACHINE] or not process.isdecimal():
         return False
     if int(process) == os.getpid():
         return id not in _joined

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden
 from dragoman.http.dialer import race_connect
+from dragoman.json_text import parse_digits
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.url import Url, parse_url
 
@@ -164,4 +165,7 @@ def origin_head(method: str, url: Url, *, lines: list[str]) -> bytes:
 def body_size(lines: list[str]) -> int:
     """Return the length of a request's body. Raises ValueError."""
     fields = (line.partition(":") for line in lines)
-    return next((int(value) for name, _, value in fields if name.strip().lower() == "content-length"), 0)
+    text = next((value for name, _, value in fields if name.strip().lower() == "content-length"), "0")
+    if (size := parse_digits(text.strip())) is None:
+        raise ValueError(f"{text[:20]!r} is not a length")
+    return size

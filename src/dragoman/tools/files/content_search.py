@@ -25,6 +25,7 @@ from typing import IO, cast
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
+from dragoman.json_text import parse_digits
 from dragoman.tools.files.file_search import MAX_FILE_BYTES, MAX_SECONDS, FileSearch, looks_like_text
 from dragoman.tools.files.roots import Roots
 
@@ -83,11 +84,10 @@ class ContentSearch:
             output = self._run([name.decode() for name in names]) if names else b""
         for line in output.split(b"\n"):
             name, separator, rest = line.partition(b"\0")
-            number, _, text = rest.partition(b":")
-            if separator and name in names and number.isdigit():
-                yield LineFound(
-                    names[name], int(number), text.decode(errors="replace").rstrip("\r")[:MAX_LINE]
-                )
+            digits, _, text = rest.partition(b":")
+            number = parse_digits(digits.decode("latin-1"))
+            if separator and name in names and number is not None:
+                yield LineFound(names[name], number, text.decode(errors="replace").rstrip("\r")[:MAX_LINE])
 
     def _open(self, path: str, stack: ExitStack) -> int | None:
         """Open a file until `stack` ends; None if it is not one to be searched."""

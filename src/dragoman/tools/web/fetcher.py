@@ -17,6 +17,7 @@ from dragoman.errors import BadRequest, CallError, CallTimeout, Forbidden, Provi
 from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
 from dragoman.http.dialer import AddrInfo, describe_error
 from dragoman.http.response_parser import ResponseParser
+from dragoman.json_text import parse_digits
 from dragoman.tools.web.connector import CheckedConnector, OpenSocket
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.request import WebRequest
@@ -199,7 +200,7 @@ class WebFetcher:
     async def _read_body(self, url: Url, connection: HttpConnection, *, incoming: ResponseParser) -> bytes:
         """Return the response body, decompressed and within the limit."""
         length = incoming.headers.get("content-length", "")
-        if length.isdecimal() and len(length) < 20 and int(length) > self._max_bytes:
+        if (parse_digits(length) or 0) > self._max_bytes:
             raise self._too_large(url)
         inflate = BodyDecompressor(incoming.headers.get("content-encoding", ""), limit=self._max_bytes)
         received = 0

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.json_text import DECODE_ERRORS, replace_surrogates
+from dragoman.json_text import DECODE_ERRORS, parse_digits, replace_surrogates
 from dragoman.wire import provider_errors
 from dragoman.wire.json_codec import compact_json, parse_lenient_json
 from dragoman.wire.sse import NamedFrame, SSEParser
@@ -112,8 +112,8 @@ def _lenient_chunk(value: Mapping[str, Any]) -> AnthropicChunk:
     Lone surrogates stay in streamed texts, where the other half may follow.
     """
     index, delta = value.get("index"), value.get("delta")
-    if isinstance(index, str) and index.isdecimal():
-        index = int(index)
+    if isinstance(index, str):
+        index = parse_digits(index)
     return AnthropicChunk(
         type=_as_text(value.get("type")),
         index=index if type(index) is int else None,

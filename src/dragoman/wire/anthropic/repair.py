@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from dragoman.json_text import parse_digits
+
 _TEXT_FIELDS = {"text": "text", "thinking": "thinking"}  # by type of a block: what its deltas are added to
 _DELTA_FIELDS = {  # by type of a delta: what it adds
     "text_delta": "text",
@@ -171,8 +173,8 @@ def _type_of(block: Any) -> str:
 
 def _as_index(value: Any) -> int | None:
     """An index; also from text, as some servers write it."""
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
+    if isinstance(value, str):
+        return parse_digits(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, replace_surrogates
+from dragoman.json_text import DECODE_ERRORS, parse_digits, replace_surrogates
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 
 
@@ -203,8 +203,8 @@ def lenient_function(value: Any) -> OpenAIFunctionCall | None:
 
 def as_integer(value: Any) -> int | None:
     """Convert to an integer: digits and whole floats too; None for anything else."""
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
+    if isinstance(value, str):
+        return parse_digits(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if value == value // 1 else None

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
+from dragoman.json_text import parse_digits
 
 _READ_FIELDS = (
     "cached_tokens",
@@ -215,10 +216,10 @@ def _token_count(value: Mapping[str, Any], *names: str) -> int | None:
         count = value.get(name)
         if type(count) is int and count >= 0:
             return count
-        if (isinstance(count, float) and count.is_integer()) or (
-            isinstance(count, str) and count.isdecimal()
-        ):
+        if isinstance(count, float) and count.is_integer():
             count = int(count)
+        elif isinstance(count, str):
+            count = parse_digits(count)
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None

@@ -99,6 +99,6 @@ def mask(name: str, text: str) -> str:
 
 def is_card(text: str) -> bool:
     """Return whether the number's check digit is right (Luhn, ISO/IEC 7812)."""
-    digits = [int(each) for each in reversed(text) if each.isdigit()]
+    digits = [int(each) for each in reversed(text) if each.isdecimal()]
     doubled = [sum(divmod(2 * each, 10)) for each in digits[1::2]]
     return (sum(digits[::2]) + sum(doubled)) % 10 == 0

@@ -23,7 +23,7 @@ from dragoman.errors import (
     UnknownPreviousResponse,
 )
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_text import DECODE_ERRORS, decode_json, parse_digits
 from dragoman.offload import offload
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository
@@ -403,11 +403,11 @@ class PageQuery(NamedTuple):
 def read_page_query(query: Mapping[str, str]) -> PageQuery:
     """Read which items of a list a request wants. BadRequest."""
     limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
-    if not limit.isdecimal() or not 1 <= int(limit[:9]) <= MAX_PAGE:
+    if not 1 <= (size := parse_digits(limit) or 0) <= MAX_PAGE:
         raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
     if order not in ("asc", "desc"):
         raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
-    return PageQuery(int(limit), order, query.get("after") or None)
+    return PageQuery(size, order, query.get("after") or None)
 
 
 def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected: str) -> Any:
