@@ -80,7 +80,7 @@ def test_a_status_without_a_name_has_a_message_too() -> None:
 @pytest.mark.parametrize(
     ("status", "category", "transient"),
     [
-        (307, "bad_request", False),
+        (307, "api_error", False),
         (400, "bad_request", False),
         (401, "auth", False),
         (403, "auth", False),

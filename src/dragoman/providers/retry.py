@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 _DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 _TITLE = re.compile(r"(?i)<title\b[^<>]*>([^<>]*)</title")
+_USER = re.compile(r"//[^/]*@")
 _TAG = re.compile(r"<[^<>]*>")
 
 
@@ -110,14 +111,14 @@ def classify_response(
     clock: Callable[[], float] = time.time,
 ) -> ProviderError:
     """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
+    if 300 <= status < 400:
+        return redirect_error(status, headers.get("location", ""), secrets)
     error = read_error_body(redact(body.decode("utf-8", "replace"), secrets), status)
     message = headers.get("x-should-retry", "").strip().lower()
-    transient = (
-        message == "true" if message in ("true", "false") else error.transient and not is_redirect(status)
-    )
+    transient = message == "true" if message in ("true", "false") else error.transient
     refused = ProviderError(
         safe_line(error.message, secrets),
-        category="bad_request" if is_redirect(status) else error.category,
+        category=error.category,
         upstream_status=error.upstream_status or status,
         transient=transient,
         retry_after=retry_after(headers, clock()) if transient else None,
@@ -176,5 +177,16 @@ def empty_error(status: int) -> str:
     return f"the provider answered {status} ({phrase}) and said nothing"
 
 
-def is_redirect(status: int) -> bool:
-    return 300 <= status < 400
+def redirect_error(status: int, location: str, secrets: Collection[str]) -> ProviderError:
+    """Return the error for a redirect, which no request with a key follows.
+
+    The user and the query of its target are left out: they may be secret.
+    """
+    target = safe_line(_USER.sub("//", location.partition("?")[0]), secrets)
+    return ProviderError(
+        f"the provider redirects ({status}) to {target:.200}" if target else f"the provider answered {status}",
+        category="api_error",
+        hint="set base_url to the address of its API",
+        upstream_status=status,
+        transient=False,
+    )
