@@ -436,6 +436,7 @@ class HubRun:
             self._error_text = outcome.error
             await self._journal.finish(outcome)
         except HostFenced:
+            self.is_elsewhere = True
             self.tail.disconnect()
         except (DragomanError, OSError) as error:
             log.exception("could not write the end of run %s", self.row.id)

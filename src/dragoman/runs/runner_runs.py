@@ -189,7 +189,7 @@ class RunnerRuns:
 
         def ended(run: HubRun) -> None:
             del self._turns[row.id]
-            turn.end()
+            turn.end(is_over=run.fold.phase == "finished" and not run.is_elsewhere)
             self.server.discard(row.session_id)
             if run.fold.phase == "finished":
                 self._store.runner_frames.delete(row.id)
@@ -253,6 +253,8 @@ class RunnerRuns:
             await turn.leave()
             run.release()
             await run.done.wait()
+            turn.forget()
+            self.server.discard(run.row.session_id)
 
     async def restore(self, row: rows.RunRecord, message: Message) -> CutOffRun | None:
         """Return a run to go on with after a crash: its message as it was when the run began.

@@ -101,10 +101,10 @@ class RunnerSocket:
             text = await self._receive()
             await self._pacer.wait()
             frame = decode_from_runner(text, limit=self._settings.frame)
-            await self._handle(frame, on_control)
+            await self._handle(frame, on_control, size=len(text))
         except FrameRefused as error:
-            if error.seq is None and error.code in ("bad_frame", FrameTooLong.code):
-                self._missing += 1
+            if error.code in ("bad_frame", FrameTooLong.code):
+                self._missing += 1  # whether its number could be read or not: it fails alone
             self.send(error.to_frame())
             if error.code not in ("late", "repeated"):
                 self._bad_frames.add(error)
@@ -115,7 +115,7 @@ class RunnerSocket:
         except WireError:
             raise FrameRefused("the runner protocol is JSON in text messages, not in binary ones") from None
 
-    async def _handle(self, frame: FrameFromRunner, on_control: OnControl) -> None:
+    async def _handle(self, frame: FrameFromRunner, on_control: OnControl, *, size: int) -> None:
         match frame:
             case RunnerPing(n=n):
                 self.send(RunnerPong(n=n))
@@ -130,7 +130,7 @@ class RunnerSocket:
                 if session is None or session.link is not self:
                     message = f"this connection does not serve the session {frame.session_id!r}"
                     raise FrameRefused(message, code="not_found", session_id=frame.session_id)
-                await session.receive(frame, missing=self._missing)
+                await session.receive(frame, size=size, missing=self._missing)
                 self._missing = 0
 
     async def _write(self) -> None:

@@ -77,13 +77,13 @@ class FrameLog:
         self._position = batches
         self._lines: list[str] = []
         self._size = 0
-        self._seq = 0
+        self._seq = self._stored_seq = 0
         self._timer: asyncio.TimerHandle | None = None
         self._write: asyncio.Future[None] | None = None
         self._is_closed = False
 
-    def add(self, entry: LogEntry, *, seq: int) -> None:
-        """Add an entry; it is written within `INTERVAL`."""
+    def add(self, entry: LogEntry, *, seq: int) -> int:
+        """Add an entry; it is written within `INTERVAL`. Return its size in characters."""
         match entry:
             case LoggedAnswer() | LoggedMessage():
                 line = msgspec.json.encode(entry).decode()
@@ -94,17 +94,21 @@ class FrameLog:
         self._seq = seq
         if self._size >= MAX_BODY:
             self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self.flush)
+        else:
+            self._start_timer()
+        return len(line)
 
     def skip(self, *, seq: int) -> None:
-        """Note a frame that is not part of the message; the next write covers it."""
+        """Note a frame that is no part of the message: its number is written within `INTERVAL`."""
         self._seq = seq
+        self._start_timer()
 
     def flush(self) -> None:
         """Write what was added; after the write that is under way, if there is one."""
         self._stop_timer()
-        if self._write is not None or self._is_closed or not self._lines:
+        if self._write is not None or self._is_closed:
+            return
+        if not self._lines and self._seq <= self._stored_seq:
             return
         batch = FrameBatch(self._position, self._seq, "\n".join(self._lines))
         try:
@@ -112,7 +116,7 @@ class FrameLog:
         except (StoreError, Unavailable) as error:
             self._retry(error)
             return
-        self._position += 1
+        self._position += bool(self._lines)  # what only counts frames is written over
         self._lines, self._size, self._write = [], 0, write
         write.add_done_callback(lambda done: self._on_done(done, batch))
 
@@ -123,13 +127,17 @@ class FrameLog:
             self.close()
             return
         if error is not None:
-            self._lines = [*batch.body.split("\n"), *self._lines]
+            self._lines = [*lines_of(batch), *self._lines]
             self._size += len(batch.body)
+            self._position = batch.position  # written in its place: it may have been committed
             self._retry(error)
             return
+        self._stored_seq = batch.seq
         self._on_stored(batch.seq)
         if self._lines:
             self.flush()
+        elif self._seq > batch.seq:
+            self._start_timer()
 
     def _retry(self, error: BaseException) -> None:
         log.warning("frames of run %s are not stored yet: %s", self._run_id, error)
@@ -142,6 +150,10 @@ class FrameLog:
             self.flush()
             if self._write is not None:
                 await asyncio.wait([self._write])
+
+    def _start_timer(self) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self.flush)
 
     def close(self) -> None:
         """Write nothing more."""
@@ -159,12 +171,17 @@ async def read_log(store: Store, run_id: str) -> StoredLog:
     batches = await store.runner_frames.list(run_id)
     entries: list[LogEntry] = []
     for batch in batches:
-        entries += [decode_entry(line) for line in batch.body.split("\n")]
+        entries += [decode_entry(line) for line in lines_of(batch)]
         await asyncio.sleep(0)
     last = batches[-1] if batches else None
     return StoredLog(
         entries, max((batch.seq for batch in batches), default=0), last.position + 1 if last else 0
     )
+
+
+def lines_of(batch: FrameBatch) -> list[str]:
+    """Return the lines of a batch; none of one that only counts frames."""
+    return batch.body.split("\n") if batch.body else []
 
 
 def decode_entry(line: str) -> LogEntry:

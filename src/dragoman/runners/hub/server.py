@@ -18,6 +18,7 @@ from dragoman.store.sessions.sessions import Session, session_not_found
 from dragoman.store.store import Store
 from dragoman.wire.runner.frames import (
     FrameError,
+    FrameRefused,
     RunnerBye,
     RunnerHello,
     RunnerJoin,
@@ -82,6 +83,7 @@ class RunnerServer:
             log.info("a runner of %s is connected: %d sessions", owner, len(line.sessions))
             await line.run(lambda frame: self._control(line, frame))
         finally:
+            line.closed.set()  # also of one that was refused: whoever closes the server waits for it
             self._connections.discard(line)
             sessions, line.sessions = line.sessions, {}
             for session in sessions.values():
@@ -101,7 +103,13 @@ class RunnerServer:
     async def _join(
         self, line: RunnerSocket, names: Sequence[str], *, turns: Sequence[str] | None
     ) -> DragomanError | None:
-        """Let a connection serve sessions, and welcome it to them; return the last refusal."""
+        """Let a connection serve sessions, and welcome it to them; return the last refusal.
+
+        Raises FrameRefused for too many names.
+        """
+        if len(names) > self.settings.sessions:
+            message = f"{len(names)} names in one frame; a connection serves at most {self.settings.sessions}"
+            raise FrameRefused(f"{message} sessions", code=RateLimited.code)
         found: dict[str, Session] = {}
         errors: dict[str, DragomanError] = {}
         for name in dict.fromkeys(names):

@@ -14,8 +14,6 @@ from dragoman.wire.runner.frames import (
     FrameOfTurn,
     FrameRefused,
     FrameToRunner,
-    MessageFinalize,
-    PartTextDelta,
     RunnerAbort,
     RunnerAck,
     RunnerAnswer,
@@ -26,7 +24,7 @@ from dragoman.wire.runner.frames import (
 )
 
 ENDED_TURNS = 16  # ids of turns that are over, so that a late frame is called late
-FRAME_SIZE = 200  # characters that a frame counts at least
+FRAME_SIZE = 500  # characters that a frame counts at least
 
 
 class RunnerLink(Protocol):
@@ -53,7 +51,8 @@ class OpenTurn:
         self.answers: dict[str, RunnerAnswer] = {}
         self.is_lost = False
         """Whether its runner has said that it no longer works at it."""
-        self.inbox: deque[FrameOfTurn] = deque()
+        self.inbox: deque[tuple[FrameOfTurn, int]] = deque()
+        """Frames that were not taken, with their sizes in characters."""
         self.waiting_size = 0
         self._repeated_to = seq
         self._is_numbered = False
@@ -64,15 +63,15 @@ class OpenTurn:
         """Expect that a runner that is connected again repeats what is not stored."""
         self._repeated_to = self.accepted
 
-    def put(self, frame: FrameOfTurn, *, missing: int = 0) -> bool:
+    def put(self, frame: FrameOfTurn, *, size: int, missing: int = 0) -> bool:
         """Take the next frame; return whether it is new. Raises FrameRefused for one out of order.
 
-        Up to `missing` frames before it could not be read.
+        `size` is the length of its text. Up to `missing` frames before it could not be read.
         """
         seq = frame.seq
         if seq is None:
             is_counted = frame.turn_id is not None and not self._is_numbered
-            self._append(replace(frame, seq=self.accepted + is_counted))
+            self._append(replace(frame, seq=self.accepted + is_counted), size)
             return True
         self._is_numbered = True
         if seq <= self.accepted:
@@ -82,22 +81,23 @@ class OpenTurn:
         if seq > self.accepted + 1 + missing:
             message = f"frame {seq} came before {self.accepted + 1}; send the frames of a turn in order"
             raise self.refusal(frame, message, code="out_of_order")
-        self._append(frame)
+        self._append(frame, size)
         return True
 
-    def _append(self, frame: FrameOfTurn) -> None:
+    def _append(self, frame: FrameOfTurn, size: int) -> None:
         self.last_frame_at = asyncio.get_running_loop().time()
         self.accepted = frame.seq or 0
-        self.inbox.append(frame)
-        self.waiting_size += frame_size(frame)
+        size = max(size, FRAME_SIZE)
+        self.inbox.append((frame, size))
+        self.waiting_size += size
 
     def take(self, limit: int) -> Sequence[FrameOfTurn]:
         """Return the next frames, up to about `limit` characters of text."""
         taken: list[FrameOfTurn] = []
         size = 0
         while self.inbox and size < limit:
-            frame = self.inbox.popleft()
-            size += frame_size(frame)
+            frame, frame_size = self.inbox.popleft()
+            size += frame_size
             taken.append(frame)
         self.waiting_size -= size
         return taken
@@ -107,15 +107,6 @@ class OpenTurn:
         return FrameRefused(
             message, code=code, session_id=frame.session_id, turn_id=self.turn_id, seq=frame.seq
         )
-
-
-def frame_size(frame: FrameOfTurn) -> int:
-    """Return about how many characters a frame takes."""
-    match frame:
-        case PartTextDelta(delta=text) | MessageFinalize(final_text=str(text)):
-            return FRAME_SIZE + len(text)
-        case _:
-            return 5 * FRAME_SIZE
 
 
 class RunnerSession:
@@ -175,13 +166,13 @@ class RunnerSession:
             self.turn.is_lost = True
             self._changed.set()
 
-    async def receive(self, frame: FrameOfTurn, *, missing: int = 0) -> None:
+    async def receive(self, frame: FrameOfTurn, *, size: int, missing: int = 0) -> None:
         """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused."""
         turn = self.turn
         if turn is None or (frame.turn_id is not None and frame.turn_id != turn.turn_id):
             self._refuse_late(frame)
             return
-        if turn.put(frame, missing=missing):
+        if turn.put(frame, size=size, missing=missing):
             self._changed.set()
         while turn.waiting_size > self._settings.window and turn is self.turn:
             self._space.clear()

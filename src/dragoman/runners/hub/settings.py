@@ -15,6 +15,7 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
     that waits; `rate`: frames a second, above which a runner is read more slowly. `bad_frames`: frames in a
     minute that cannot be used before the connection is closed. `sessions`: how many one connection serves;
     `owner_connections`: how many connections an owner has. `outbox`: characters that wait to be sent.
+    `answer`: characters of calls and data in an answer; those of its text are counted by the run.
     `question_seconds`: when a question that nobody answers expires.
     """
 
@@ -32,5 +33,6 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
     owner_connections: int = 200
     max_unauthenticated: int = 64
     outbox: int = 32_000_000
+    answer: int = 64_000_000
     question_seconds: float = 86_400.0
     origins: tuple[str, ...] = ()

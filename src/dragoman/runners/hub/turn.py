@@ -8,7 +8,6 @@ interrupted.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -23,14 +22,13 @@ from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.stop_conditions import SoFar
-from dragoman.errors import DragomanError, RunnerGone
+from dragoman.errors import DragomanError, RateLimited, RunnerGone, TooLarge
 from dragoman.fold import Fold
 from dragoman.hub_events.domain_events import NAME, SessionEvents
 from dragoman.messages import DataPart, Message, StepStartPart, TextPart, to_json
-from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from dragoman.operations.context import Context
-from dragoman.operations.ledger import hash_input
 from dragoman.runners.hub.frame_log import FrameLog, LoggedAnswer, LoggedMessage, StoredLog
+from dragoman.runners.hub.requests import TurnRequests
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.store.store import Store
@@ -56,7 +54,7 @@ Batch = Sequence[e.Event]
 MESSAGE_FRAMES = (MessageCreate, PartTextDelta, PartToolUpdate, MessageFinalize, RunnerQuestion)
 BATCH_SIZE = 32_768  # characters of frames that are decoded at once
 SEQ_FIELD = "runnerSeq"
-QUESTION_OPERATION = "runner.question"
+MAX_REQUESTS = 100  # questions of a turn that wait for their answers
 
 
 class RunnerTurnSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,12 +88,16 @@ class TurnSource:
         self._earlier_steps = sum(isinstance(each.part(), StepStartPart) for each in spec.fold.builders)
         message = spec.fold.message()
         self._is_new = not message.parts and spec.restored is None
+        self._requests = TurnRequests(
+            store, spec.context, message_id=spec.fold.id, seconds=settings.question_seconds
+        )
         self._decoder = self._new_decoder(message)
         seq = spec.log.seq or stored_seq(message)
         self._open = session.open_turn(spec.fold.id, seq=seq)
         self._run_id = spec.context.run_id or ""
         self._log = FrameLog(store, self._run_id, on_stored=self._on_stored, batches=spec.log.batches)
         self._seq = seq
+        self._kept_size = 0  # characters of what is stored beside text
         self._injected: list[e.Event] = []
         self._asked_at: float | None = None
         self._is_paused = False
@@ -163,13 +165,14 @@ class TurnSource:
 
     def _new_decoder(self, message: Message) -> RunnerDecoder:
         base = message if message.parts else None
-        return RunnerDecoder(self.turn.fold.id, message=base, request_id=self.request_id)
+        return RunnerDecoder(self.turn.fold.id, message=base, request_id=self._requests.id_of)
 
     async def stop(self, reason: str) -> None:
         """Tell the runner to stop, and wait some seconds until it has; what it still says is not shown."""
         if self._decoder.phase == "finished" or self._session.turn is not self._open:
             return
         self._session.abort(reason)
+        await self._requests.withdraw(self._decoder.waiting_requests())
         deadline = asyncio.get_running_loop().time() + self._settings.stop_timeout
         while self._session.link is not None and not self._open.is_lost:
             frames = self._session.take(BATCH_SIZE)
@@ -186,13 +189,23 @@ class TurnSource:
         await self._log.drain()
         self._log.close()
 
-    def end(self) -> None:
-        """Forget the run: it is over, and stored."""
+    def end(self, *, is_over: bool) -> None:
+        """Forget the run: it is over, and stored; or this host has it no more, and the turn goes on.
+
+        Then the runner sends again what is not stored, so that is neither acknowledged nor refused.
+        """
         self._log.close()
-        if self._session.turn is self._open and self._seq:
+        if not is_over or self._session.turn is not self._open:
+            return
+        if self._seq:
             self._session.acknowledge(self._open.turn_id, self._seq)
-        if not self._is_paused and self._session.turn is self._open:
+        if not self._is_paused:
             self._session.close_turn()
+
+    def forget(self) -> None:
+        """Forget the turn: another host has it."""
+        if self._session.turn is self._open:
+            self._session.turn = None
 
     # Frames.
 
@@ -243,9 +256,13 @@ class TurnSource:
         events: list[e.Event] = []
         is_urgent = False
         for frame in frames:
+            waiting = self._decoder.waiting_requests()
             decoded = self._decode_one(frame)
             if decoded and isinstance(frame, RunnerQuestion):
-                await self._store_request(frame)
+                await self._requests.create(frame, self._decoder)
+            if waiting:
+                still_waiting = self._decoder.waiting_requests()
+                await self._requests.withdraw([id for id in waiting if id not in still_waiting])
             events += decoded
             is_urgent |= not isinstance(frame, PartTextDelta | RunnerStatus)
         if is_urgent:
@@ -261,16 +278,32 @@ class TurnSource:
         try:
             if isinstance(frame, RunnerEvent):
                 self._publish(frame)
+            elif isinstance(frame, RunnerQuestion):
+                self._check_room(frame)
             events = self._decoder.feed(frame)
         except FrameRefused as error:
             self._session.refuse(error)
             self._log.skip(seq=self._seq)
             return ()
-        if is_logged(frame):
-            self._log.add(frame, seq=self._seq)
+        if is_logged(frame) and not is_progress(events):
+            size = self._log.add(frame, seq=self._seq)
+            self._count(0 if isinstance(frame, PartTextDelta) else size)
         else:
             self._log.skip(seq=self._seq)
         return events
+
+    def _count(self, size: int) -> None:
+        """Count what is stored beside text, which the run counts. Raises TooLarge."""
+        self._kept_size += size
+        if self._kept_size > self._settings.answer:
+            message = f"the calls and data of the answer have more than {self._settings.answer} characters"
+            raise TooLarge(f"{message}, the limit of this hub", hint="`limits.answer` sets it")
+
+    def _check_room(self, frame: RunnerQuestion) -> None:
+        """Raise FrameRefused when too many questions wait already."""
+        if len(self._decoder.waiting_requests()) >= MAX_REQUESTS:
+            message = f"{MAX_REQUESTS} questions of the turn wait for their answers, the most"
+            raise self._open.refusal(frame, message, code=RateLimited.code)
 
     def _publish(self, frame: RunnerEvent) -> None:
         """Publish a domain event in the session. Raises FrameRefused if its data do not fit its schema.
@@ -341,40 +374,6 @@ class TurnSource:
                 session_id=self._session.name, turn_id=self._open.turn_id, text=text, message=to_json(message)
             )
         )
-
-    def request_id(self, frame: RunnerQuestion) -> str:
-        """Return the id of the request that stands for a question: the same one after a crash."""
-        name = f"{self.turn.context.session_id}\0{self.turn.fold.id}\0{frame.question_id}"
-        return f"apr_{hashlib.sha256(name.encode()).hexdigest()[:20]}"
-
-    async def _store_request(self, frame: RunnerQuestion) -> None:
-        """Store what a runner asks as an approval request, where people answer it."""
-        context, id = self.turn.context, self.request_id(frame)
-        call_id = frame.call_id if frame.approval else f"question-{frame.question_id}"
-        input = {"questionId": frame.question_id, "text": frame.text, "callId": call_id}
-        operation = QUESTION_OPERATION
-        question: Question | None = Question(frame.text, tuple(frame.options))
-        if frame.approval:
-            operation, question = f"runner.{self._decoder.call_name(call_id or '')}", None
-            input["args"] = self._decoder.call_input(call_id or "")
-        item = ApprovalItem(operation, input, hash_input(input), question=question)
-        now = time.time()
-        request = ApprovalRequest(
-            id=id,
-            owner=context.identity.owner,
-            operation=operation,
-            input=input,
-            input_hash=item.input_hash,
-            items=(item,),
-            created_at=now,
-            expires_at=now + self._settings.question_seconds,
-            run_id=context.run_id,
-            session_id=context.session_id,
-            tool_call_id=call_id,
-            agent=context.agent,
-            key_id=context.identity.key_id,
-        )
-        await self._store.approvals.create(request)
 
     async def _send_answers(self, message: Message) -> list[e.Event]:
         """Send the answers in a message that goes on; return the outputs that follow them."""
@@ -452,6 +451,11 @@ def is_logged(frame: FrameOfTurn) -> bool:
             return in_chat and not transient
         case _:
             return True
+
+
+def is_progress(events: Batch) -> bool:
+    """Return whether events are the progress of a call, which the next of it, or its output, replaces."""
+    return len(events) == 1 and isinstance(events[0], e.ToolOutputAvailable) and bool(events[0].preliminary)
 
 
 def stored_seq(message: Message) -> int:

@@ -24,6 +24,7 @@ def runner_limits(config: Config) -> RunnerLimits:
         rate=runners.rate,
         sessions=runners.sessions,
         owner_connections=runners.owner_connections,
+        answer=config.limits.answer,
         question_seconds=config.approval_seconds,
         origins=tuple(config.cors.origins),
     )

@@ -159,7 +159,7 @@ class RunnerQuestion(TurnFrame, frozen=True, kw_only=True, tag="question"):
 
     question_id: Id
     text: Annotated[str, Meta(max_length=20_000)] = ""
-    options: Sequence[Annotated[str, Meta(max_length=2_000)]] = ()
+    options: Annotated[Sequence[Annotated[str, Meta(max_length=2_000)]], Meta(max_length=100)] = ()
     call_id: Id | None = None
     approval: bool = False
 
