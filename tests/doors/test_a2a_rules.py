@@ -82,7 +82,8 @@ async def test_what_is_wrong_has_the_code_of_the_protocol(tmp_path: Path) -> Non
         assert await error_of(hub, "SendMessage", sent(parts=[{"raw": "%%"}])) == -32602
         assert await error_of(hub, "SendMessage", sent(parts=[{"url": "file:///etc/passwd"}])) == -32602
         assert await error_of(hub, "ListTasks", {"pageSize": 101}) == -32602
-        assert await error_of(hub, "ListTasks", {"pageToken": "run_x"}) == -32001
+        assert await error_of(hub, "ListTasks", {"pageToken": "run_x"}) == -32602
+        assert await error_of(hub, "ListTasks", {"statusTimestampAfter": "soon"}) == -32602
         for raw, code in ((b"{", -32700), (b"[]", -32600), (b'{"method":"GetTask"}', -32600)):
             reply = (await hub.http.post("/a2a/default", content=raw, headers=VERSION)).json()
             assert (reply["error"]["code"], reply["id"]) == (code, None)

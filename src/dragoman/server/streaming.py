@@ -106,7 +106,8 @@ async def stream_run(
     exchange.on_key_ended = end_stream
     # No delay: a run that ends meanwhile must know that this client did not see its end.
     with DisconnectWatch(exchange, delay=0) as watch, follower:
-        await exchange.start_response(200, {**dialect.headers, **(headers or {})})
+        if not exchange.response_started:
+            await exchange.start_response(200, {**dialect.headers, **(headers or {})})
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
         async with KeepAlive(comment, keep_alive) as timer:
             # A separate task: otherwise the coroutines of the request would be resumed for every chunk.

@@ -1,4 +1,4 @@
-"""What runners ask people: their questions as approval requests, which are in the inbox while a turn waits."""
+"""What runners ask people: their questions as approval requests, in the inbox while a turn waits."""
 
 from __future__ import annotations
 

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.errors import A2aError, BadRequest, DragomanError, NotFound
+from dragoman.errors import A2aError, BadRequest, DragomanError, Forbidden, NotFound, Unauthorized
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
+from dragoman.http.keepalive import KeepAlive
 from dragoman.identity import Identity
 from dragoman.large_json import weigh
 from dragoman.messages import messages_size
 from dragoman.offload import offload
 from dragoman.operations.access import require_scope
-from dragoman.runs.active_run import ActiveRun
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.withdrawal import as_admin
 from dragoman.server.a2a.push import PushConfigs
-from dragoman.server.a2a.tasks import BegunTask, TaskRecord, TaskService, task_status, write_task
+from dragoman.server.a2a.tasks import (
+    BegunTask,
+    TaskRecord,
+    TaskService,
+    WaitingTask,
+    task_status,
+    write_task,
+)
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import send_error
 from dragoman.server.sessions.shared_access import SharedAccess
-from dragoman.server.streaming import stream_run
+from dragoman.server.streaming import send_end, stream_run
 from dragoman.store.store import Store
 from dragoman.version import version
 from dragoman.wire.a2a.card import CardSubject, agent_card
@@ -44,10 +52,12 @@ from dragoman.wire.a2a.client_request import (
     convert_params,
     parse_params,
     parse_rpc,
+    read_time,
 )
 from dragoman.wire.a2a.encoder import CHUNK_SECONDS, StreamEnvelope, TaskStreamEncoder
 from dragoman.wire.a2a.errors import rest_error, rpc_error
 from dragoman.wire.a2a.task import TASK_STATES, TERMINAL_STATES, StatusUpdate, StreamItem
+from dragoman.wire.encoder import KEEP_ALIVE
 
 NO_DESCRIPTION = "An agent of a Dragoman hub."
 Method: TypeAlias = Callable[[TaskService, bytes], Awaitable[Any]]
@@ -148,8 +158,8 @@ class A2aHandlers:
             check_version(requested_version(exchange))
             await self._answer_rpc(exchange, request)
         except DragomanError as error:
-            if exchange.response_started:
-                raise
+            if exchange.response_started or isinstance(error, Unauthorized | Forbidden):
+                raise  # who may do what is said by HTTP
             await exchange.respond(200, {"jsonrpc": "2.0", "id": request.id, "error": rpc_error(error)})
 
     async def _answer_rpc(self, exchange: Exchange, request: JsonRpcRequest) -> None:
@@ -258,13 +268,17 @@ class A2aHandlers:
 
         return TaskService(self._runs, self._store, agent=agent, caller=caller, decline=decline)
 
-    async def _begin(self, service: TaskService, raw: bytes) -> tuple[SendParams, BegunTask]:
+    async def _begin(self, service: TaskService, raw: bytes) -> tuple[SendParams, BegunTask | WaitingTask]:
         params = await offload(weigh(raw), partial(parse_params, raw, SendParams))
         push = None if params.configuration is None else params.configuration.task_push_notification_config
         if push is not None:
             self._push.check(push)
         begun = await service.begin(params, max_part=self._settings.part)
-        if push is not None and begun.task.state not in TERMINAL_STATES:
+        if push is None:
+            return params, begun
+        if isinstance(begun, WaitingTask):
+            begun = await service.wait_begun(begun)  # what is posted is the end of a run
+        if isinstance(begun, BegunTask) and begun.task.state not in TERMINAL_STATES:
             task = await service.find_own(begun.task.id)
             await self._push.create(task, push, begun_at=begun.task.run.started_at)
         return params, begun
@@ -273,14 +287,32 @@ class A2aHandlers:
         """Return the task once it has ended or waits; None when the client did not wait for it."""
         params, begun = await self._begin(service, raw)
         configuration = params.configuration
-        task, length = begun.task, None if configuration is None else configuration.history_length
-        if begun.run is not None and not (configuration and configuration.return_immediately):
-            with self._access.track_id(task.run.session_id, exchange), DisconnectWatch(exchange) as watch:
-                await begun.run.wait_ended()
+        length = None if configuration is None else configuration.history_length
+        task: TaskRecord | WaitingTask = begun if isinstance(begun, WaitingTask) else begun.task
+        if not (configuration and configuration.return_immediately):
+            with self._track(exchange, begun), DisconnectWatch(exchange) as watch:
+                task = await self._wait_ended(service, begun)
             if watch.disconnected:
                 return None
-            task = await service.find(task.id)
-        return {"task": write_task(task, history_length=length)}
+        return {"task": await write_offloaded(task, history_length=length)}
+
+    async def _wait_ended(
+        self, service: TaskService, begun: BegunTask | WaitingTask
+    ) -> TaskRecord | WaitingTask:
+        """Return a task once it has ended, or waits for a person."""
+        if isinstance(begun, WaitingTask):
+            begun = await service.wait_begun(begun)
+        if isinstance(begun, WaitingTask):
+            return begun
+        if begun.run is None:
+            return begun.task
+        await begun.run.wait_ended()
+        return await service.find(begun.task.id)
+
+    def _track(self, exchange: Exchange, begun: BegunTask | WaitingTask) -> AbstractContextManager[None]:
+        """Let the exchange end when its caller may no longer read the session of a task."""
+        row = begun.queued if isinstance(begun, WaitingTask) else begun.task.run
+        return self._access.track_id(row.session_id, exchange)
 
     async def _stream_message(
         self, exchange: Exchange, service: TaskService, *, raw: bytes, envelope: StreamEnvelope
@@ -291,34 +323,68 @@ class A2aHandlers:
     async def _subscribe(
         self, exchange: Exchange, service: TaskService, *, raw: bytes, envelope: StreamEnvelope
     ) -> None:
-        task = await service.find(parse_params(raw, TaskParams).id)
-        run = await service.active_run(task)
-        if run is None and task.state != "TASK_STATE_WORKING":
-            text = f"task {task.id!r} is not being worked on"
+        task = await service.find_any(parse_params(raw, TaskParams).id)
+        if isinstance(task, WaitingTask):
+            run = None
+            is_open = task.state not in TERMINAL_STATES
+        else:
+            run = await service.active_run(task)
+            is_open = run is not None or task.state == "TASK_STATE_WORKING"
+        if not is_open:
+            id = task.queued.id if isinstance(task, WaitingTask) else task.id
+            text = f"task {id!r} is not being worked on"
             raise A2aError(text, "UNSUPPORTED_OPERATION", hint="GetTask returns it")
-        await self._stream(exchange, service, begun=BegunTask(task, run), envelope=envelope)
+        begun = task if isinstance(task, WaitingTask) else BegunTask(task, run)
+        await self._stream(exchange, service, begun=begun, envelope=envelope)
 
     async def _stream(
-        self, exchange: Exchange, service: TaskService, *, begun: BegunTask, envelope: StreamEnvelope
+        self,
+        exchange: Exchange,
+        service: TaskService,
+        *,
+        begun: BegunTask | WaitingTask,
+        envelope: StreamEnvelope,
     ) -> None:
         """Send a task, and its run from the start of its answer; one that has ended or waits at once."""
-        task, run = begun.task, begun.run
-        if run is None:
-            frame = envelope.frame(StreamItem(task=write_task(task)))
-            await exchange.start_response(200, TaskStreamEncoder.headers)
-            await exchange.send({"type": "http.response.body", "body": frame})
+        if isinstance(begun, WaitingTask) and begun.state not in TERMINAL_STATES:
+            waited = await self._stream_waiting(exchange, service, waiting=begun, envelope=envelope)
+            if waited is None:
+                return
+            begun = waited
+        if isinstance(begun, BegunTask) and begun.run is not None:
+            await self._follow(exchange, service, begun=begun, envelope=envelope)
             return
-        await self._follow(exchange, service, task=task, run=run, envelope=envelope)
+        task = begun if isinstance(begun, WaitingTask) else begun.task
+        written = await write_offloaded(task)
+        size = 0 if isinstance(task, WaitingTask) else messages_size([task.answer])
+        frame = await offload(size, partial(envelope.frame, StreamItem(task=written)))
+        if not exchange.response_started:
+            await exchange.start_response(200, TaskStreamEncoder.headers)
+        await send_end(exchange, frame)
+
+    async def _stream_waiting(
+        self, exchange: Exchange, service: TaskService, *, waiting: WaitingTask, envelope: StreamEnvelope
+    ) -> BegunTask | WaitingTask | None:
+        """Send a task that waits for its turn, and wait until it begins; None when the client is gone."""
+        await exchange.start_response(200, TaskStreamEncoder.headers)
+        await exchange.send_chunk(envelope.frame(StreamItem(task=write_task(waiting))))
+        comment = partial(exchange.send_chunk, KEEP_ALIVE)
+        with self._track(exchange, waiting), DisconnectWatch(exchange, delay=0) as watch:
+            async with KeepAlive(comment, self._settings.keep_alive):
+                begun = await service.wait_begun(waiting)
+        return None if watch.disconnected else begun
 
     async def _follow(
         self,
         exchange: Exchange,
         service: TaskService,
         *,
-        task: TaskRecord,
-        run: ActiveRun,
+        begun: BegunTask,
         envelope: StreamEnvelope,
     ) -> None:
+        task, run = begun.task, begun.run
+        if run is None:
+            return
         follower = run.follow(replay=True)
         loop = asyncio.get_running_loop()
         first = write_task(task, with_artifacts=False)
@@ -332,6 +398,7 @@ class A2aHandlers:
             envelope=envelope,
             clock=loop.time,
             on_waiting=flush_later,
+            is_task_sent=exchange.response_started,
         )
 
         async def closing() -> bytes:
@@ -345,20 +412,17 @@ class A2aHandlers:
             )
             return envelope.frame(StreamItem(status_update=update))
 
-        with self._access.track_id(task.run.session_id, exchange):
+        with self._track(exchange, begun):
             await stream_run(
                 exchange, follower, dialect=encoder, keep_alive=self._settings.keep_alive, closing=closing
             )
 
     async def _get_task(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, TaskParams)
-        task = await service.find(params.id)
-        return await offload(
-            messages_size([task.answer]), partial(write_task, task, history_length=params.history_length)
-        )
+        return await write_offloaded(await service.find_any(params.id), history_length=params.history_length)
 
     async def _cancel_task(self, service: TaskService, raw: bytes) -> Any:
-        return write_task(await service.cancel(parse_params(raw, TaskParams).id))
+        return await write_offloaded(await service.cancel(parse_params(raw, TaskParams).id))
 
     async def _create_push_config(self, service: TaskService, raw: bytes) -> Any:
         params = parse_params(raw, PushConfigParams)
@@ -388,19 +452,27 @@ class A2aHandlers:
             raise BadRequest(f"pageSize must be 1 to {MAX_PAGE}", field="pageSize")
         if params.status not in ("", "TASK_STATE_UNSPECIFIED", *TASK_STATES):
             raise BadRequest(f"there is no state {params.status!r:.60}", field="status")
+        since = read_time(params.status_timestamp_after, "statusTimestampAfter")
         page = await service.list(context_id=params.context_id or None, before=params.page_token, limit=size)
-        wanted = [task for task in page if params.status in ("", "TASK_STATE_UNSPECIFIED", task.state)]
         length = 0 if params.history_length is None else params.history_length
-        tasks = [
-            write_task(task, history_length=length, with_artifacts=params.include_artifacts)
-            for task in wanted
-        ]
         return {
-            "tasks": tasks,
-            "nextPageToken": page[-1].id if len(page) == size else "",
+            "tasks": [
+                await write_offloaded(task, history_length=length, with_artifacts=params.include_artifacts)
+                for task in page.tasks
+                if params.status in ("", "TASK_STATE_UNSPECIFIED", task.state) and task.changed_at >= since
+            ],
+            "nextPageToken": page.next,
             "pageSize": size,
             "totalSize": await service.count(params.context_id or None),
         }
+
+
+async def write_offloaded(
+    task: TaskRecord | WaitingTask, *, history_length: int | None = None, with_artifacts: bool = True
+) -> Any:
+    """Return a task as a client gets it; a large one is written in a thread."""
+    write = partial(write_task, task, history_length=history_length, with_artifacts=with_artifacts)
+    return write() if isinstance(task, WaitingTask) else await offload(messages_size([task.answer]), write)
 
 
 def config_params(exchange: Exchange) -> bytes:

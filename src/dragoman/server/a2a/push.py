@@ -12,15 +12,18 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import A2aError, DragomanError, StoreError, Unavailable
+from dragoman.errors import A2aError, BadRequest, DragomanError, Forbidden, StoreError, Unavailable
 from dragoman.http.webhook import signature_headers, signing_keys
 from dragoman.identity import Identity
 from dragoman.ids import new_id
+from dragoman.messages import messages_size
+from dragoman.offload import offload
 from dragoman.server.a2a.tasks import TaskRecord, write_task
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.store.push_configs import DueDelivery, PushConfig
@@ -62,7 +65,7 @@ class PushConfigs:
     async def create(
         self, task: TaskRecord, params: PushConfigParams, *, begun_at: float | None = None
     ) -> dict[str, Any]:
-        """Store a configuration for a task. Raises BadRequest, Forbidden for its URL; A2aError.
+        """Store a configuration for a task. Raises BadRequest for its URL; A2aError.
 
         `begun_at` is when the run began that came with it: its end is posted, also when it has ended already.
         """
@@ -87,7 +90,7 @@ class PushConfigs:
         return write_config(params)
 
     def check(self, params: PushConfigParams) -> None:
-        """Raise BadRequest or Forbidden for a configuration that cannot be used."""
+        """Raise BadRequest or A2aError for a configuration that cannot be used."""
         self._check(params)
 
     async def list(self, task: TaskRecord) -> Sequence[dict[str, Any]]:
@@ -107,7 +110,10 @@ class PushConfigs:
         await self._store.push_configs.delete(task.id, id)
 
     def _check(self, params: PushConfigParams) -> None:
-        self._post.check(params.url)
+        try:
+            self._post.check(params.url)
+        except Forbidden as error:  # of the address, not of the caller
+            raise BadRequest(error.message, field="url", hint=error.hint) from None
         if params.id and not is_session_id(params.id):
             text = f"the id must be a printable string of at most {MAX_ID_LENGTH} characters"
             raise A2aError(text, "INVALID_REQUEST")
@@ -143,7 +149,13 @@ class PushNotifier:
     async def _deliver(self, due: DueDelivery) -> None:
         config = due.config
         try:
-            task = await self._find_task(Identity(config.owner), config.task_id, agent=config.agent)
+            task = await self._find(config)
+            if task is None:
+                log.info(
+                    "push notification %s of %s: its owner sees the task no more", config.id, config.task_id
+                )
+                await self._store.push_configs.delete(config.task_id, config.id)
+                return
             problem = await self._send(config, task, event_id=f"{config.task_id}-{due.run_id}")
             if problem is None and task.state in TERMINAL_STATES:
                 await self._store.push_configs.delete(config.task_id, config.id)
@@ -153,6 +165,17 @@ class PushNotifier:
             log.warning("push notification of %s: %s", config.task_id, error.message)
         except Exception:
             log.exception("push notification of %s failed", config.task_id)
+
+    async def _find(self, config: PushConfig) -> TaskRecord | None:
+        """Return the task; None when it is gone, or its session is no longer shared with the owner."""
+        row = await self._store.runs.get(config.task_id)
+        caller = Identity(config.owner, None if row is None else row.key_id)
+        try:
+            return await self._find_task(caller, config.task_id, agent=config.agent)
+        except A2aError as error:
+            if error.reason != "TASK_NOT_FOUND":
+                raise
+            return None
 
     def _outcome(self, config: PushConfig, due: DueDelivery, *, problem: str | None) -> PushConfig:
         """Return the configuration after a delivery; one that fails too often is given up."""
@@ -167,10 +190,7 @@ class PushNotifier:
     async def _send(self, config: PushConfig, task: TaskRecord, *, event_id: str) -> str | None:
         """Post the state of a task; return what went wrong, None if nothing did."""
         params = read_config(config)
-        body = msgspec.json.encode(StreamItem(task=write_task(task, history_length=0)))
-        if len(body) > MAX_BODY:
-            small = write_task(task, history_length=0, with_artifacts=False)
-            body = msgspec.json.encode(StreamItem(task=small))
+        body = await offload(messages_size([task.answer]), partial(write_body, task))
         headers = {"content-type": "application/json", **receiver_headers(params)}
         secret = self._secret or params.token
         if secret:
@@ -180,6 +200,15 @@ class PushNotifier:
         except DragomanError as error:
             return error.message
         return None if 200 <= status < 300 else f"the receiver answered with status {status}"
+
+
+def write_body(task: TaskRecord) -> bytes:
+    """Return what is posted of a task."""
+    body = msgspec.json.encode(StreamItem(task=write_task(task, history_length=0)))
+    if len(body) <= MAX_BODY:
+        return body
+    small = write_task(task, history_length=0, with_artifacts=False)
+    return msgspec.json.encode(StreamItem(task=small))
 
 
 def receiver_headers(params: PushConfigParams) -> dict[str, str]:

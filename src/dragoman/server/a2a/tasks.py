@@ -1,28 +1,33 @@
 """A2A tasks: a context is a session of the key's owner or a shared one, a task is one answer in it.
 
 An answer that waited for a person goes on in a further run. A task's id is that of the first run of its
-answer; its state is that of the last one. A run of a task goes on whether anybody follows it or not.
+answer; its state is that of the last one. A run of a task goes on whether anybody follows it or not. A
+message to a context that is busy is a task that is submitted, until the run begins that has its id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
 import msgspec
 
 from dragoman.agent.approvals import pending_questions
-from dragoman.errors import A2aError, BadRequest, NotFound
+from dragoman.errors import A2aError, BadRequest, Conflict, NotFound
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.messages import Message, ToolPart
+from dragoman.messages import Message, ToolPart, decode
 from dragoman.operations.access import SessionRole
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.run_queue import RequestBody
 from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
 from dragoman.runs.withdrawal import Decline, withdraw_answer
 from dragoman.session_ids import session_id_for
+from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.wire.a2a.client_request import SendParams, SentMessage, SentPart, read_message
@@ -62,6 +67,11 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     is_current: bool
 
     @property
+    def changed_at(self) -> float:
+        """When the task came into its state."""
+        return self.run.finished_at or self.run.started_at
+
+    @property
     def state(self) -> TaskState:
         """The state of the task."""
         match self.run.status:
@@ -95,6 +105,32 @@ class BegunTask(msgspec.Struct, frozen=True):
     run: ActiveRun | None
 
 
+QUEUED_STATES: Mapping[QueueStatus, TaskState] = {
+    "queued": "TASK_STATE_SUBMITTED",
+    "withdrawn": "TASK_STATE_CANCELED",
+    "failed": "TASK_STATE_FAILED",
+}
+
+
+class WaitingTask(msgspec.Struct, frozen=True):
+    """A task whose message waits for its turn in its context, or has ended without it."""
+
+    queued: QueuedRun
+    context_id: str
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task."""
+        return QUEUED_STATES[self.queued.status]
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Tasks of a list; `next` is the last one's id where more may follow, else empty."""
+
+    tasks: Sequence[TaskRecord]
+    next: str = ""
+
+
 class TaskService:
     """The tasks of one agent, for one caller: its owner's are found, and those in sessions shared with it."""
 
@@ -107,8 +143,8 @@ class TaskService:
         self._caller = caller
         self._decline = decline
 
-    async def begin(self, params: SendParams, *, max_part: int) -> BegunTask:
-        """Begin a task with a message, or let one that waits go on.
+    async def begin(self, params: SendParams, *, max_part: int) -> BegunTask | WaitingTask:
+        """Begin a task with a message, or let one that waits for a person go on.
 
         Raises A2aError for an unknown or ended task, BadRequest, TooLarge, Conflict.
         """
@@ -119,11 +155,22 @@ class TaskService:
         context_id = sent.context_id or new_id("ctx")
         return await self._start(context_id, NewMessage(message))
 
-    async def _start(self, context_id: str, action: NewMessage | ContinueAnswer) -> BegunTask:
+    async def wait_begun(self, task: WaitingTask) -> BegunTask | WaitingTask:
+        """Wait until a task is worked on, or will not be: it was canceled. Raises NotFound, Unavailable."""
+        with suppress(Conflict):
+            return await self._to_begun(await self._runs.queue.wait_begun(task.queued))
+        return await self._require_waiting(task.queued.id)
+
+    async def _start(self, context_id: str, action: NewMessage | ContinueAnswer) -> BegunTask | WaitingTask:
         request = ChatRequest(
             session_id=context_id, action=action, agent=self._agent, when_busy="queue", background=True
         )
-        started = await self._runs.start_run(request, self._caller)
+        started = await self._runs.start_run(request, self._caller, waits=False)
+        if isinstance(started, QueuedRun):
+            return self._to_waiting(started)
+        return await self._to_begun(started)
+
+    async def _to_begun(self, started: StartedRun | StoredAnswer) -> BegunTask:
         if isinstance(started, StartedRun):
             row = started.run.row
             first = await self._first_run(row)
@@ -131,20 +178,39 @@ class TaskService:
         row = await self._require_run(started.run_id)
         return BegunTask(await self._read(await self._first_run(row), row), None)
 
-    async def _continue(self, message: SentMessage) -> BegunTask:
+    def _to_waiting(self, queued: QueuedRun) -> WaitingTask:
+        return WaitingTask(queued, session_id_for(self._caller.owner, queued.session_id))
+
+    async def _continue(self, message: SentMessage) -> BegunTask | WaitingTask:
         task_id = message.task_id
-        task = await self.find(task_id, role="write")
+        task = await self.find_any(task_id, role="write")
         if message.context_id and message.context_id != task.context_id:
             raise BadRequest(f"task {task_id!r} is of another context", field="message.contextId")
         if task.state in TERMINAL_STATES:
             raise A2aError(f"task {task_id!r} has ended", "UNSUPPORTED_OPERATION", hint="begin another one")
-        if task.state != "TASK_STATE_INPUT_REQUIRED":
-            text = f"task {task_id!r} is being worked on, and takes no message now"
+        if isinstance(task, WaitingTask) or task.state != "TASK_STATE_INPUT_REQUIRED":
+            text = f"task {task_id!r} is being worked on, or is about to be, and takes no message now"
             raise A2aError(text, "UNSUPPORTED_OPERATION", hint="wait for it, or cancel it")
         action = read_inputs(message.parts, task.answer)
         if action is None:  # it goes on waiting, and its status says for what
             return BegunTask(task, None)
         return await self._start(task.context_id, action)
+
+    async def find_any(self, id: str, *, role: SessionRole = "read") -> TaskRecord | WaitingTask:
+        """Return a task that the caller may use in this role, also one that waits for its turn.
+
+        Raises as `find`.
+        """
+        with suppress(NotFound):
+            return await self._require_waiting(id, role=role)
+        return await self.find(id, role=role)
+
+    async def _require_waiting(self, id: str, *, role: SessionRole = "read") -> WaitingTask:
+        queued = await self._store.queued_runs.get(id)
+        if queued is None or msgspec.json.decode(queued.body, type=RequestBody).agent != self._agent:
+            raise NotFound(f"there is no task {id!r}")
+        await self._require_session(queued.session_id, id, role=role)
+        return self._to_waiting(queued)
 
     async def find(self, id: str, *, role: SessionRole = "read") -> TaskRecord:
         """Return a task that the caller may use in this role.
@@ -171,37 +237,57 @@ class TaskService:
         run = await self._runs.find_active(task.run.session_id)
         return run if run is not None and run.row.message_id == task.run.message_id else None
 
-    async def cancel(self, id: str) -> TaskRecord:
+    async def cancel(self, id: str) -> TaskRecord | WaitingTask:
         """Cancel a task, also one that waits. Raises A2aError for one that has ended."""
-        task = await self.find(id, role="write")
+        task = await self.find_any(id, role="write")
         if task.state in TERMINAL_STATES:
             raise A2aError(f"task {id!r} has ended", "TASK_NOT_CANCELABLE")
-        if await self.active_run(task) is not None:
-            await self._runs.stop_run(task.run.session_id, CANCELED)
+        if isinstance(task, WaitingTask):
+            if await self._runs.queue.withdraw(task.queued):
+                return await self._require_waiting(id)
+            task = await self.find(id, role="write")  # it has begun meanwhile
+        run = await self.active_run(task)
+        if run is not None:  # this one: when it has ended meanwhile, the next of the context may run already
+            await run.stop_and_wait(CANCELED)
         elif task.state == "TASK_STATE_INPUT_REQUIRED":
             await withdraw_answer(
                 self._store, task.run.session_id, answer=task.answer, reason=CANCELED, decline=self._decline
             )
         return await self.find(id)
 
-    async def list(self, *, context_id: str | None, before: str, limit: int) -> Sequence[TaskRecord]:
+    async def list(self, *, context_id: str | None, before: str, limit: int) -> TaskPage:
         """Return tasks, the newest first, those behind the task `before` if it is not empty.
 
-        Fewer than `limit` at the end only. Raises A2aError for an unknown `before`.
+        Raises BadRequest for an unknown `before`.
         """
         session_id = await self._session_id(context_id)
-        last_run = (await self.find(before)).first if before else None
         rows = await self._store.tasks.list_first_runs(
-            **self._scope(session_id), before=last_run, limit=limit
+            **self._scope(session_id), before=await self._find_page(before), limit=limit
         )
-        read: dict[str, Sequence[Message]] = {}  # a context is read once, however many tasks it has
-        found = []
-        for row in rows:
-            last = await self._store.runs.get_last(row.session_id, message_id=row.message_id)
-            if row.session_id not in read:
-                read[row.session_id] = await self._store.messages.list(row.session_id)
-            found.append(await self._describe(row, last or row, messages=read[row.session_id]))
-        return found
+        found: dict[str, TaskRecord] = {}
+        for session in dict.fromkeys(row.session_id for row in rows):  # one conversation in memory at a time
+            if not await self._may_read(session):
+                continue
+            messages = await self._store.messages.list(session)
+            for row in rows:
+                if row.session_id == session:
+                    last = await self._store.runs.get_last(session, message_id=row.message_id)
+                    found[row.id] = await self._describe(row, last or row, messages=messages)
+        tasks = [found[row.id] for row in rows if row.id in found]
+        return TaskPage(tasks, rows[-1].id if len(rows) == limit else "")
+
+    async def _find_page(self, before: str) -> RunRecord | None:
+        """Return the run behind which a page begins. Raises BadRequest."""
+        if not before:
+            return None
+        row = await self._store.runs.get(before)
+        if row is None or not await self._may_read(row.session_id):
+            raise BadRequest("pageToken is not one of this list", field="pageToken")
+        return row
+
+    async def _may_read(self, session_id: str) -> bool:
+        sessions = self._store.sessions
+        return await sessions.get_accessible(session_id, caller=self._caller) is not None
 
     async def count(self, context_id: str | None) -> int:
         """Return how many tasks there are."""
@@ -224,11 +310,17 @@ class TaskService:
         row = await self._store.runs.get(id)
         if row is None or row.agent != self._agent:
             raise NotFound(f"there is no task {id!r}")
-        if row.owner != self._caller.owner:
-            sessions = self._store.sessions
-            if await sessions.get_accessible(row.session_id, caller=self._caller, role=role) is None:
-                raise NotFound(f"there is no task {id!r}")
+        await self._require_session(row.session_id, id, role=role)
         return row
+
+    async def _require_session(self, session_id: str, id: str, *, role: SessionRole) -> None:
+        """Raise NotFound unless the caller may use the session of a task, also of one that it began itself.
+
+        Whoever lost their grant in a session hears of it no more. Raises Forbidden for a lesser role.
+        """
+        sessions = self._store.sessions
+        if await sessions.get_accessible(session_id, caller=self._caller, role=role) is None:
+            raise NotFound(f"there is no task {id!r}")
 
     async def _first_run(self, row: RunRecord) -> RunRecord:
         """Return the first run of the answer that a run is about."""
@@ -311,10 +403,12 @@ def choose_request(id: Any, requests: Mapping[str, str], *, waiting: Collection[
 
 
 def write_task(
-    task: TaskRecord, *, history_length: int | None = None, with_artifacts: bool = True
+    task: TaskRecord | WaitingTask, *, history_length: int | None = None, with_artifacts: bool = True
 ) -> A2aTask:
     """Return a task as a client gets it."""
     history: tuple[A2aMessage, ...] = ()
+    if isinstance(task, WaitingTask):
+        return write_waiting_task(task, has_history=history_length != 0)
     if task.question is not None and history_length != 0:
         history = (write_message(task.question, context_id=task.context_id, task_id=task.id),)
     return A2aTask(
@@ -327,10 +421,26 @@ def write_task(
     )
 
 
+def write_waiting_task(task: WaitingTask, *, has_history: bool) -> A2aTask:
+    """Return a task that waits for its turn as a client gets it."""
+    queued = task.queued
+    message: A2aMessage | msgspec.UnsetType = msgspec.UNSET
+    if task.state == "TASK_STATE_FAILED":
+        message = text_message(queued.error or "it could not be answered", id=f"{queued.id}-status")
+    question = decode(bytes(msgspec.json.decode(queued.body, type=RequestBody).message))
+    history = (write_message(question, context_id=task.context_id, task_id=queued.id),)
+    time = write_time(queued.ended_at or queued.created_at)
+    return A2aTask(
+        id=queued.id,
+        context_id=task.context_id,
+        status=A2aTaskStatus(state=task.state, message=message, timestamp=time),
+        history=history if has_history else (),
+    )
+
+
 def task_status(task: TaskRecord) -> A2aTaskStatus:
     """Return the state of a task, with what it waits for or why it failed."""
     state = task.state
-    time = task.run.finished_at or task.run.started_at
     message: A2aMessage | msgspec.UnsetType = msgspec.UNSET
     id = f"{task.run.id}-status"
     if state == "TASK_STATE_INPUT_REQUIRED":
@@ -339,7 +449,7 @@ def task_status(task: TaskRecord) -> A2aTaskStatus:
         message = text_message(text, id=id, data={"requests": requests})
     elif state == "TASK_STATE_FAILED":
         message = text_message(task.run.error or "the answer was interrupted", id=id)
-    return A2aTaskStatus(state=state, message=message, timestamp=write_time(time))
+    return A2aTaskStatus(state=state, message=message, timestamp=write_time(task.changed_at))
 
 
 def open_requests(answer: Message) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ class TaskStreamEncoder:
     """Encodes the stream of one task, beginning with the task itself.
 
     `clock` returns seconds. `on_waiting` is called when a text begins to wait for the end of its sentence:
-    encode an empty batch `CHUNK_SECONDS` later.
+    encode an empty batch `CHUNK_SECONDS` later. `is_task_sent`: the client has the task, submitted.
     """
 
     headers: Mapping[str, str] = SSE_HEADERS
@@ -60,7 +60,9 @@ class TaskStreamEncoder:
         envelope: StreamEnvelope,
         clock: Callable[[], float],
         on_waiting: Callable[[], None],
+        is_task_sent: bool = False,
     ) -> None:
+        self._is_task_sent = is_task_sent
         self._task = task
         self._envelope = envelope
         self._clock = clock
@@ -91,7 +93,7 @@ class TaskStreamEncoder:
             context_id=self._task.context_id,
             status=A2aTaskStatus(state="TASK_STATE_WORKING", timestamp=self._task.status.timestamp),
         )
-        first = self._envelope.frame(StreamItem(task=self._task))
+        first = b"" if self._is_task_sent else self._envelope.frame(StreamItem(task=self._task))
         return first + self._envelope.frame(StreamItem(status_update=working))
 
     def end(self) -> bytes:

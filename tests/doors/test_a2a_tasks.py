@@ -1,0 +1,158 @@
+"""A2A tasks that wait for their turn, that end while they are canceled, and of who lost their grant."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.runs.active_run import ActiveRun
+from tests.doors.test_a2a_push import LOOPBACK, receiving
+from tests.doors.test_a2a_rules import VERSION, Json, error_of, rpc, sent, task_of
+from tests.server.test_grants import SESSION, TURNS, status
+from tests.server.test_participants import people_of
+from tests.serving import Served, serving
+from tests.waiting import until
+
+SLOW: Json = {"text": [f"word{n} " for n in range(400)], "delay": 0.05}
+AT_ONCE: Json = {"configuration": {"returnImmediately": True}}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def begin(hub: Served, text: str, id: str, **fields: Any) -> Json:
+    params = sent(text, contextId="c", messageId=id) | AT_ONCE
+    task: Json = (await rpc(hub, "SendMessage", params, **fields))["result"]["task"]
+    return task
+
+
+async def state_of(hub: Served, id: str) -> str:
+    state: str = (await rpc(hub, "GetTask", {"id": id}))["result"]["status"]["state"]
+    return state.removeprefix("TASK_STATE_")
+
+
+async def test_a_message_to_a_busy_context_is_a_submitted_task(tmp_path: Path) -> None:
+    async with serving(tmp_path, [SLOW, {"text": "the third"}]) as hub:
+        first = await begin(hub, "one", "m1")
+        second = await begin(hub, "two", "m2")
+        assert (second["status"]["state"], second["contextId"]) == ("TASK_STATE_SUBMITTED", "c")
+        assert second["history"][0]["parts"] == [{"text": "two"}]
+        assert (await begin(hub, "two", "m2"))["id"] == second["id"], "the same message again"
+        assert await state_of(hub, second["id"]) == "SUBMITTED"
+        assert await error_of(hub, "SendMessage", sent("more", taskId=second["id"])) == -32004
+        assert await error_of(hub, "GetTask", {"id": second["id"]}, "poet") != 0
+        canceled = (await rpc(hub, "CancelTask", {"id": second["id"]}))["result"]
+        assert canceled["status"]["state"] == "TASK_STATE_CANCELED"
+        assert await state_of(hub, second["id"]) == "CANCELED"
+        assert await error_of(hub, "CancelTask", {"id": second["id"]}) == -32002
+        assert await error_of(hub, "SubscribeToTask", {"id": second["id"]}) == -32004
+
+        body = {"jsonrpc": "2.0", "id": 7, "method": "SendStreamingMessage"}
+        body["params"] = sent("three", contextId="c", messageId="m3")  # type: ignore[assignment] # JSON
+        async with hub.http.stream("POST", "/a2a/default", json=body, headers=VERSION) as response:
+            lines = response.aiter_lines()
+            third = await next_item(lines)
+            assert third["task"]["status"]["state"] == "TASK_STATE_SUBMITTED"
+            await rpc(hub, "CancelTask", {"id": first["id"]})
+            items = [third]
+            while not (items[-1].get("statusUpdate", {}).get("status", {}).get("state", "")).endswith(
+                "COMPLETED"
+            ):
+                items.append(await next_item(lines))
+        assert [next(iter(item)) for item in items] == [
+            "task",
+            "statusUpdate",
+            "artifactUpdate",
+            "statusUpdate",
+        ]
+        assert items[2]["artifactUpdate"]["artifact"]["parts"] == [{"text": "the third"}]
+        assert {item[next(iter(item))].get("taskId", third["task"]["id"]) for item in items} == {
+            third["task"]["id"]
+        }
+        assert await state_of(hub, first["id"]) == "CANCELED"
+
+
+async def next_item(lines: Any) -> Json:
+    async for line in lines:
+        if line.startswith("data: "):
+            item: Json = msgspec.json.decode(line.removeprefix("data: "))["result"]
+            return item
+    raise AssertionError("the stream has ended")
+
+
+async def test_a_cancel_that_comes_too_late_does_not_stop_the_next_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [{"text": ["a ", "b"], "delay": 0.3}, SLOW]) as hub:
+        first = await begin(hub, "one", "m1")
+        second = await begin(hub, "two", "m2")
+        find, seen = hub.hub.runs.find_active, asyncio.Event()
+
+        async def find_late(session_id: str) -> ActiveRun | None:
+            found = await find(session_id)
+            if found is not None and found.row.id == first["id"] and not seen.is_set():
+                seen.set()
+                await found.wait_ended()  # the task ends behind the look at it
+                await until(lambda: find_is(hub, second["id"]))
+            return found
+
+        monkeypatch.setattr(hub.hub.runs, "find_active", find_late)
+        await rpc(hub, "CancelTask", {"id": first["id"]})
+        assert seen.is_set()
+        assert await state_of(hub, first["id"]) == "COMPLETED"
+        assert await state_of(hub, second["id"]) == "WORKING"
+        await rpc(hub, "CancelTask", {"id": second["id"]})
+
+
+def find_is(hub: Served, id: str) -> bool:
+    run = hub.active_run("c")
+    return run is not None and run.row.id == id
+
+
+async def test_who_lost_their_grant_reaches_no_task_of_the_session(tmp_path: Path) -> None:
+    async with (
+        receiving() as receiver,
+        serving(
+            tmp_path,
+            TURNS,
+            play="turns",
+            keys=True,
+            a2a={"push_networks": LOOPBACK, "push_ports": [receiver.port]},
+        ) as hub,
+    ):
+        ann, bob, eve = await people_of(hub, bob="write", eve="read")
+        task = await task_of(hub, contextId=SESSION, headers=bob)
+        own = await task_of(hub, contextId="own", headers=bob)
+        forbidden = await hub.http.post(
+            "/a2a/default",
+            json={"jsonrpc": "2.0", "id": 1, "method": "CancelTask", "params": {"id": task["id"]}},
+            headers={**VERSION, **eve},
+        )
+        assert forbidden.status_code == 403
+        assert await status(hub, "DELETE", f"/api/sessions/{SESSION}/grants?owner=bob", ann) in (200, 204)
+        for method in ("GetTask", "CancelTask", "SubscribeToTask"):
+            assert await error_of(hub, method, {"id": task["id"]}, **bob) == -32001
+        assert await error_of(hub, "SendMessage", sent("more", taskId=task["id"]), **bob) == -32001
+        push = {"taskId": task["id"], "url": receiver.url}
+        assert await error_of(hub, "CreateTaskPushNotificationConfig", push, **bob) == -32001
+        listed = (await rpc(hub, "ListTasks", **bob))["result"]["tasks"]
+        assert [each["id"] for each in listed] == [own["id"]]
+        assert await error_of(hub, "ListTasks", {"pageToken": task["id"]}, **bob) == -32602
+
+
+async def test_tasks_are_listed_by_when_they_came_into_their_state(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "1"}, {"text": "2"}]) as hub:
+        first = await task_of(hub, contextId="c", messageId="m1")
+        second = await task_of(hub, contextId="c", messageId="m2")
+        since = {"statusTimestampAfter": second["status"]["timestamp"]}
+        if first["status"]["timestamp"] < second["status"]["timestamp"]:
+            listed = (await rpc(hub, "ListTasks", since))["result"]["tasks"]
+            assert [task["id"] for task in listed] == [second["id"]]
+        later = {"statusTimestampAfter": "2999-01-01T00:00:00Z"}
+        assert (await rpc(hub, "ListTasks", later))["result"]["tasks"] == []
