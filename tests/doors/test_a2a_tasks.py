@@ -54,7 +54,7 @@ async def test_a_message_to_a_busy_context_is_a_submitted_task(tmp_path: Path) -
         assert await error_of(hub, "SubscribeToTask", {"id": second["id"]}) == -32004
 
         body = {"jsonrpc": "2.0", "id": 7, "method": "SendStreamingMessage"}
-        body["params"] = sent("three", contextId="c", messageId="m3")  # type: ignore[assignment] # JSON
+        body["params"] = sent("three", contextId="c", messageId="m3")
         async with hub.http.stream("POST", "/a2a/default", json=body, headers=VERSION) as response:
             lines = response.aiter_lines()
             third = await next_item(lines)

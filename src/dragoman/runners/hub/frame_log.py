@@ -99,7 +99,7 @@ class FrameLog:
         return len(line)
 
     def skip(self, *, seq: int) -> None:
-        """Note a frame that is no part of the message: its number is written within `INTERVAL`."""
+        """Note a frame that is not part of the message: its number is written within `INTERVAL`."""
         self._seq = seq
         self._start_timer()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -33,6 +34,7 @@ from dragoman.server.a2a.tasks import (
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import send_error
+from dragoman.server.http.time_ranges import parse_past
 from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.streaming import send_end, stream_run
 from dragoman.store.store import Store
@@ -52,7 +54,6 @@ from dragoman.wire.a2a.client_request import (
     convert_params,
     parse_params,
     parse_rpc,
-    read_time,
 )
 from dragoman.wire.a2a.encoder import CHUNK_SECONDS, StreamEnvelope, TaskStreamEncoder
 from dragoman.wire.a2a.errors import rest_error, rpc_error
@@ -452,7 +453,8 @@ class A2aHandlers:
             raise BadRequest(f"pageSize must be 1 to {MAX_PAGE}", field="pageSize")
         if params.status not in ("", "TASK_STATE_UNSPECIFIED", *TASK_STATES):
             raise BadRequest(f"there is no state {params.status!r:.60}", field="status")
-        since = read_time(params.status_timestamp_after, "statusTimestampAfter")
+        after = params.status_timestamp_after
+        since = parse_past(after, time.time(), field="statusTimestampAfter") if after else 0.0
         page = await service.list(context_id=params.context_id or None, before=params.page_token, limit=size)
         length = 0 if params.history_length is None else params.history_length
         return {

@@ -9,7 +9,6 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -163,17 +162,6 @@ def convert_params(fields: Mapping[str, Any], kind: type[T]) -> T:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:
         raise BadRequest(f"the parameters are not valid: {error}") from None
-
-
-def read_time(text: str, field: str) -> float:
-    """Return a time in seconds; 0 for none. Raises BadRequest."""
-    if not text:
-        return 0.0
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadRequest(f"{field} must be a time like 2026-01-31T12:00:00Z", field=field) from None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def check_version(header: str) -> None:
