@@ -183,8 +183,9 @@ def redirect_error(status: int, location: str, secrets: Collection[str]) -> Prov
     The user and the query of its target are left out: they may be secret.
     """
     target = safe_line(_USER.sub("//", location.partition("?")[0]), secrets)
+    redirected = f"the provider redirects ({status}) to {target:.200}"
     return ProviderError(
-        f"the provider redirects ({status}) to {target:.200}" if target else f"the provider answered {status}",
+        redirected if target else f"the provider answered {status}",
         category="api_error",
         hint="set base_url to the address of its API",
         upstream_status=status,
