@@ -112,7 +112,7 @@ def classify_response(
 ) -> ProviderError:
     """The error that a failed response stands for. Its message is the provider's own, cut and masked."""
     if 300 <= status < 400:
-        return redirect_error(status, headers.get("location", ""), secrets)
+        return redirect_error(status, headers.get("location", ""), secrets=secrets)
     error = read_error_body(redact(body.decode("utf-8", "replace"), secrets), status)
     message = headers.get("x-should-retry", "").strip().lower()
     transient = message == "true" if message in ("true", "false") else error.transient
@@ -177,7 +177,7 @@ def empty_error(status: int) -> str:
     return f"the provider answered {status} ({phrase}) and said nothing"
 
 
-def redirect_error(status: int, location: str, secrets: Collection[str]) -> ProviderError:
+def redirect_error(status: int, location: str, *, secrets: Collection[str]) -> ProviderError:
     """Return the error for a redirect, which no request with a key follows.
 
     The user and the query of its target are left out: they may be secret.
