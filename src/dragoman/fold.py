@@ -79,6 +79,10 @@ class Fold:
         parts = tuple(builder.part() for builder in self.builders)
         return Message(id=self.id, role="assistant", parts=parts, metadata=self.metadata)
 
+    def count_parts(self, kind: type[Part]) -> int:
+        """Return how many complete parts are of a kind, such as the beginnings of steps."""
+        return sum(isinstance(each, PartSlot) and isinstance(each.current, kind) for each in self.builders)
+
     def long_blocks(self) -> list[BlockBuilder]:
         """Return the texts of which more is in memory than should be."""
         return [

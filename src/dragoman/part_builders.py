@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -13,7 +13,15 @@ from dragoman import events as e
 from dragoman.errors import OutOfOrder
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
-from dragoman.spilled_text import SpilledText, TextFile, TextRange, WrittenPiece
+from dragoman.spilled_text import (
+    HEAD,
+    SpilledText,
+    TextFile,
+    TextPieces,
+    TextRange,
+    WrittenPiece,
+    read_pieces,
+)
 
 PartProgress: TypeAlias = tuple[int, int]
 """How much of a part exists: its stage (of a tool call) or version (of data), and its length.
@@ -78,6 +86,24 @@ def first_characters(fragments: list[str], end: int) -> str:
     return "".join(first)[:end]
 
 
+class PartSnapshot(NamedTuple):
+    """A part as it was at one moment. Its text may be in a file, and is read in any thread."""
+
+    part: Part
+    text: TextPieces | None = None
+
+    def read(self) -> Part:
+        """Return the part with its text. Raises OSError."""
+        if self.text is None or not isinstance(self.part, TextPart | ReasoningPart):
+            return self.part
+        return replace(self.part, text=read_pieces(self.text))
+
+    def read_text(self) -> str:
+        """Return the text of a text or reasoning part. Raises OSError."""
+        part = self.read()
+        return part.text if isinstance(part, TextPart | ReasoningPart) else ""
+
+
 class BlockBuilder:
     """A text or reasoning block, open or closed. Fragments are joined when the text is read.
 
@@ -110,7 +136,8 @@ class BlockBuilder:
     def spill(self, file: TextFile, pieces: Sequence[WrittenPiece]) -> None:
         """Forget the text in memory that was written to a file: `older_text`, at its beginning."""
         if pieces:
-            self.spilled = self.spilled or SpilledText(file)
+            head = "" if self.spilled is not None else first_characters(self.fragments, HEAD)
+            self.spilled = self.spilled or SpilledText(file, head=head)
             self.spilled.append(pieces)
             self.fragments = rest_of(self.fragments, self.spilled.length, length=self.length)
             self.joined = len(self.fragments)
@@ -140,6 +167,27 @@ class BlockBuilder:
         if spilled is not None and start < spilled.length:
             return [*spilled.ranges(start), *self.fragments]
         return [*rest_of(self.fragments, start, length=self.length)]
+
+    def pieces_between(self, start: int, end: int) -> TextPieces:
+        """Return the characters from `start` to `end`, without reading those that are in a file."""
+        spilled = self.spilled
+        on_disk = 0 if spilled is None else spilled.length
+        pieces: list[str | TextRange] = []
+        if spilled is not None and start < on_disk:
+            pieces += spilled.pieces(start, end)
+            start = on_disk
+        if end > start:
+            pieces.append(first_characters(rest_of(self.fragments, start, length=self.length), end - start))
+        return pieces
+
+    def snapshot(self, end: int | None = None) -> PartSnapshot:
+        """Return the block as a part with its first `end` characters, without reading them."""
+        end = self.length if end is None else end
+        if self.spilled is None and end >= self.length:
+            return PartSnapshot(self.part())
+        state: Literal["done", "streaming"] = "done" if self.done else "streaming"
+        part = self.kind(text="", state=state, provider_metadata=self.metadata)
+        return PartSnapshot(part, self.pieces_between(0, end))
 
     def part_until(self, end: int) -> Part:
         """Return the block as a part with its first `end` characters only."""
@@ -295,6 +343,14 @@ class ToolCallBuilder:
         """Return the arguments' JSON text received so far from the character `start` on."""
         return "".join(rest_of(self.fragments, start, length=self.length))
 
+    def pieces_between(self, start: int, end: int) -> TextPieces:
+        """Return the arguments' JSON text from the character `start` to `end`."""
+        return [first_characters(rest_of(self.fragments, start, length=self.length), end - start)]
+
+    def snapshot(self, end: int | None = None) -> PartSnapshot:
+        """Return the call as a part; see `part_until`."""
+        return PartSnapshot(self.part_until(self.length if end is None else end))
+
     def part_until(self, end: int) -> Part:
         """Return the call as a part with the first `end` characters of arguments that are still streaming."""
         if self.current.state == "input-streaming" and self.fragments:
@@ -314,6 +370,10 @@ class PartSlot:
     def __init__(self, part: Part) -> None:
         self.current = part
         self.version = 0
+
+    def snapshot(self) -> PartSnapshot:
+        """Return the part as it is."""
+        return PartSnapshot(self.current)
 
     def progress(self) -> PartProgress:
         """Return the version, counted from 1."""

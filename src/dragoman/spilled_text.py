@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 PIECE = 262_144  # characters of text that are read at once
+HEAD = 16_384  # characters at the beginning of a text that stay in memory
 
 
 class TextFile(Protocol):
@@ -31,6 +32,20 @@ class TextRange(NamedTuple):
         return self.spilled.read(self.start, self.end)
 
 
+TextPieces: TypeAlias = "Sequence[str | TextRange]"
+"""A text in pieces, some of which are in a file."""
+
+
+def is_on_disk(pieces: TextPieces) -> bool:
+    """Return whether reading the text reads a file."""
+    return any(isinstance(piece, TextRange) for piece in pieces)
+
+
+def read_pieces(pieces: TextPieces) -> str:
+    """Return the whole text, in any thread. Raises OSError."""
+    return "".join(piece if isinstance(piece, str) else piece.read() for piece in pieces)
+
+
 class WrittenPiece(NamedTuple):
     """A text in a file: its characters, its place and its bytes."""
 
@@ -50,12 +65,13 @@ def write_text(file: TextFile, text: str) -> list[WrittenPiece]:
 
 
 class SpilledText:
-    """The first `length` characters of a text. They are only appended to."""
+    """The first `length` characters of a text. They are only appended to. `head` is its beginning."""
 
-    __slots__ = ("_file", "_offsets", "_sizes", "_starts", "length")
+    __slots__ = ("_file", "_offsets", "_sizes", "_starts", "head", "length")
 
-    def __init__(self, file: TextFile) -> None:
+    def __init__(self, file: TextFile, *, head: str = "") -> None:
         self._file = file
+        self.head = head
         self._starts: list[int] = []  # of each piece: its first character, its place and bytes in the file
         self._offsets: list[int] = []
         self._sizes: list[int] = []
@@ -74,6 +90,8 @@ class SpilledText:
         end = min(end, self.length)
         if start >= end:
             return ""
+        if end <= len(self.head):
+            return self.head[start:end]
         texts: list[str] = []
         first = bisect_right(self._starts, start) - 1
         for at in range(first, len(self._starts)):
@@ -84,8 +102,16 @@ class SpilledText:
             texts.append(text[max(0, start - self._starts[at]) : end - self._starts[at]])
         return "".join(texts)
 
-    def ranges(self, start: int) -> list[TextRange]:
-        """Return what follows the character `start` in ranges of at most `PIECE` characters."""
-        ends = [*self._starts[1:], self.length]
-        pieces = zip(self._starts, ends, strict=False)
-        return [TextRange(self, max(start, first), end) for first, end in pieces if end > start]
+    def pieces(self, start: int, end: int) -> TextPieces:
+        """Return the characters from `start` to `end` without reading the file."""
+        return [self.head[start:end]] if end <= len(self.head) else self.ranges(start, end)
+
+    def ranges(self, start: int, end: int | None = None) -> list[TextRange]:
+        """Return the characters from `start` to `end` in ranges of at most `PIECE` characters."""
+        last = self.length if end is None else min(end, self.length)
+        pieces = zip(self._starts, [*self._starts[1:], self.length], strict=False)
+        return [
+            TextRange(self, max(start, piece_start), min(last, piece_end))
+            for piece_start, piece_end in pieces
+            if piece_end > start and piece_start < last
+        ]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.errors import HostFenced
-from dragoman.store.answer_spool import SpooledAnswer
+from dragoman.store.answer_spool import AnswerSnapshot, SpooledAnswer
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.postgres import membership
 from dragoman.store.runs import RunEnding
@@ -156,7 +156,7 @@ async def test_an_answer_on_disk_is_dropped_when_another_host_has_its_run(
         answer = SpooledAnswer(
             run_id="r", session_id="s", message_id="a", parts=[part], ending=ending, epoch=row.epoch
         )
-        await store.answers.save(answer)
+        await store.answers.save(AnswerSnapshot(answer))
         moved = await store.runs.move(row, to="other")
         before = await store.messages.get("s", "a")
         assert await store.answers.replay(at_start=True) == 1

@@ -1,16 +1,15 @@
 """A client of an ASGI app in this process: it sends bodies in pieces, as a server passes them on.
 
-It also measures how long the event loop is held meanwhile: by a callback, or by a thread in a C function.
+It also measures how long the event loop is held meanwhile (`tests/loop_lag.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from pathlib import Path
 
 from starlette.types import ASGIApp, Message
+
+from tests.loop_lag import LoopWatch
 
 PIECE = 256_000
 
@@ -56,35 +55,11 @@ class AsgiClient:
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
             "server": ("127.0.0.1", 80),
         }
-        self.lag = 0.0
-        watching = asyncio.ensure_future(self._watch())
-        await asyncio.sleep(0)
+        watch = LoopWatch()
         try:
-            await self._app(scope, receive, send)
+            async with watch:
+                await self._app(scope, receive, send)
         finally:
             answered.set()
-            await asyncio.sleep(0.002)
-            watching.cancel()
+            self.lag = watch.lag
         return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
-
-    async def _watch(self) -> None:
-        """Note the longest time between two turns, at most 1 ms of which are meant.
-
-        It is the CPU time of the process, for a thread may hold the interpreter. Threads also run while the
-        loop waits for a processor; that is what the time on the clock without that wait leaves out.
-        """
-        used, passed = time.process_time(), time.perf_counter() - waited_for_processor()
-        while True:
-            await asyncio.sleep(0.001)
-            now_used, now_passed = time.process_time(), time.perf_counter() - waited_for_processor()
-            self.lag = max(self.lag, min(now_used - used, now_passed - passed))
-            used, passed = now_used, now_passed
-
-
-def waited_for_processor() -> float:
-    """Return the seconds that this thread was ready to run and did not; 0 where Linux does not say."""
-    try:
-        words = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii").split()
-    except OSError:
-        return 0.0
-    return int(words[1]) / 1e9

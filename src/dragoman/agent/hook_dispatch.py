@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dragoman import events as e
+from dragoman.agent.answer_text import read_message
 from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.points import TurnHooks
 from dragoman.agent.result import error_details
@@ -71,7 +72,7 @@ class HookDispatcher:
         event = PostModel(
             model=step.model,
             text=step.text,
-            message=self._turn.fold.message(),
+            message=await read_message(self._turn.fold),
             finish_reason=step.finish_reason,
             usage=step.usage,
             duration=step.duration,

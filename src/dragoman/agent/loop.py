@@ -19,6 +19,7 @@ from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.request_size import PromptSize
 from dragoman.accounts.upstream_answer import Batch
 from dragoman.agent import outcome as closing
+from dragoman.agent.answer_text import read_message, read_text
 from dragoman.agent.approvals import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.model_stream import StreamNormaliser, shorten_request, tool_parts
@@ -52,7 +53,7 @@ class Loop:
     def __init__(self, turn: TurnSpec) -> None:
         self.turn = turn
         self.usage: e.Usage | None = None
-        self.step_count = sum(isinstance(entry.part(), StepStartPart) for entry in turn.fold.builders)
+        self.step_count = turn.fold.count_parts(StepStartPart)
         self.steps_taken: list[StepTaken] = []
         self.outcome: RunOutcome | None = None
         self.error: ProviderError | None = None
@@ -126,7 +127,7 @@ class Loop:
             self.step_count
         )  # steps are numbered by message, also where a run goes on with one
         if restored is not None and restored.lost:
-            call = self._model_call(StepRequest(turn.routes, self._build_request()))
+            call = self._model_call(StepRequest(turn.routes, await self._build_request()))
             await call.settle_lost(restored.lost_length)
             self._add_usage(call.usage)
             turn.payment.calls = self.step_count
@@ -246,13 +247,14 @@ class Loop:
     ) -> AsyncGenerator[Batch, None]:
         """Settle a model call and run the tool calls that it asks for."""
         await self._end_call(call)
-        if output_events := self._read_output():
+        text = await read_text(closing.last_text_blocks(self.turn.fold))
+        if output_events := self._read_output(text):
             yield output_events
         async for outputs in self._run_calls(self._runnable_calls()):
             yield outputs
         async for inputs in self._wait_for_inputs():
             yield inputs
-        step = self._record_step(request.request, self.turn.clock() - started_at)
+        step = self._record_step(request.request, text, duration=self.turn.clock() - started_at)
         await self.hooks.post_model(step)
         yield [msgspec.structs.replace(self._finish_step, duration=step.duration)]
 
@@ -306,7 +308,7 @@ class Loop:
         """
         turn = self.turn
         events: Batch = ()
-        step = StepRequest(turn.routes, self._build_request())
+        step = StepRequest(turn.routes, await self._build_request())
         if turn.prepare_step is not None:
             step = await turn.prepare_step(
                 step,
@@ -339,14 +341,11 @@ class Loop:
         )
         return turn.clock()
 
-    def _read_output(self) -> Batch:
+    def _read_output(self, text: str) -> Batch:
         """Return the outputs of the calls that give the structured output, where one is asked for."""
         if self._finish_step.finish_reason in ("length", "content-filter"):
             return ()
-        fold = self.turn.fold
-        return self.output.read_step(
-            "".join(block.text() for block in closing.last_text_blocks(fold)), fold.step_calls()
-        )
+        return self.output.read_step(text, self.turn.fold.step_calls())
 
     def _add_usage(self, usage: e.Usage | None) -> None:
         """Add the usage of a step, and of fitting its request into the context."""
@@ -354,9 +353,8 @@ class Loop:
         for addition in (usage, window.take_usage() if window is not None else None):
             self.usage = (self.usage or e.Usage()) + addition if addition else self.usage
 
-    def _record_step(self, request: ModelRequest, duration: float) -> StepTaken:
+    def _record_step(self, request: ModelRequest, text: str, *, duration: float) -> StepTaken:
         """Append the finished step to `steps_taken`."""
-        text = "".join(draft.text() for draft in closing.last_text_blocks(self.turn.fold))
         calls = tuple(self.turn.fold.step_calls())
         step = StepTaken(
             number=self.step_count,
@@ -372,9 +370,9 @@ class Loop:
         self.steps_taken.append(step)
         return step
 
-    def _build_request(self) -> ModelRequest:
+    async def _build_request(self) -> ModelRequest:
         turn = self.turn
-        answer = turn.fold.message()
+        answer = await read_message(turn.fold)
         return ModelRequest(
             model=turn.routes.first.model,
             messages=(*self.history, answer) if answer.parts else self.history,

@@ -75,7 +75,7 @@ def ends_with_tool_calls(fold: Fold) -> bool:
     for draft in reversed(fold.builders):
         if isinstance(draft, ToolCallBuilder):
             return True
-        if isinstance(draft.part(), StepStartPart):
+        if isinstance(draft, PartSlot) and isinstance(draft.current, StepStartPart):
             return False
     return False
 

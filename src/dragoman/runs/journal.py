@@ -20,8 +20,10 @@ from dragoman.agent.approvals import QUESTION_PART
 from dragoman.errors import HostFenced, StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part
+from dragoman.offload import offload_disk
 from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCallBuilder
-from dragoman.store.answer_spool import SpooledAnswer
+from dragoman.spilled_text import TextPieces, is_on_disk, read_pieces
+from dragoman.store.answer_spool import AnswerSnapshot, SpooledAnswer
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions.messages import PartChanges
@@ -49,16 +51,33 @@ class PlannedWrite(msgspec.Struct):
     """What a write has: parts by position and tails, and what the database has of them after it.
 
     `cleared` are parts whose tails are deleted. `is_partial`: it does not have all that is complete.
+    `on_disk` are tails that have to be read first: position, first character and pieces.
     """
 
     number: int
     changed: list[tuple[int, bytes]] = []
     tails: list[PartTail] = []
+    on_disk: list[tuple[int, int, TextPieces]] = []
     cleared: set[int] = set()
     stored: dict[int, StoredText] = {}
     indexes: set[int] = set()
     size: int = 0
     is_partial: bool = False
+
+    def add_tail(self, index: int, pieces: TextPieces, *, start: int) -> None:
+        """Add a tail of a part, which may be in a file."""
+        if is_on_disk(pieces):
+            self.on_disk.append((index, start, pieces))
+        else:
+            self.tails.append(PartTail(index, start, read_pieces(pieces)))
+
+    async def load(self) -> None:
+        """Read the tails that are in a file; others are served meanwhile. Raises OSError."""
+        if self.on_disk:
+            self.tails += await offload_disk(
+                lambda: [PartTail(index, start, read_pieces(text)) for index, start, text in self.on_disk]
+            )
+            self.on_disk = []
 
 
 class Journal:
@@ -168,7 +187,9 @@ class Journal:
             await asyncio.wait([self._spooling])
         if self._plan is not None:
             self._fold.dirty |= self._plan.indexes  # it may fail; this job is committed after it
-        return self._job(self._make_plan(write_all=True), is_last=True)
+        plan = self._make_plan(write_all=True)
+        await plan.load()
+        return self._job(plan, is_last=True)
 
     async def _write_long_parts(self) -> None:
         """Write until what is left is short, and nothing is under way that the last write may overtake."""
@@ -235,12 +256,20 @@ class Journal:
         self._flush_again = False
         plan = self._make_plan(write_all=write_all)
         try:
-            write = self._store.submit(self._job(plan), is_long=plan.size >= LONG_WRITE, passes_lazy=True)
+            write = asyncio.ensure_future(self._load_and_write(plan)) if plan.on_disk else self._submit(plan)
         except (StoreError, Unavailable) as error:
             self._on_write_error(plan, error)
             return
         self._plan, self._write = plan, write
         write.add_done_callback(self._on_write_done)
+
+    def _submit(self, plan: PlannedWrite) -> asyncio.Future[None]:
+        return self._store.submit(self._job(plan), is_long=plan.size >= LONG_WRITE, passes_lazy=True)
+
+    async def _load_and_write(self, plan: PlannedWrite) -> None:
+        await plan.load()
+        if not self._is_closed:
+            await self._submit(plan)
 
     def _on_write_done(self, write: asyncio.Future[None]) -> None:
         plan, self._plan, self._write = self._plan, None, None
@@ -289,17 +318,17 @@ class Journal:
         if self._flush_again and not self._is_closed:
             self._post(write_all=True)
 
-    def _snapshot(self, ending: RunEnding | None) -> SpooledAnswer:
-        message = self._fold.message()
-        return SpooledAnswer(
+    def _snapshot(self, ending: RunEnding | None) -> AnswerSnapshot:
+        answer = SpooledAnswer(
             run_id=self._run.id,
             session_id=self._run.session_id,
-            message_id=message.id,
-            parts=[msgspec.Raw(encode_part(part)) for part in message.parts],
-            metadata=message.metadata,
+            message_id=self._fold.id,
+            parts=[],
+            metadata=self._fold.metadata,
             ending=ending,
             epoch=self._run.epoch,
         )
+        return AnswerSnapshot(answer, [builder.snapshot() for builder in self._fold.builders])
 
     # What a write has.
 
@@ -335,19 +364,16 @@ class Journal:
             return True
         whole = min(builder.length, MAX_REWRITTEN) if stored is None else stored.whole
         start = whole if stored is None else stored.length
-        text = builder.text_from(start)
-        if not self._is_closed:
-            text = text[: MAX_PIECE - plan.size]
-        end = start + len(text)
+        end = builder.length if self._is_closed else min(builder.length, start + MAX_PIECE - plan.size)
         is_complete = end == builder.length
         if stored is None or (is_complete and not is_open):
             plan.changed.append((index, encode_part(builder.part_until(whole))))
             if stored is None and index in self._tailed:
                 plan.cleared.add(index)
-        if text:
-            plan.tails.append(PartTail(index, start, text))
+        if end > start:
+            plan.add_tail(index, builder.pieces_between(start, end), start=start)
             self._tailed.add(index)
-        plan.size += len(text)
+        plan.size += end - start
         plan.stored[index] = StoredText(builder, whole, end)
         return is_complete
 

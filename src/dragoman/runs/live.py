@@ -25,7 +25,6 @@ from dragoman.unfold import (
     FoldPosition,
     compact_events_since,
     current_position,
-    events_since,
 )
 
 Batch = Sequence[Event]
@@ -241,8 +240,10 @@ class Follower:
             return
         waiting = sum(map(delta_length, self.batch or ()))
         if tail.fold.size - self.seen + waiting <= MAX_DELTA:
-            self.batch = [*(self.batch or ()), *events_since(tail.fold, position)]
-            self.position = None
+            events = compact_events_since(tail.fold, position)
+            if not any(type(event) is DeltaOnDisk for event in events):
+                self.batch = [*(self.batch or ()), *cast("Batch", events)]
+                self.position = None
 
     def take_everything(self) -> None:
         """Take all that the fold has grown by since `position`, however long it is.
@@ -251,17 +252,16 @@ class Follower:
         """
         if not self._tail.has_started:
             return
-        if self.rest is not None:
-            rest = [
-                event.read() if isinstance(event, DeltaOnDisk) else event
-                for piece in self.rest
-                for event in piece
-            ]
-            self.batch = [*rest, *(self.batch or ())]
-            self.rest = None
+        events: list[CompactEvent] = [event for piece in self.rest or () for event in piece]
+        events += self.batch or ()
         if self.position is not None:
-            self.batch = [*(self.batch or ()), *events_since(self._tail.fold, self.position)]
-            self.position = None
+            events += compact_events_since(self._tail.fold, self.position)
+        self.batch = self.position = self.rest = None
+        if any(type(event) is DeltaOnDisk for event in events):
+            self._rest_size = sum(map(delta_length, events))
+            self.rest = split_events(events, MAX_DELTA)
+        elif events:
+            self.batch = cast("Batch", events)
 
     async def _catch_up(self) -> Batch | None:
         """Return what the fold has grown by since `position`; None while its end may not be shown."""

@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from itertools import count
 
 from dragoman.errors import FrameTooLong, TooLarge
-from dragoman.spokes.protocol import PartFrame, ProgressFrame, SpokeFrame, encode_frame
+from dragoman.large_json import SMALL
+from dragoman.offload import offload
+from dragoman.spokes.protocol import (
+    PartFrame,
+    ProgressFrame,
+    SpokeFrame,
+    encode_frame,
+    encode_long,
+    frame_size,
+)
 
 # ---- Parts: a message over the size of a frame, cut into frames and joined again.
 
@@ -29,7 +39,7 @@ class FrameSizes:
 
     def split(self, frame: SpokeFrame) -> list[str]:
         """Return the texts to send for a frame: itself or its parts. Raises TooLarge."""
-        whole = encode_frame(frame)
+        whole = encode_frame(frame) if frame_size(frame) <= SMALL else encode_long(frame)
         if len(whole) > self.message:
             raise TooLarge(f"the message has {len(whole)} bytes, and the other side takes {self.message}")
         if len(whole) <= self.frame:
@@ -105,9 +115,9 @@ class Outbox:
     async def send(self, frame: SpokeFrame, *, key: str | None = None) -> None:
         """Send a frame, waiting for space. Raises TooLarge if the other side would not accept it.
 
-        Once the connection is gone it does nothing.
+        A large one is encoded in a thread. Once the connection is gone it does nothing.
         """
-        texts = self._sizes.split(frame)
+        texts = await offload(frame_size(frame), partial(self._sizes.split, frame))
         while not self._space.is_set():  # others may have taken it by the time this task goes on
             await self._space.wait()
         if not self._closed:

@@ -8,9 +8,11 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from dragoman.errors import CallError, CallTimeout, CallUncertain, InvalidInput, RateLimited, WireError
-from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
+from dragoman.json_text import DECODE_ERRORS, decode_json, decode_typed, mend_json
+from dragoman.large_json import LARGE, encode_large, measure
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.outcome import MAX_MESSAGE_LENGTH, CallFailure
 from dragoman.operations.sanitize import sanitize_text
@@ -308,6 +310,30 @@ def encode_frame(frame: SpokeFrame) -> bytes:
     return _encoder.encode(frame)
 
 
+def encode_long(frame: SpokeFrame) -> bytes:
+    """Encode a frame with a large value in many short calls; for a thread."""
+    for field in ("input", "result", "value"):
+        if hasattr(frame, field):
+            frame = replace(frame, **{field: msgspec.Raw(encode_large(getattr(frame, field)))})
+    return _encoder.encode(frame)
+
+
+def frame_size(frame: SpokeFrame) -> int:
+    """Return about how many bytes the value in a frame has; see `measure`."""
+    match frame:
+        case CallFrame(input=value) | SubcallFrame(input=value) | ResultFrame(result=value):
+            return value_size(value)
+        case ProgressFrame(value=value):
+            return value_size(value)
+        case _:
+            return 0
+
+
+def value_size(value: Any) -> int:
+    """Return about how many bytes a value has, which may be encoded."""
+    return len(bytes(value)) if isinstance(value, msgspec.Raw) else measure(value)
+
+
 def decode_from_spoke(text: str | bytes) -> FrameFromSpoke:
     """Decode a frame of a spoke. Raises WireError."""
     frame: FrameFromSpoke = _decode(_spoke_decoder, text)
@@ -370,6 +396,9 @@ def close_code(code: str) -> int:
 
 def _decode(decoder: msgspec.json.Decoder[Any], text: str | bytes) -> Any:
     try:
+        if len(text) > LARGE:
+            raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+            return decode_typed(raw, decoder)
         try:
             return decoder.decode(text)
         except (msgspec.DecodeError, UnicodeError):

@@ -10,12 +10,15 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.json_text import DECODE_ERRORS
+from dragoman.messages import encode_part
+from dragoman.part_builders import PartSnapshot
 from dragoman.store.runs import RunEnding, RunRepository
 from dragoman.store.sessions.messages import MessageRepository
 
@@ -37,6 +40,18 @@ class SpooledAnswer(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Any = None
     ending: RunEnding | None = None
     epoch: int | None = None
+
+
+class AnswerSnapshot(NamedTuple):
+    """An answer, and more parts of it, which are read and encoded when it is written."""
+
+    answer: SpooledAnswer
+    parts: Sequence[PartSnapshot] = ()
+
+    def encode(self) -> bytes:
+        """Return the answer as JSON, in any thread. Raises OSError."""
+        parts = [msgspec.Raw(encode_part(part.read())) for part in self.parts]
+        return _encoder.encode(replace(self.answer, parts=[*self.answer.parts, *parts]))
 
 
 _encoder = msgspec.json.Encoder()
@@ -61,11 +76,11 @@ class AnswerSpool:
         self._lock = asyncio.Lock()
         self._saved: set[str] = set()
 
-    async def save(self, answer: SpooledAnswer) -> None:
+    async def save(self, snapshot: AnswerSnapshot) -> None:
         """Write an answer to its file; it is on disk on return. Raises OSError, also for a full spool."""
-        raw = _encoder.encode(answer)
-        self._saved.add(answer.run_id)
-        await self._in_thread(lambda: self._write(self._path(answer.run_id), raw))
+        run_id = snapshot.answer.run_id
+        self._saved.add(run_id)
+        await self._in_thread(lambda: self._write(self._path(run_id), snapshot.encode()))
 
     async def remove(self, run_id: str) -> None:
         """Remove the file of a run whose answer is in the database, if it has one."""

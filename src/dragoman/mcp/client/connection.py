@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import mcp.types as types
@@ -16,6 +17,7 @@ from mcp.client.subscriptions import listen
 from pydantic import ValidationError
 
 from dragoman.errors import CallError, CallUncertain, ConfigError, Unavailable
+from dragoman.large_json import SMALL, measure
 from dragoman.mcp.client.definitions import (
     DefinitionList,
     ToolDefinition,
@@ -26,6 +28,7 @@ from dragoman.mcp.client.definitions import (
 )
 from dragoman.mcp.client.flood import FloodMeter
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
+from dragoman.mcp.client.message_bodies import MessageBodies
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.mcp.client.results import (
     describe_question,
@@ -39,6 +42,7 @@ from dragoman.mcp.client.server_history import RecentLines
 from dragoman.mcp.client.sse import connect_sse
 from dragoman.mcp.client.stdio import connect_stdio
 from dragoman.mcp.server_spec import ServerSpec
+from dragoman.offload import offload
 from dragoman.operations.context import Context
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.processes.watchdog import Watchdog
@@ -77,7 +81,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 class McpConnection:
     """An open session. `closed` is set when no call can go through it any more."""
 
-    def __init__(self, spec: ServerSpec, options: ConnectionOptions) -> None:
+    def __init__(self, spec: ServerSpec, options: ConnectionOptions, *, bodies: MessageBodies) -> None:
+        self._bodies = bodies
         self._name = spec.name
         self._max_tools = spec.max_tools
         self._redactor = options.redactor
@@ -86,6 +91,7 @@ class McpConnection:
         self.sanitizer = Sanitizer(
             options.redactor,
             meter=options.meter,
+            bodies=bodies,
             on_question=self._record_question,
             on_change=options.on_change,
         )
@@ -227,10 +233,14 @@ class McpConnection:
             context.progress({"progress": progress, "total": total, "message": text})
 
         hear: Any = progressed
+        size = measure(input)
 
         async def call() -> Any:
+            arguments = dict(input)
+            if size > SMALL:
+                arguments = await offload(size, partial(self._bodies.refer, input))
             return await self._session.call_tool(
-                name, dict(input), progress_callback=hear, allow_input_required=True
+                name, arguments, progress_callback=hear, allow_input_required=True
             )
 
         try:
@@ -240,8 +250,9 @@ class McpConnection:
                 raise
             await self._list_tools()  # the SDK mirrors arguments into headers as the newest list says
             answer = await self._request(call())
-        answer_json(answer)
-        return tool_value((answer.meta or {}).get(RAW_KEY, {}))
+        require_complete(answer)
+        raw = (answer.meta or {}).get(RAW_KEY, {})
+        return await offload(measure(raw), partial(tool_value, raw))
 
     async def _list_resources(self) -> Mapping[str, Any]:
         listed = answer_json(await self._request(self._session.list_resources()))
@@ -294,11 +305,16 @@ class McpConnection:
             self._active_calls[0].timeout.reschedule(asyncio.get_running_loop().time() + QUESTION_SECONDS)
 
 
-def answer_json(answer: Any) -> dict[str, Any]:
-    """Return the answer as JSON. Raises CallError if it is a request for input."""
+def require_complete(answer: Any) -> None:
+    """Raise CallError if the answer is a request for input."""
     if isinstance(answer, types.InputRequiredResult):
         requests = (answer.input_requests or {}).values()
         raise question_error([describe_question(each.method, params_json(each.params)) for each in requests])
+
+
+def answer_json(answer: Any) -> dict[str, Any]:
+    """Return the answer as JSON. Raises CallError if it is a request for input."""
+    require_complete(answer)
     shown: dict[str, Any] = answer.model_dump(mode="json", by_alias=True, exclude_none=True)
     return shown
 
@@ -345,8 +361,15 @@ async def connect_process(spec: ServerSpec, options: ConnectionOptions) -> Async
         watchdog=options.watchdog,
         recent=options.recent_lines,
     )
-    lines = connect_stdio(child, limit=options.message_limit, redactor=options.redactor, meter=options.meter)
-    connection = McpConnection(spec, options)
+    bodies = MessageBodies()
+    lines = connect_stdio(
+        child,
+        limit=options.message_limit,
+        redactor=options.redactor,
+        meter=options.meter,
+        bodies=bodies,
+    )
+    connection = McpConnection(spec, options, bodies=bodies)
     connection.exit_report = child.exit_report
     async with open_session(connection, lines, modern=False):
         yield connection
@@ -357,14 +380,14 @@ async def connect_url(
     spec: ServerSpec, options: ConnectionOptions, *, sse: bool
 ) -> AsyncIterator[McpConnection]:
     url, headers = spec.url or "", {**spec.headers, **spec.secrets}
-    connection = McpConnection(spec, options)
+    bodies = MessageBodies()
+    connection = McpConnection(spec, options, bodies=bodies)
     if sse:
-        async with open_session(
-            connection, connect_sse(url, headers, limit=options.message_limit), modern=False
-        ):
+        older = connect_sse(url, headers, limit=options.message_limit, bodies=bodies)
+        async with open_session(connection, older, modern=False):
             yield connection
         return
-    async with make_client(url, headers, limit=options.message_limit) as client:
+    async with make_client(url, headers, limit=options.message_limit, bodies=bodies) as client:
         streams = streamable_http_client(url, http_client=client, max_sse_event_size=options.message_limit)
         async with open_session(connection, streams, modern=True):
             yield connection

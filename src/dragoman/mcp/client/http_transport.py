@@ -1,7 +1,8 @@
 """HTTP transport for the MCP SDK that limits the size of responses and isolates broken ones.
 
 The SDK parses responses itself. What it cannot decode (a lone surrogate) is mended here, before it sees it; a
-JSON body that answers another request, which it would drop, becomes the error of the request.
+JSON body that answers another request, which it would drop, becomes the error of the request. Large messages
+are decoded here, and the SDK gets references to what is in them (`message_bodies.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 import httpx2
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json, prune_depth
-from dragoman.large_json import weigh
+from dragoman.json_text import DECODE_ERRORS, decode_json, prune_depth
+from dragoman.large_json import SMALL, weigh
 from dragoman.mcp.client.jsonrpc import MAX_DEPTH, PARSE_ERROR, TOO_MANY, has_too_many_values
+from dragoman.mcp.client.message_bodies import EVENT_ENDS, MessageBodies, mend_line, mend_lines
 from dragoman.offload import offload
 
 CONNECTION_LOST = -32050  # our own codes, where JSON-RPC leaves room: it was sent, and no answer came
@@ -28,6 +30,7 @@ TOOLS_LIST_METHOD = b'"method":"tools/list"'
 NOTIFICATION_METHOD = b'"method":"notifications/'
 JSON_TYPE, SSE_TYPE = "application/json", "text/event-stream"
 NOT_JSON = "its response is not valid JSON"
+LONGEST_END = 2  # bytes before the one that completes an end
 
 
 class BoundedHttpTransport(httpx2.AsyncBaseTransport):
@@ -37,9 +40,10 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
     request; left to the SDK it would end all others too. Lists of tools lose what is nested too deep to read.
     """
 
-    def __init__(self, url: str, *, limit: int) -> None:
+    def __init__(self, url: str, *, limit: int, bodies: MessageBodies) -> None:
         self._inner = httpx2.AsyncHTTPTransport(verify=url.lower().startswith("https:"))
         self._limit = limit
+        self._bodies = bodies
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
@@ -49,7 +53,7 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
                     **request.extensions,
                     "timeout": dict.fromkeys(TIMEOUT_KINDS, NOTIFICATION_SECONDS),
                 }
-            response = await self._inner.handle_async_request(request)
+            response = await self._inner.handle_async_request(with_body(request, self._bodies.fill_in(body)))
             return await self._read_bounded(response, request=body)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             return error_response(UNREACHABLE, f"it cannot be reached: {error_text(error)}")
@@ -66,7 +70,7 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
         if not (is_json or is_tools_list):
             if not content_type.startswith(SSE_TYPE):
                 return response
-            events = MendedEvents(response, limit=self._limit)
+            events = MendedEvents(response, limit=self._limit, bodies=self._bodies)
             return httpx2.Response(response.status_code, headers=headers, stream=events)
         body = await self._read_body(response)
         if body is None:
@@ -74,10 +78,13 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
         size = weigh(body)
         if await offload(size, partial(has_too_many_values, body)):
             return error_response(TOO_LARGE, f"its response {TOO_MANY}")
-        body = await offload(size, partial(mend_body, body, is_json=is_json, is_tools_list=is_tools_list))
+        mend = partial(mend_body, body, is_json=is_json, is_tools_list=is_tools_list)
+        if size > SMALL:
+            mend = partial(shorten_body, body, self._bodies, is_json=is_json)
+        body = await offload(size, mend)
         status = response.status_code
         if is_json and response.is_success:
-            answered = await offload(size, partial(check_answer, body, request))
+            answered = check_answer(body, request)
             if isinstance(answered, str):
                 return error_response(PARSE_ERROR, answered)
             status = status if answered else 400  # of an error without an id, which the SDK drops otherwise
@@ -98,33 +105,44 @@ class BoundedHttpTransport(httpx2.AsyncBaseTransport):
 
 
 class MendedEvents(httpx2.AsyncByteStream):
-    """The lines of an event stream, each without lone surrogates.
+    """The events of a stream, each without lone surrogates, and short ones for large ones.
 
-    A line is sent on when it has ended, or when it is longer than `limit` bytes, which the SDK refuses.
+    An event is sent on when it has ended, or when it is longer than `limit` bytes, which the SDK refuses.
     """
 
-    def __init__(self, response: httpx2.Response, *, limit: int) -> None:
+    def __init__(self, response: httpx2.Response, *, limit: int, bodies: MessageBodies) -> None:
         self._response = response
         self._limit = limit
+        self._bodies = bodies
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         pending: list[bytes] = []
-        size = 0
+        size, last = 0, b""
         async for chunk in body_chunks(self._response):
-            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
-            if end == 0 and size + len(chunk) <= self._limit:
+            end = find_end(last + chunk) - len(last)
+            last = (last + chunk)[-LONGEST_END:]
+            if end <= 0 and size + len(chunk) <= self._limit:
                 pending.append(chunk)
                 size += len(chunk)
                 continue
-            end = end or len(chunk)
-            lines = b"".join([*pending, chunk[:end]])
+            end = end if end > 0 else len(chunk)
+            events = b"".join([*pending, chunk[:end]])
             pending, size = [chunk[end:]], len(chunk) - end
-            yield await offload(len(lines), partial(mend_lines, lines))
+            yield await offload(len(events), partial(self._mend, events))
         rest = b"".join(pending)
-        yield await offload(len(rest), partial(mend_line, rest))
+        yield await offload(len(rest), partial(mend_lines, rest))
+
+    def _mend(self, events: bytes) -> bytes:
+        is_large = SMALL < len(events) <= self._limit
+        return self._bodies.shorten_events(events) if is_large else mend_lines(events)
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def find_end(text: bytes) -> int:
+    """Return where the last event that has ended ends; 0 if none has."""
+    return max(at + len(end) if (at := text.rfind(end)) >= 0 else 0 for end in EVENT_ENDS)
 
 
 def mend_body(body: bytes, *, is_json: bool, is_tools_list: bool) -> bytes:
@@ -133,16 +151,19 @@ def mend_body(body: bytes, *, is_json: bool, is_tools_list: bool) -> bytes:
     return mend_line(body) if is_json else mend_lines(body)
 
 
-def mend_lines(text: bytes) -> bytes:
-    """Return the lines of an event stream without lone surrogates."""
-    if b"\\u" not in text and b"\xed" not in text:  # neither an escape of one nor its bytes
-        return text
-    return b"".join(map(mend_line, text.splitlines(keepends=True)))
+def shorten_body(body: bytes, bodies: MessageBodies, *, is_json: bool) -> bytes:
+    """Return a short body for a large one. A list of tools is without what is nested too deep then."""
+    return bodies.shorten(body) if is_json else bodies.shorten_events(body)
 
 
-def mend_line(line: bytes) -> bytes:
-    """Return a line without lone surrogates."""
-    return mend_json(line) or line
+def with_body(request: httpx2.Request, body: bytes | None) -> httpx2.Request:
+    """Return a request with another body, if there is one."""
+    if body is None:
+        return request
+    headers = [each for each in request.headers.multi_items() if each[0].lower() not in FRAMING_HEADERS]
+    return httpx2.Request(
+        request.method, request.url, headers=headers, content=body, extensions=request.extensions
+    )
 
 
 class RpcMessageHead(msgspec.Struct):
@@ -212,10 +233,12 @@ def error_text(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def make_client(url: str, headers: Mapping[str, str], *, limit: int) -> httpx2.AsyncClient:
+def make_client(
+    url: str, headers: Mapping[str, str], *, limit: int, bodies: MessageBodies
+) -> httpx2.AsyncClient:
     """Return the HTTP client of one server. Responses have no timeout but that of the call."""
     return httpx2.AsyncClient(
-        transport=BoundedHttpTransport(url, limit=limit),
+        transport=BoundedHttpTransport(url, limit=limit, bodies=bodies),
         headers=dict(headers),
         timeout=httpx2.Timeout(SOCKET_SECONDS, read=None),
         follow_redirects=False,

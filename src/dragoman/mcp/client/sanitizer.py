@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -17,8 +18,11 @@ from mcp.shared.inbound import x_mcp_header_map
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
+from dragoman.large_json import measure
 from dragoman.mcp.client.definitions import tool_problem
 from dragoman.mcp.client.flood import FloodMeter
+from dragoman.mcp.client.message_bodies import MessageBodies
+from dragoman.offload import offload
 from dragoman.redaction import Redactor
 
 RAW_KEY = "dragoman/raw"
@@ -29,7 +33,7 @@ METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
 
 class Sanitizer:
     """Sanitizes the messages of a connection. `on_question` and `on_change` are called for requests of the
-    server and changed lists.
+    server and changed lists. `bodies` has what is in large messages.
     """
 
     def __init__(
@@ -37,12 +41,14 @@ class Sanitizer:
         redactor: Redactor,
         *,
         meter: FloodMeter,
+        bodies: MessageBodies,
         on_question: Callable[[str, Any], None],
         on_change: Callable[[], None],
     ) -> None:
         self.closed = asyncio.Event()
         self._redactor = redactor
         self._meter = meter
+        self._bodies = bodies
         self._on_question = on_question
         self._on_change = on_change
         self._methods: dict[str, str] = {}  # request id -> method
@@ -93,9 +99,11 @@ class Sanitizer:
     async def _forward(self, message: Any, to_client: Any, *, to_server: Any) -> None:
         await self._meter.pause()
         kind = self._unrequested_kind(message)
+        if not isinstance(message, Exception):
+            self._take_body(message.message)
         if (kind is not None and not self._meter.admit(kind)) or isinstance(message, Exception):
             return
-        answer = self._sanitize(message.message)
+        answer = await self._sanitize(message.message)
         if answer is not None:
             await to_server.send(SessionMessage(answer))
         else:
@@ -111,25 +119,35 @@ class Sanitizer:
             case other:
                 return str(other.method)[:60]
 
-    def _sanitize(self, message: Any) -> JSONRPCError | None:
+    def _take_body(self, message: Any) -> None:
+        """Put what a large message refers to in its place."""
+        if isinstance(message, JSONRPCResponse):
+            message.result = self._bodies.take(message.result)
+        elif isinstance(message, JSONRPCRequest | JSONRPCNotification):
+            message.params = self._bodies.take(message.params)
+
+    async def _sanitize(self, message: Any) -> JSONRPCError | None:
         """Sanitize a message in place, or return the response that it gets instead."""
         match message:
             case JSONRPCRequest(method=method) if method in CLIENT_METHODS:
-                self._on_question(method, self._redactor.redact_json(message.params))
+                self._on_question(method, await self._redact(message.params))
                 error = ErrorData(code=METHOD_NOT_FOUND, message=f"{method} is not offered by this client")
                 return JSONRPCError(jsonrpc="2.0", id=message.id, error=error)
             case JSONRPCNotification(method=method) if method.endswith("/list_changed"):
                 self._on_change()
             case JSONRPCResponse():
                 method = self._methods.pop(str(message.id), "")
-                message.result = sanitize_result(method, self._redactor.redact_json(message.result))
+                message.result = sanitize_result(method, await self._redact(message.result))
             case JSONRPCError():
                 self._methods.pop(str(message.id), None)
                 message.error.message = self._redactor(message.error.message)
-                message.error.data = self._redactor.redact_json(message.error.data)
+                message.error.data = await self._redact(message.error.data)
             case _:
                 pass
         return None
+
+    async def _redact(self, value: Any) -> Any:
+        return await offload(measure(value), partial(self._redactor.redact_json, value))
 
 
 def cancel_all(tasks: Iterable[asyncio.Task[None]]) -> None:

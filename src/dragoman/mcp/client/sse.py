@@ -19,6 +19,7 @@ from dragoman.errors import ConfigError
 from dragoman.json_text import DECODE_ERRORS
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, make_client
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_message
+from dragoman.mcp.client.message_bodies import MessageBodies
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def connect_sse(
-    url: str, headers: dict[str, str], *, limit: int
+    url: str, headers: dict[str, str], *, limit: int, bodies: MessageBodies
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Open the streams of a server's messages. Raises ConfigError if it is not such a server."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -40,7 +41,7 @@ async def connect_sse(
         incoming,
         outgoing,
         leaving,
-        make_client(url, headers, limit=limit) as client,
+        make_client(url, headers, limit=limit, bodies=bodies) as client,
         client.stream("GET", url, headers=accept) as response,
         asyncio.TaskGroup() as group,
     ):

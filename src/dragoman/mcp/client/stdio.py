@@ -16,7 +16,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from dragoman.mcp.client.flood import FloodMeter
-from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_for_unreadable
+from dragoman.mcp.client.jsonrpc import (
+    UnreadableMessage,
+    decode_messages,
+    error_for_unreadable,
+)
+from dragoman.mcp.client.message_bodies import MessageBodies
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.redaction import Redactor
@@ -68,7 +73,7 @@ class LineBuffer:
 
 @asynccontextmanager
 async def connect_stdio(
-    process: McpServerProcess, *, limit: int, redactor: Redactor, meter: FloodMeter
+    process: McpServerProcess, *, limit: int, redactor: Redactor, meter: FloodMeter, bodies: MessageBodies
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     """Open the streams of a process's messages; stop the process at the end. Longer lines are refused."""
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -80,7 +85,7 @@ async def connect_stdio(
                     process, arrived, limit=limit, junk_log=JunkLog(process.name, redactor), meter=meter
                 )
             )
-            writing = group.create_task(write_messages(process.writer, leaving))
+            writing = group.create_task(write_messages(process.writer, leaving, bodies=bodies))
             try:
                 yield incoming, outgoing
             finally:
@@ -171,13 +176,15 @@ async def parse_line(line: LineBuffer, limit: int) -> list[SessionMessage | str]
     ]
 
 
-async def write_messages(writer: StreamWriter, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def write_messages(
+    writer: StreamWriter, outgoing: MemoryObjectReceiveStream[SessionMessage], *, bodies: MessageBodies
+) -> None:
     """Write each message as a line. Ends when the process no longer reads."""
     async with outgoing:
         try:
             async for message in outgoing:
-                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                writer.write(text.encode() + b"\n")
+                line = message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+                writer.write((bodies.fill_in(line) or line) + b"\n")
                 await writer.drain()
         except (ConnectionError, RuntimeError):
             return

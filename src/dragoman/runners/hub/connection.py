@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dragoman.errors import FrameTooLong, WireError
 from dragoman.http.websocket import Socket, SocketClosed
+from dragoman.offload import offload
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.spokes.hub.bad_frames import BadFrameLog, FramePacer
@@ -100,7 +102,8 @@ class RunnerSocket:
         try:
             text = await self._receive()
             await self._pacer.wait()
-            frame = decode_from_runner(text, limit=self._settings.frame)
+            decode = partial(decode_from_runner, text, limit=self._settings.frame)
+            frame = await offload(len(text), decode)
             await self._handle(frame, on_control, size=len(text))
         except FrameRefused as error:
             if error.code in ("bad_frame", FrameTooLong.code):

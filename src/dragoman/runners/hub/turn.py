@@ -85,7 +85,7 @@ class TurnSource:
         self._store = store
         self._settings = settings
         self._started_at = time.monotonic()
-        self._earlier_steps = sum(isinstance(each.part(), StepStartPart) for each in spec.fold.builders)
+        self._earlier_steps = spec.fold.count_parts(StepStartPart)
         message = spec.fold.message()
         self._is_new = not message.parts and spec.restored is None
         self._requests = TurnRequests(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from websockets.asyncio.client import ClientConnection
 
 from dragoman.errors import CallError, CallUncertain, TooLarge, Unavailable, WireError
 from dragoman.http.reconnecting_client import run_until_one_ends
+from dragoman.offload import offload
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner
 from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
@@ -135,14 +137,18 @@ class HubConnection:
         try:
             async for text in self._socket:
                 self._last_frame_at = asyncio.get_running_loop().time()
-                frame: FrameFromHub | None = decode_from_hub(text)
+                frame: FrameFromHub | None = await offload(len(text), partial(decode_from_hub, text))
                 if isinstance(frame, PartFrame):
-                    whole = self._joiner.add(frame)
-                    frame = None if whole is None else decode_from_hub(whole)
+                    frame = await self._join(frame)
                 if frame is not None:
                     self._handle_call_frame(frame)
         except WireError as error:
             log.warning("the hub sent an invalid frame: %s", error.message)
+
+    async def _join(self, part: PartFrame) -> FrameFromHub | None:
+        """Return the message whose last part this is; None before that."""
+        whole = self._joiner.add(part)
+        return None if whole is None else await offload(len(whole), partial(decode_from_hub, whole))
 
     def _handle_call_frame(self, frame: FrameFromHub) -> None:
         match frame:

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound, RateLimited, TooLarge
 from dragoman.identity import Identity
+from dragoman.large_json import SMALL, encode_large, measure
+from dragoman.offload import offload
 from dragoman.operations.budget import Budget
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import Context
@@ -243,7 +245,9 @@ class JobRunner:
             return SpokeFailure.from_call_failure(to_failure(error))
         if outcome.error is not None:
             return SpokeFailure.from_call_failure(outcome.error)
-        encoded = msgspec.json.encode(outcome.result)
+        size = measure(outcome.result)
+        encode = encode_large if size > SMALL else msgspec.json.encode
+        encoded = await offload(size, partial(encode, outcome.result))
         self._results.put(job.key, msgspec.Raw(encoded), size=len(encoded))
         return msgspec.Raw(encoded)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dragoman.errors import DragomanError, FrameTooLong, WireError
 from dragoman.http.websocket import Socket, SocketClosed
+from dragoman.offload import offload
 from dragoman.spokes.hub.bad_frames import (
     BadFrameLog,
     FramePacer,
@@ -115,12 +117,13 @@ class SpokeConnection:
                 raise FrameTooLong(
                     f"a message has {len(text)} characters, and the hub takes {self._settings.message}"
                 )
-            frame = decode_from_spoke(text)
+            frame = await offload(len(text), partial(decode_from_spoke, text))
             if isinstance(frame, PartFrame):
                 whole = self._joiner.add(frame)
                 if whole is None:
                     return
-                text, frame = whole, decode_from_spoke(whole)
+                text = whole
+                frame = await offload(len(text), partial(decode_from_spoke, text))
             await self._handle_frame(frame, on_frame)
         except WireError as error:
             if isinstance(error, FrameTooLong):
@@ -130,7 +133,7 @@ class SpokeConnection:
     async def _handle_bad_frame(self, text: str, error: WireError, *, on_frame: OnFrame) -> None:
         self._bad_frames.add(error)
         await self._pacer.wait()
-        substitute = replacement(text, error)
+        substitute = await offload(len(text), partial(replacement, text, error))
         if isinstance(substitute, SubcallError):
             await self.outbox.send(substitute)
         elif substitute is not None:
