@@ -234,10 +234,44 @@ async def test_a_search_says_why_it_found_each_operation(tmp_path: Path) -> None
         named = await check(
             hub, "get", "/api/operations", headers=ann, params={"q": "shop.order", "scores": "1"}
         )
-        assert (named["tools"][0]["tool"], named["tools"][0]["score"]["name"]) == ("shop.order", "id")
+        first = named["tools"][0]
+        assert (first["tool"], first["score"]["name"], first["source"]) == ("shop.order", "id", "python")
         plain = await check(hub, "get", "/api/operations", headers=ann, params={"q": "look up price"})
         assert [each["tool"] for each in plain["tools"]] == [each["tool"] for each in found["tools"]]
-        assert "score" not in plain["tools"][0]
+        assert not {"score", "effect", "source"} & set(plain["tools"][0])
+
+
+async def test_operations_are_listed_in_pages_of_what_the_caller_may_call(tmp_path: Path) -> None:
+    async with shop(tmp_path) as hub:
+        ann = await key_of(hub, "ann", "operations")
+
+        async def page(**params: str) -> Any:
+            return await check(hub, "get", "/api/operations", headers=ann, params=params)
+
+        def ids(found: Any) -> list[str]:
+            return [each["id"] for each in found["operations"]]
+
+        whole = await page()
+        assert ids(whole) == sorted(ids(whole))
+        assert "shop.burn" not in ids(whole)  # the policy denies it
+        assert sum(whole["namespaces"].values()) == len(ids(whole))
+        assert "next" not in whole
+        for params in ({}, {"namespace": "shop"}, {"text": "PR"}, {"text": "o", "namespace": "shop"}):
+            expected = ids(await page(**params))
+            found = await page(limit="2", **params)
+            assert found["namespaces"] == whole["namespaces"]
+            listed = ids(found)
+            while found["next"] is not None:
+                assert found["next"] == listed[-1]
+                found = await page(limit="2", after=listed[-1], **params)
+                assert "namespaces" not in found
+                listed += ids(found)
+            assert listed == expected, params
+        assert ids(await page(text="PR")) == [each for each in ids(whole) if "pr" in each.lower()]
+        assert (await page(limit="1", after="zzz"))["operations"] == []
+        for limit in ("0", "501", "many", "-1", ""):
+            params = {"limit": limit}
+            assert await refused(hub, "get", "/api/operations", headers=ann, params=params) == 400, limit
 
 
 async def test_statistics_count_an_owners_calls_and_an_administrators_all(tmp_path: Path) -> None:

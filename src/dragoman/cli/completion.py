@@ -47,7 +47,9 @@ def operation_ids(context: typer.Context, incomplete: str) -> list[Value]:
     """Complete the id of an operation."""
 
     async def find(client: HubClient) -> list[Value]:
-        return [(each["id"], each["summary"]) for each in (await client.operations())["operations"]]
+        # What begins so is sorted behind its own beginning, and has the text: of thousands few are sent.
+        found = await client.operations(text=incomplete, after=incomplete[:-1], limit=str(MOST))
+        return [(each["id"], each["summary"]) for each in found["operations"]]
 
     return complete(context, incomplete, find=find)
 

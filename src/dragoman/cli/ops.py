@@ -52,25 +52,40 @@ class OperationSource(NamedTuple):
         ("dragoman ops list", "the built-in operations"),
         ("dragoman ops list --operations ./my_tools.py", "with yours"),
         ("dragoman ops list --hub http://127.0.0.1:8000", "those of a running hub"),
+        ("dragoman ops list --text order --limit 20", "the first 20 with this text in their id"),
     ),
 )
 def list_operations(
     *,
     namespace: Namespace = None,
+    text: Annotated[str | None, typer.Option(help="Only operations with this text in their id.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=500, help="Maximum number of rows.")] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="ID", autocompletion=operation_ids, help="Only those behind this id."),
+    ] = None,
     hub: Hub = None,
     key: Key = None,
     config: ConfigFile = None,
     operations: Places = None,
     json: AsJson = False,
 ) -> None:
-    """List operations."""
+    """List operations, by id."""
     source = OperationSource(hub, key, config, operations)
-    answer = run_with_source(source, lambda client: client.operations(namespace=namespace))
+    query = {
+        "namespace": namespace,
+        "text": text,
+        "limit": None if limit is None else str(limit),
+        "after": after,
+    }
+    answer = run_with_source(source, lambda client: client.operations(**query))
     if json:
         print_json(answer)
         return
     rows = [(each["id"], each["effect"], each["summary"]) for each in answer["operations"]]
     print_table(("OPERATION", "EFFECT", "WHAT IT DOES"), rows)
+    if answer.get("next") is not None:
+        print_note(f"there are more: --after {answer['next']}")
 
 
 @ops.command(
@@ -88,7 +103,7 @@ def search(
 ) -> None:
     """Search operations, as the meta-tool hub.search does for a model."""
     source = OperationSource(hub, key, config, operations)
-    answer = run_with_source(source, lambda client: client.operations(search=query, namespace=namespace))
+    answer = run_with_source(source, lambda client: client.operations(q=query, namespace=namespace))
     if json:
         print_json(answer)
         return

@@ -6,7 +6,7 @@ Their bytes never change, so that prompt caches hold however many operations the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -143,7 +143,7 @@ class MetaTools:
 
     async def _list_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         namespace = input.get("namespace")
-        operations = self.visible_operations(context, namespace)
+        operations = tuple(self.visible_operations(context, namespace))
         if namespace is not None and not operations:
             namespaces = count_by_namespace(self.visible_operations(context))
             raise NotFound(
@@ -162,13 +162,13 @@ class MetaTools:
         hint = {"hint": f"{more} more: pass a namespace, or find them with hub_search."} if more else {}
         return {"namespaces": count_by_namespace(operations), "tools": tools, "more": more, **hint}
 
-    def visible_operations(self, context: Context, namespace: str | None = None) -> Sequence[Operation]:
-        """Return the operations that the caller may call, by id."""
-        return [
-            operation
-            for operation in self._registry.list(namespace)
-            if self._calls.is_visible(operation, context)
-        ]
+    def visible_operations(
+        self, context: Context, namespace: str | None = None, *, after: str = ""
+    ) -> Iterator[Operation]:
+        """Yield the operations that the caller may call, by id; with `after` those behind this id."""
+        for operation in self._registry.list(namespace, after=after):
+            if self._calls.is_visible(operation, context):
+                yield operation
 
     async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         q = input.get("q", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -72,6 +73,7 @@ class Registry:
 
     def __init__(self, *sources: OperationSource) -> None:
         self._operations: dict[str, Operation] = {}  # by lower-case id
+        self._in_order: tuple[Operation, ...] | None = None  # by id; None after a change
         self._ids_by_underscored: dict[str, tuple[str, ...]] = {}  # `ns_name` -> lower-case ids
         self._counts: Counter[str] = Counter()
         self._listeners: tuple[RegistryListener, ...] = ()
@@ -106,6 +108,7 @@ class Registry:
         )
         if not self._ids_by_underscored[spelling]:
             del self._ids_by_underscored[spelling]
+        self._in_order = None
         self._counts[operation.namespace] -= 1
         if not self._counts[operation.namespace]:
             del self._counts[operation.namespace]
@@ -151,15 +154,13 @@ class Registry:
             alias if all(each.id == alias.target for each in self._find_underscored(name.lower())) else None
         )
 
-    def list(self, namespace: str | None = None) -> tuple[Operation, ...]:
-        """Return the operations of a namespace, or all, by id."""
-        operations = self._operations.values()
-        selected = (
-            operations
-            if namespace is None
-            else [operation for operation in operations if operation.namespace == namespace]
-        )
-        return tuple(sorted(selected, key=lambda operation: operation.id))
+    def list(self, namespace: str | None = None, *, after: str = "") -> tuple[Operation, ...]:
+        """Return the operations of a namespace, or all, by id; with `after` those behind this id."""
+        if self._in_order is None:
+            self._in_order = tuple(sorted(self._operations.values(), key=lambda operation: operation.id))
+        start = bisect_right(self._in_order, after, key=lambda operation: operation.id)
+        found = self._in_order[start:]
+        return found if namespace is None else tuple(each for each in found if each.namespace == namespace)
 
     def namespaces(self) -> dict[str, int]:
         """Return how many operations each namespace has, by name."""
@@ -238,6 +239,7 @@ class Registry:
         self._operations[key] = operation
         spelling = to_underscores(key)
         self._ids_by_underscored[spelling] = (*self._ids_by_underscored.get(spelling, ()), key)
+        self._in_order = None
         self._counts[operation.namespace] += 1
         for watcher in self._listeners:
             watcher.add(operation)

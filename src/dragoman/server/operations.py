@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -20,8 +21,10 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome
 from dragoman.operations.search.search import SearchScore
 from dragoman.operations.search.summary import summarise
+from dragoman.server.http.query_parameters import parse_limit
 
 MAX_BODY = 4_000_000
+MAX_PAGE = 500
 SEARCH_ERRORS: Mapping[str, type[DragomanError]] = {
     "call_denied": Forbidden,
     "approval_needed": Forbidden,
@@ -42,31 +45,47 @@ class OperationHandlers:
         await self._in_flight.drain(seconds)
 
     async def list(self, exchange: Exchange) -> None:
-        """List the operations that the caller may call, also by `?namespace`; with `?q`, search them."""
+        """List the operations that the caller may call, see `_list`; with `?q`, search them."""
         query, context = exchange.query, Context(identity=exchange.identity)
-        if "q" in query:
-            input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
-            outcome = await self._meta.run("hub.search", input, context=context)
-            if outcome.error is not None:
-                raise search_error(outcome.error)
-            await exchange.respond(200, self._with_scores(outcome.result, query, context=context))
+        if "q" not in query:
+            await exchange.respond(200, self._list(query, context))
             return
-        visible, namespace = self._meta.visible_operations(context), query.get("namespace")
-        found = [each for each in visible if namespace is None or each.namespace == namespace]
-        spaces = Counter(each.namespace for each in visible)
-        body = {
-            "operations": [operation_summary(operation) for operation in found],
-            "namespaces": dict(sorted(spaces.items())),
-        }
-        await exchange.respond(200, body)
+        input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
+        outcome = await self._meta.run("hub.search", input, context=context)
+        if outcome.error is not None:
+            raise search_error(outcome.error)
+        await exchange.respond(200, self._with_scores(outcome.result, query, context=context))
+
+    def _list(self, query: Mapping[str, str], context: Context) -> dict[str, object]:
+        """Return those of `?namespace`, with `?text` in their id, by id; with `?limit` a page of them.
+
+        `?after` is `next` of the page before. The first page says how many each namespace has.
+        """
+        limit = parse_limit(query["limit"], maximum=MAX_PAGE) if "limit" in query else None
+        after, text = query.get("after", ""), query.get("text", "").lower()
+        visible = self._meta.visible_operations(context, query.get("namespace"), after=after)
+        matching = (each for each in visible if text in each.id.lower())
+        found = list(islice(matching, None if limit is None else limit + 1))
+        page = found[:limit]
+        body: dict[str, object] = {"operations": [operation_summary(operation) for operation in page]}
+        if limit is not None:
+            body["next"] = page[-1].id if len(found) > limit else None
+        if not after:
+            spaces = Counter(each.namespace for each in self._meta.visible_operations(context))
+            body["namespaces"] = dict(sorted(spaces.items()))
+        return body
 
     def _with_scores(self, found: Any, query: Mapping[str, str], *, context: Context) -> Any:
-        """Return the result of a search, with `?scores` also why each operation is in it."""
+        """Return the result of a search, with `?scores` also why each operation is in it, and its effect."""
         if query.get("scores") not in ("1", "true"):
             return found
         ids = [each["tool"] for each in found["tools"]]
         scores = self._meta.search_scores(query["q"], ids, context=context)
-        tools = [{**each, "score": score_to_json(scores.get(each["tool"]))} for each in found["tools"]]
+        tools = []
+        for each in found["tools"]:
+            operation = self._calls.get_operation(each["tool"], context)
+            more = {"effect": operation.effect, "source": operation.source}
+            tools.append({**each, **more, "score": score_to_json(scores.get(operation.id))})
         return {**found, "tools": tools}
 
     async def get(self, exchange: Exchange) -> None:

@@ -1,5 +1,5 @@
 /** Operations: what can be called, found as a model finds it; and the MCP servers and spokes that bring more. */
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { useLocation, useParams } from "wouter";
 import { api } from "../../api/client";
@@ -25,14 +25,16 @@ import {
 import { Detail } from "./detail";
 import { Servers, useServers } from "./servers";
 import { Spokes } from "./spokes";
-import type { ListAnswer, SearchAnswer, SearchScore } from "./types";
+import type { OperationPage, SearchAnswer, SearchScore } from "./types";
 import "./operations.css";
+
+const PAGE = 200;
 
 interface Row {
   id: string;
   summary: string;
-  effect: string | null;
-  source: string | null;
+  effect: string;
+  source: string;
   score: SearchScore | null;
 }
 
@@ -78,9 +80,12 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
   const { id } = useParams<{ id?: string }>();
   const [, go] = useLocation();
   const narrow = useNarrow();
-  const all = useQuery({
+  const all = useInfiniteQuery({
     queryKey: ["operations", "list", namespace],
-    queryFn: ({ signal }) => api.get<ListAnswer>("/api/operations", { query: { namespace }, signal }),
+    queryFn: ({ pageParam, signal }) =>
+      api.get<OperationPage>("/api/operations", { query: { namespace, limit: PAGE, after: pageParam }, signal }),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next,
   });
   const search = useQuery({
     queryKey: ["operations", "search", namespace, q],
@@ -89,11 +94,12 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
     placeholderData: keepPreviousData,
   });
   useInvalidate("operation.", ["operations", "list"]);
-  const rows = useMemo(() => toRows(q === "" ? undefined : search.data, all.data), [q, search.data, all.data]);
-  const error = all.error ?? (q === "" ? null : search.error);
+  const rows = useMemo(() => toRows(q, search.data, all.data?.pages), [q, search.data, all.data]);
+  const error = q === "" ? all.error : search.error;
   const open = (operation: string) => go(`/operations/${encodeURIComponent(operation)}${window.location.search}`, { replace: true });
   useKeys("Operations", { Escape: ["close the details", () => go(`/operations${window.location.search}`, { replace: true })] });
-  const spaces = Object.entries(all.data?.namespaces ?? {});
+  const loadMore = () => q === "" && all.hasNextPage && !all.isFetching && void all.fetchNextPage();
+  const spaces = Object.entries(all.data?.pages[0]?.namespaces ?? {});
   const columns = q === "" ? COLUMNS : [...COLUMNS, SCORE];
   const hideList = narrow && id !== undefined;
   return (
@@ -116,7 +122,7 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
       )}
       {error !== null && (
         <div className="pad">
-          <ErrorNotice error={error} onRetry={() => void all.refetch()} />
+          <ErrorNotice error={error} onRetry={() => void (q === "" ? all : search).refetch()} />
         </div>
       )}
       {rows === null && error === null && <Loading />}
@@ -131,6 +137,7 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
               rowHeight={46}
               selected={id}
               onOpen={(row) => open(row.id)}
+              onEnd={loadMore}
               empty={<NoOperations q={q} onClear={onClear} />}
             />
           )}
@@ -150,17 +157,9 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
   );
 }
 
-function toRows(found: SearchAnswer | undefined, all: ListAnswer | undefined): Row[] | null {
-  if (all === undefined) return null;
-  if (found === undefined) return all.operations.map((each) => ({ ...each, score: null }));
-  const lines = new Map(all.operations.map((each) => [each.id, each]));
-  return found.tools.map((hit) => ({
-    id: hit.tool,
-    summary: hit.summary,
-    effect: lines.get(hit.tool)?.effect ?? null,
-    source: lines.get(hit.tool)?.source ?? null,
-    score: hit.score,
-  }));
+function toRows(q: string, found: SearchAnswer | undefined, pages: OperationPage[] | undefined): Row[] | null {
+  if (q === "") return pages?.flatMap((page) => page.operations.map((each) => ({ ...each, score: null }))) ?? null;
+  return found?.tools.map((hit) => ({ ...hit, id: hit.tool })) ?? null;
 }
 
 const COLUMNS: Column<Row>[] = [
@@ -179,7 +178,7 @@ const COLUMNS: Column<Row>[] = [
     id: "effect",
     title: "Effect",
     width: "90px",
-    cell: (row) => row.effect !== null && <Kind kind={row.effect === "read" ? "tool" : "op"}>{row.effect}</Kind>,
+    cell: (row) => <Kind kind={row.effect === "read" ? "tool" : "op"}>{row.effect}</Kind>,
   },
   { id: "source", title: "From", width: "minmax(80px, 1fr)", wide: true, cell: (row) => <span className="muted">{row.source}</span> },
 ];

@@ -27,6 +27,8 @@ export interface SearchHit {
   summary: string;
   signature: string;
   namespace: string;
+  effect: OperationLine["effect"];
+  source: string;
   score: SearchScore | null;
 }
 
@@ -37,9 +39,11 @@ export interface SearchAnswer {
   hint?: string;
 }
 
-export interface ListAnswer {
+export interface OperationPage {
   operations: OperationLine[];
-  namespaces: Record<string, number>;
+  next: string | null;
+  /** In the first page. */
+  namespaces?: Record<string, number>;
 }
 
 export interface Failure {

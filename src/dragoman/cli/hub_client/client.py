@@ -10,11 +10,12 @@ import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, Self, TypeAlias
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from dragoman import events
+from dragoman.cli.hub_client.paths import path_segment
 from dragoman.errors import (
     BadRequest,
     DragomanError,
@@ -316,9 +317,8 @@ class HubClient:
         """Stop a run or a call. False when it was not active. Unavailable without a running hub."""
         return bool((await self.request("POST", f"/api/calls/{path_segment(id)}/abort"))["aborted"])
 
-    async def operations(self, *, search: str | None = None, namespace: str | None = None) -> Json:
-        """List operations, or search them; the response of `GET /api/operations`."""
-        query = {"q": search, "namespace": namespace}
+    async def operations(self, **query: str | None) -> Json:
+        """List operations, or with `q` search them; the response of `GET /api/operations`."""
         found: Json = await self.request(
             "GET", "/api/operations", query={name: value for name, value in query.items() if value}
         )
@@ -444,11 +444,6 @@ async def read_events(response: HubResponse) -> EventBatches:
         async for raw in chunks:
             if batch := [decode_event(frame) for frame in parser.feed(raw) if frame != b"[DONE]"]:
                 yield batch
-
-
-def path_segment(id: str) -> str:
-    """Quote an id as one segment of a path."""
-    return quote(id, safe="")
 
 
 def decode_event(frame: bytes) -> events.Event:
