@@ -35,6 +35,8 @@ from typing import Any, NoReturn
 
 import typer.main
 
+import dragoman
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "dragoman"]
 INSTALLED = str(Path(sysconfig.get_path("scripts")) / "dragoman")
@@ -161,8 +163,10 @@ def load() -> None:
                 importlib.import_module(module.name)
     for name in SDK:
         importlib.import_module(name)
+    for name in dragoman.__all__:
+        getattr(dragoman, name)
     build_commands_once()
-    typer.main.get_command(importlib.import_module("dragoman.cli.program").cli)
+    typer.main.get_command(importlib.import_module("dragoman.cli.program").build_program())
     asyncio.run(open_hub())
     assert threading.active_count() == 1, "only a process of one thread can be forked"
 

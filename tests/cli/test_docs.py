@@ -120,7 +120,7 @@ def test_the_page_has_every_type_of_provider() -> None:
 
 def options(name: str) -> list[str]:
     """The options of a command, as they are typed."""
-    command: Any = typer.main.get_command(program.cli)
+    command: Any = typer.main.get_command(program.build_program())
     for word in name.split():
         command = command.commands[word]
     return [each.opts[0] for each in command.params if each.param_type_name == "option"]

@@ -16,7 +16,7 @@ from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart
 
 APPS: dict[str, typer.Typer] = {
-    "": program.cli,
+    "": program.build_program(),
     "keys": keys.keys,
     "tokens": tokens.tokens,
     "secrets": secrets.secrets,
@@ -86,7 +86,7 @@ def test_an_error_of_the_program_itself_is_one_line_unless_asked_for(
     def fall() -> None:
         raise RuntimeError("fell over")
 
-    monkeypatch.setattr(program, "narrow_to", lambda _: lambda **_: fall())
+    monkeypatch.setattr(program, "build_program", lambda _: lambda **_: fall())
     result = run("demo")
     assert result.code == 1
     assert "fell over" in result.err
@@ -100,7 +100,7 @@ def test_the_program_runs_as_a_module() -> None:
 
 def test_a_command_is_built_without_the_others() -> None:
     def names(word: str) -> set[str]:
-        group = typer.main.get_group(program.narrow_to(word))
+        group = typer.main.get_group(program.build_program(word))
         return set(group.commands)
 
     everything = names("")

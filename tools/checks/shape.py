@@ -91,6 +91,10 @@ def is_reexport(node: ast.stmt) -> bool:
     match node:
         case ast.Import() | ast.ImportFrom():
             return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING"), body=body, orelse=orelse):
+            return all(map(is_reexport, [*body, *orelse]))
+        case ast.Assign(targets=[ast.Name(id="__getattr__")]):
+            return True
         case ast.Expr(value=ast.Constant(value=str())):
             return True
         case ast.Assign(targets=[ast.Name(id="__all__")]) | ast.AnnAssign(target=ast.Name(id="__all__")):

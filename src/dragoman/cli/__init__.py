@@ -1,3 +1,3 @@
 """The command line: serve a hub, talk to it, look into it."""
 
-from dragoman.cli.program import main as main
+from dragoman.cli.main import main as main

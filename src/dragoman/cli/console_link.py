@@ -14,6 +14,7 @@ from dragoman.cli.hub_client.connect import HubTarget, connect
 from dragoman.cli.options import DEFAULT_HUB, Hub, Key
 from dragoman.cli.terminal import examples, print_line, print_note
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman open", "the console of the hub at http://127.0.0.1:8000"),
     ("dragoman open --key dgm_…", "signed in as the owner of this key"),
@@ -21,6 +22,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("open", epilog=EPILOG)
 def open_console(
     *,
     hub: Hub = None,

@@ -8,6 +8,7 @@ import typer
 
 from dragoman.cli.terminal import examples
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman demo", "with the small local model when it is installed, else with a simulator"),
     ("dragoman demo --scripted", "with the simulator in any case"),
@@ -15,6 +16,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("demo", epilog=EPILOG)
 def demo(
     *,
     scripted: Annotated[bool, typer.Option("--scripted", help="A script instead of a model.")] = False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.resources import as_file, files
 from importlib.util import find_spec
 
 import typer
@@ -31,6 +30,8 @@ def install_packages() -> None:
         raise DragomanError(
             "this Python environment has no pip", hint="install it with `python -m ensurepip`, or use uv pip"
         )
+    from importlib.resources import as_file, files  # late: only an installation needs it
+
     with as_file(files("dragoman.cli").joinpath("local.txt")) as pins:
         command = [sys.executable, "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(pins)]
         done = subprocess.run([*command, "--disable-pip-version-check"], check=False)  # noqa: S603 - our own words

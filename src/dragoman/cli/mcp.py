@@ -14,6 +14,7 @@ from dragoman.cli.terminal import examples
 from dragoman.errors import BadRequest
 
 KEY_VARIABLE = "DRAGOMAN_KEY"
+commands = typer.Typer()
 EPILOG = examples(
     (
         "dragoman mcp --stdio --hub http://127.0.0.1:8000",
@@ -24,6 +25,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("mcp", epilog=EPILOG)
 def mcp(
     *,
     stdio: Annotated[bool, typer.Option("--stdio", help="Use stdin and stdout, the only transport.")] = False,

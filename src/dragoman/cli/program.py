@@ -5,40 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from copy import copy
+from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dragoman.cli import (
-    calls,
-    console_link,
-    database,
-    demo,
-    hosts,
-    local,
-    mcp,
-    ops,
-    runner,
-    runs,
-    sessions,
-    spoke,
-    spokes,
-    triggers,
-    usage,
-)
-from dragoman.cli.access import approvals, keys, policy, secrets, sharing, tokens, vault
-from dragoman.cli.chat import command
-from dragoman.cli.dev import command as dev_command
-from dragoman.cli.doctor import command as doctor_command
-from dragoman.cli.init import command as init_command
-from dragoman.cli.serving import check, serve, servers
-from dragoman.cli.system import budgets, log_tail, state
-from dragoman.cli.teams import command as teams_command
-from dragoman.cli.teams import tail, tasks
 from dragoman.cli.terminal import examples, prepare_streams, print_error, reflow_help
 from dragoman.errors import DragomanError
 from dragoman.redaction import redact_log
@@ -48,68 +23,60 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 TRACEBACK_VARIABLE = "DRAGOMAN_TRACEBACK"
 
-cli = typer.Typer(
-    name="dragoman",
-    no_args_is_help=True,
-    add_completion=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=examples(
-        ("dragoman demo", "see a hub, a model and tools at work, without any key"),
-        ("dragoman init", "write a dragoman.yaml for the models that this machine offers"),
-        ("dragoman serve", "serve the hub that ./dragoman.yaml describes"),
-        ("dragoman keys create --owner me", "create a key"),
-        ("dragoman chat", "chat with the hub in the terminal"),
-    ),
+EPILOG = examples(
+    ("dragoman demo", "see a hub, a model and tools at work, without any key"),
+    ("dragoman init", "write a dragoman.yaml for the models that this machine offers"),
+    ("dragoman serve", "serve the hub that ./dragoman.yaml describes"),
+    ("dragoman keys create --owner me", "create a key"),
+    ("dragoman chat", "chat with the hub in the terminal"),
 )
-cli.command("init", epilog=init_command.EPILOG)(init_command.init)
-cli.command("serve", epilog=serve.EPILOG)(serve.serve)
-cli.command("chat", epilog=command.EPILOG)(command.chat)
-cli.command("run", epilog=runs.EPILOG)(runs.run)
-cli.command("check", epilog=check.EPILOG)(check.check)
-cli.command("doctor", epilog=doctor_command.EPILOG)(doctor_command.doctor)
-cli.command("open", epilog=console_link.EPILOG)(console_link.open_console)
-cli.command("demo", epilog=demo.EPILOG)(demo.demo)
-cli.command("usage", epilog=usage.EPILOG)(usage.usage)
-cli.command("budgets", epilog=budgets.EPILOG)(budgets.budgets)
-cli.command("logs", epilog=log_tail.EPILOG)(log_tail.logs)
-cli.command("system", epilog=state.SYSTEM_EPILOG)(state.system)
-cli.command("providers", epilog=state.PROVIDERS_EPILOG)(state.providers)
-cli.command("models", epilog=state.MODELS_EPILOG)(state.models)
-cli.command("agents", epilog=state.AGENTS_EPILOG)(state.agents)
-cli.command("queue", epilog=state.QUEUE_EPILOG)(state.queue)
-cli.command("mcp", epilog=mcp.EPILOG)(mcp.mcp)
-cli.command("spoke", epilog=spoke.EPILOG)(spoke.spoke)
-cli.command("dev", epilog=dev_command.EPILOG)(dev_command.dev)
-cli.command("runner", epilog=runner.EPILOG)(runner.runner)
-
-GROUPS = {
-    "keys": keys.keys,
-    "tokens": tokens.tokens,
-    "secrets": secrets.secrets,
-    "ops": ops.ops,
-    "runs": runs.runs,
-    "calls": calls.calls,
-    "approvals": approvals.approvals,
-    "policy": policy.policy,
-    "servers": servers.servers,
-    "spokes": spokes.spokes,
-    "hosts": hosts.hosts,
-    "sessions": sessions.sessions,
-    "teams": teams_command.teams,
-    "triggers": triggers.triggers,
-    "vault": vault.vault,
-    "local": local.local,
-    "database": database.database,
+# The modules of the commands, and of the groups of commands. One is imported when it is used: a command line
+# needs one of them, and `--help` all.
+COMMANDS: Mapping[str, str] = {
+    "init": "init.command",
+    "serve": "serving.serve",
+    "chat": "chat.command",
+    "run": "runs",
+    "check": "serving.check",
+    "doctor": "doctor.command",
+    "open": "console_link",
+    "demo": "demo",
+    "usage": "usage",
+    "budgets": "system.budgets",
+    "logs": "system.log_tail",
+    "system": "system.state",
+    "providers": "system.state",
+    "models": "system.state",
+    "agents": "system.state",
+    "queue": "system.state",
+    "mcp": "mcp",
+    "spoke": "spoke",
+    "dev": "dev.command",
+    "runner": "runner",
 }
-sessions.sessions.registered_commands.extend(sharing.sharing.registered_commands)
-for commands in (tasks.tasks, tail.tail_commands):
-    teams_command.teams.registered_commands.extend(commands.registered_commands)
-for name, group in GROUPS.items():
-    cli.add_typer(group, name=name)
-for app in (cli, *GROUPS.values()):
-    reflow_help(app)
+GROUPS: Mapping[str, str] = {
+    "keys": "access.keys",
+    "tokens": "access.tokens",
+    "secrets": "access.secrets",
+    "ops": "ops",
+    "runs": "runs",
+    "calls": "calls",
+    "approvals": "access.approvals",
+    "policy": "access.policy",
+    "servers": "serving.servers",
+    "spokes": "spokes",
+    "hosts": "hosts",
+    "sessions": "sessions",
+    "teams": "teams.command",
+    "triggers": "triggers",
+    "vault": "access.vault",
+    "local": "local",
+    "database": "database",
+}
+MORE_OF_GROUPS: Mapping[str, Sequence[str]] = {
+    "sessions": ("access.sharing",),
+    "teams": ("teams.tasks", "teams.tail"),
+}
 
 
 def print_version(requested: bool) -> None:
@@ -118,7 +85,6 @@ def print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@cli.callback()
 def options(
     *,
     _version: Annotated[
@@ -137,19 +103,45 @@ def add_working_directory() -> None:
             sys.path.append(here)
 
 
-def narrow_to(name: str) -> typer.Typer:
+def build_program(name: str = "") -> typer.Typer:
     """Return a program with one of the commands or groups; with all where there is none of this name.
 
     Typer reads the parameters of each command that it knows, which takes longer than most commands do.
     """
-    found = [each for each in cli.registered_commands if each.name == name]
-    groups = [each for each in cli.registered_groups if each.name == name]
-    if not found and not groups:
-        return cli
-    narrowed = copy(cli)
+    program = typer.Typer(
+        name="dragoman",
+        no_args_is_help=True,
+        add_completion=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=EPILOG,
+    )
     # Typer makes a program without groups, and with one command, that command: the callback keeps it a group.
-    narrowed.registered_commands, narrowed.registered_groups = found, groups
-    return narrowed
+    program.callback()(options)
+    for each in (name,) if name in COMMANDS or name in GROUPS else (*COMMANDS, *GROUPS):
+        if each in COMMANDS:
+            commands: typer.Typer = load(COMMANDS[each]).commands
+            program.registered_commands += [one for one in commands.registered_commands if one.name == each]
+        else:
+            program.add_typer(load_group(each), name=each)
+    reflow_help(program)
+    return program
+
+
+@cache
+def load_group(name: str) -> typer.Typer:
+    """Return a group with all its commands."""
+    group: typer.Typer = getattr(load(GROUPS[name]), name)
+    for module in MORE_OF_GROUPS.get(name, ()):
+        group.registered_commands += load(module).commands.registered_commands
+    reflow_help(group)
+    return group
+
+
+def load(module: str) -> Any:
+    """Import a module of the command line."""
+    return import_module(f"dragoman.cli.{module}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -158,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_working_directory()
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        narrow_to(words[0] if words else "")(args=words)
+        build_program(words[0] if words else "")(args=words)
     except DragomanError as error:
         print_error(redact_log(error.message), hint=error.hint)
         raise SystemExit(EXIT_FAILED) from None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dragoman.cli.logs import Level
     from dragoman.runners.client.runner import Runner
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman runner -- tr a-z A-Z", "a new session, answered by a program: prompt in, text out"),
     ("dragoman runner --session s1 -- python my_agent.py", "the session s1, made if there is none"),
@@ -52,6 +53,7 @@ OutputFormat: TypeAlias = Annotated[
 ]
 
 
+@commands.command("runner", epilog=EPILOG)
 def runner(
     *,
     command: list[str] = typer.Argument(..., metavar="-- COMMAND...", help="What answers a prompt."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from dragoman.cli.calls import compact_json
+from dragoman.cli.chat.command import read_message
 from dragoman.cli.completion import agent_names, model_names, run_ids, session_ids
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
@@ -24,6 +25,7 @@ POLL_SECONDS = 0.25
 EXIT_CODES: Mapping[str, int] = {"failed": 1, "interrupted": 1, "aborted": 130}
 runs = typer.Typer(no_args_is_help=True, help="Runs: answers that are made or were made; follow, stop.")
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=run_ids, help="A run.")]
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman run 'What time is it in Lisbon?'", "streams the answer to stdout"),
     ("dragoman run 'Write the report.' --session report --detach", "prints the run's id, and returns"),
@@ -31,6 +33,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("run", epilog=EPILOG)
 def run(
     *,
     question: Annotated[str | None, typer.Argument(help="The question; read from stdin without it.")] = None,
@@ -55,7 +58,7 @@ def run(
     The answer is streamed; Ctrl-C stops it. With --detach the hub makes it in the background: the run's id is
     printed once the question is stored, and the run goes on without this command.
     """
-    from dragoman.cli.chat.command import ChatTarget, read_message, run_turn  # late: drawing takes 0.1 s
+    from dragoman.cli.chat.turns import ChatTarget, run_turn  # late: drawing takes 0.1 s
 
     target = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model, agent=agent)
     text = read_message(question)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dragoman.operations import Registry
     from dragoman.spokes import Spoke
 
+commands = typer.Typer()
 EPILOG = examples(
     (
         "DRAGOMAN_KEY=dgm_... dragoman spoke tools:registry --hub https://hub.example",
@@ -36,6 +37,7 @@ KeyVariable: TypeAlias = Annotated[
 ]
 
 
+@commands.command("spoke", epilog=EPILOG)
 def spoke(
     *,
     reference: str = typer.Argument(

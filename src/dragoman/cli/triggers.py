@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
-import yaml
 
 from dragoman.cli.access.questions import spell_invisible
-from dragoman.cli.hub_client.client import path_segment
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
+from dragoman.cli.hub_client.paths import path_segment
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import (
     examples,
@@ -286,6 +285,8 @@ def read_fields(file: Path | None) -> Json:
     """Return the fields in a YAML file. Raises BadRequest."""
     if file is None:
         return {}
+    import yaml  # late: most commands need none
+
     try:
         fields = yaml.safe_load(file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -297,6 +298,8 @@ def read_fields(file: Path | None) -> Json:
 
 def parse_fields(pairs: Sequence[str]) -> Json:
     """Return the fields of `FIELD=VALUE`. Raises BadRequest."""
+    import yaml  # late: as above
+
     fields: Json = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -14,6 +14,7 @@ from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, print_json, print_note
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman usage", "the last 30 days by model, from .dragoman"),
     ("dragoman usage --by day,owner --since 7d", "a week, by day and owner"),
@@ -47,6 +48,7 @@ Limit: TypeAlias = Annotated[
 AsCsv: TypeAlias = Annotated[bool, typer.Option("--csv", help="CSV, for spreadsheets.")]
 
 
+@commands.command("usage", epilog=EPILOG)
 def usage(
     *,
     by: By = "model",

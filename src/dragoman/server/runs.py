@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -13,7 +13,6 @@ from dragoman.identity import Identity
 from dragoman.messages import Message, encode
 from dragoman.operations.access import is_visible, restrict_owner, visible_owner
 from dragoman.runs.preparation import is_waiting
-from dragoman.runs.registry import RunRegistry
 from dragoman.server.call_trees.prompt import PromptReader
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
@@ -21,6 +20,9 @@ from dragoman.session_ids import session_id_for
 from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
 from dragoman.store.runs import RunRecord, RunStatus
 from dragoman.store.store import Store
+
+if TYPE_CHECKING:
+    from dragoman.runs.registry import RunRegistry
 
 Json: TypeAlias = dict[str, Any]
 Abort: TypeAlias = Callable[[str], Awaitable[bool]]

@@ -149,19 +149,40 @@ RELATED = (
 
 
 class RuleSQL:
-    """The SQL of one rule."""
+    """The SQL of one rule. Each statement is compiled when it is used: the hub purges as it starts."""
 
     def __init__(self, rule: RetentionRule, compiler: Compiler) -> None:
-        table, age = rule.table, rule.time
-        owner, id = table.c.owner, table.c.id
-        old = age < CUTOFF
+        self._rule = rule
+        self._compiler = compiler
+        self._old = rule.time < CUTOFF
+
+    @cached_property
+    def next_owner(self) -> str:
+        """The owner behind another one."""
+        owner = self._rule.table.c.owner
+        return self._compiler.compile(select(func.min(owner)).where(owner > bindparam("after")))
+
+    @cached_property
+    def find(self) -> str:
+        """The expired rows of an owner, behind a place."""
+        age, id, owner = self._rule.time, self._rule.table.c.id, self._rule.table.c.owner
         place = tuple_(age, id) > tuple_(bindparam("after"), bindparam("after_id"))
-        found = select(age, id).where(owner == bindparam("owner"), old, place, rule.is_expired)
+        found = select(age, id).where(owner == bindparam("owner"), self._old, place, self._rule.is_expired)
         found = found.order_by(age, id).limit(bindparam("limit")).offset(literal_column("0"))
-        self.next_owner = compiler.compile(select(func.min(owner)).where(owner > bindparam("after")))
-        self.find = compiler.compile(found)
-        self.count = compiler.compile(select(func.count()).select_from(table).where(old, rule.is_expired))
-        self.delete = compiler.compile(delete(table).where(id == bindparam("id"), old, rule.is_expired))
+        return self._compiler.compile(found)
+
+    @cached_property
+    def count(self) -> str:
+        """How many rows are expired."""
+        counted = select(func.count()).select_from(self._rule.table).where(self._old, self._rule.is_expired)
+        return self._compiler.compile(counted)
+
+    @cached_property
+    def delete(self) -> str:
+        """Delete a row, if it is expired."""
+        table = self._rule.table
+        expired = table.c.id == bindparam("id"), self._old, self._rule.is_expired
+        return self._compiler.compile(delete(table).where(*expired))
 
 
 class RetentionStatements:
@@ -174,8 +195,6 @@ class RetentionStatements:
         session = rules["sessions"]
         hidden = update(sessions).where(this, session.time < CUTOFF, session.is_expired)
         nobodys = sessions.c.owner == literal_column(f"'{DELETED_OWNER}'")
-        limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
-        zero: ColumnElement[int] = literal_column("0")
         self.hide = compiler.compile(hidden.values(owner=literal_column(f"'{DELETED_OWNER}'")))
         nobody: ColumnElement[str] = literal_column(f"'{DELETED_OWNER}'")
         is_importing = sessions.c.kind == literal_column("'importing'")
@@ -186,23 +205,24 @@ class RetentionStatements:
         )
         self.list_hidden = compiler.compile(select(sessions.c.id).where(nobodys))
         self.delete_session = compiler.compile(delete(sessions).where(this, nobodys))
-        self.related = [
-            (
-                compiler.compile(
-                    select(table.c.id)
-                    .where(table.c.session_id == bindparam("session_id"))
-                    .where(*([table.c.id < LAST_EVENT] if table is hub_events else []))
-                    .limit(limit)
-                    .offset(zero)
-                ),
-                compiler.compile(
-                    delete(table).where(
-                        table.c.session_id == bindparam("session_id"), table.c.id == bindparam("id")
-                    )
-                ),
-            )
-            for table in RELATED
-        ]
+        self._compiler = compiler
+
+    @cached_property
+    def related(self) -> Sequence[tuple[str, str]]:
+        """What finds and what deletes rows of a session, for each of RELATED."""
+        return [(self._find_related(table), self._delete_related(table)) for table in RELATED]
+
+    def _find_related(self, table: Table) -> str:
+        found = select(table.c.id).where(table.c.session_id == bindparam("session_id"))
+        if table is hub_events:
+            found = found.where(table.c.id < LAST_EVENT)
+        limit: ColumnElement[int] = literal_column(str(ROWS_PER_DELETE))
+        zero: ColumnElement[int] = literal_column("0")
+        return self._compiler.compile(found.limit(limit).offset(zero))
+
+    def _delete_related(self, table: Table) -> str:
+        this = table.c.session_id == bindparam("session_id"), table.c.id == bindparam("id")
+        return self._compiler.compile(delete(table).where(*this))
 
 
 class Retention:

@@ -119,12 +119,9 @@ class RunStatements:
         newest = newest.limit(bindparam("limit")).offset(literal_column("0"))
         self.last = compiler.compile(newest)
         self.last_of_message = compiler.compile(newest.where(runs.c.message_id == bindparam("message_id")))
-        self.list_running = compiler.compile(found.where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id))
         finished = update(runs).where(this, IS_RUNNING)
         returned = [runs.c[name] for name in EndedRun._fields]
         self.finish = compiler.compile(finished.values(ended).returning(*returned))
-        of_host = found.where(IS_RUNNING, runs.c.host == bindparam("host"))
-        self.list_of_host = compiler.compile(of_host.order_by(runs.c.started_at, runs.c.id))
         epoch = func.coalesce(runs.c.epoch, literal_column("1"))
         moved = update(runs).where(this, IS_RUNNING, epoch == bindparam("at_epoch"))
         of_epoch = finished.where(epoch == bindparam("at_epoch"))
@@ -135,6 +132,15 @@ class RunStatements:
         resumed: dict[str, Any] = {name: bindparam(name) for name in ("crashes", "settled_parts")}
         self.resume = compiler.compile(update(runs).where(this, IS_RUNNING).values(resumed))
         self.touch_session = compiler.compile(TOUCH_SESSION)
+
+
+class ActiveRunStatements:
+    """The SQL of `RunRepository.list_running`, which a hub needs when it starts."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        found = select_fields(RunRecord, runs).where(IS_RUNNING).order_by(runs.c.started_at, runs.c.id)
+        self.all = compiler.compile(found)
+        self.of_host = compiler.compile(found.where(runs.c.host == bindparam("host")))
 
 
 class RunRepository:
@@ -348,9 +354,10 @@ class RunRepository:
 
     async def list_running(self, *, host: str | None = None) -> Sequence[RunRecord]:
         """Return the runs marked as running, oldest first: all, or those of a host."""
+        active = self._database.statements(ActiveRunStatements)
         if host is None:
-            return await self._read(self._sql.list_running, {})
-        return await self._read(self._sql.list_of_host, {"host": host})
+            return await self._read(active.all, {})
+        return await self._read(active.of_host, {"host": host})
 
     async def move(
         self, run: RunRecord, *, to: str | None, extra_job: DatabaseJob[None] | None = None

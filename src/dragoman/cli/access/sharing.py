@@ -13,14 +13,14 @@ from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.server.http.time_ranges import parse_future
 
-sharing = typer.Typer()
+commands = typer.Typer()
 """Commands of `dragoman sessions`."""
 Id = Annotated[str, typer.Argument(metavar="ID", autocompletion=session_ids, help="A session of yours.")]
 Owner = Annotated[str | None, typer.Option(metavar="NAME", help="The other owner.")]
 KeyId = Annotated[str | None, typer.Option("--key-id", metavar="ID", help="One key, instead of an owner.")]
 
 
-@sharing.command(
+@commands.command(
     "share",
     epilog=examples(
         ("dragoman sessions share trip --expires 7d", "prints a link to the session as it is now"),
@@ -56,7 +56,7 @@ def share(
     print_note(f"anybody can read it; `dragoman sessions unshare {id} {link['id']}` revokes it")
 
 
-@sharing.command(
+@commands.command(
     "unshare", epilog=examples(("dragoman sessions unshare trip shr_01", "the link is a 404 from then on"))
 )
 def unshare(
@@ -71,13 +71,13 @@ def unshare(
     print_line(f"{link} is revoked")
 
 
-@sharing.command("grants", epilog=examples(("dragoman sessions grants trip", "who else may use it")))
+@commands.command("grants", epilog=examples(("dragoman sessions grants trip", "who else may use it")))
 def grants(id: Id, *, hub: Hub = DEFAULT_HUB, key: Key = None, json: AsJson = False) -> None:
     """List who else may use a session."""
     print_grants(run_with_client(HubTarget(hub, key), lambda client: client.grants(id)), json=json)
 
 
-@sharing.command(
+@commands.command(
     "grant",
     epilog=examples(
         ("dragoman sessions grant trip --owner bob", "bob may read it"),
@@ -99,7 +99,7 @@ def grant(
     print_grants(run_with_client(HubTarget(hub, key), lambda client: client.grant(id, body)), json=json)
 
 
-@sharing.command(
+@commands.command(
     "revoke", epilog=examples(("dragoman sessions revoke trip --owner bob", "ends what is open by it too"))
 )
 def revoke(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from dragoman.cli.chat.session import ChatSession, new_session_id
-from dragoman.cli.hub_client.client import HubClient, path_segment
+from dragoman.cli.hub_client.client import HubClient
+from dragoman.cli.hub_client.paths import path_segment
 from dragoman.cli.terminal import format_age, print_note, print_table
 from dragoman.errors import BadRequest, DragomanError, NotFound
 

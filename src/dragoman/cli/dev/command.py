@@ -15,6 +15,7 @@ from dragoman.cli.terminal import examples, print_line, print_note
 if TYPE_CHECKING:
     from dragoman.cli.dev.dev_spoke import DevSettings
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman dev", "the repository around this folder, for the hub on this machine"),
     ("dragoman dev --repository ~/shop --model anthropic/claude-sonnet-4-5", "another one, with its model"),
@@ -42,6 +43,7 @@ DevSpokeId: TypeAlias = Annotated[
 ]
 
 
+@commands.command("dev", epilog=EPILOG)
 def dev(
     *,
     command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="Answers as agent."),

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from dragoman.cli.hub_client.client import HubClient, path_segment
+from dragoman.cli.hub_client.client import HubClient
+from dragoman.cli.hub_client.paths import path_segment
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.messages import Message, ToolPart
 

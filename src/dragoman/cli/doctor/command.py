@@ -15,6 +15,7 @@ from dragoman.cli.terminal import examples, print_json, print_line
 if TYPE_CHECKING:
     from dragoman.cli.doctor.findings import Finding, Findings
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman doctor", "check this folder's hub: configuration, data, models, address"),
     (
@@ -26,6 +27,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("doctor", epilog=EPILOG)
 def doctor(
     *,
     hub: Hub = None,

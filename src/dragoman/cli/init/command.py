@@ -18,6 +18,7 @@ from dragoman.errors import BadRequest, ConfigError, Conflict
 if TYPE_CHECKING:
     from dragoman.cli.init.discovery import ModelSource
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman init", "asks three questions, and writes dragoman.yaml"),
     ("dragoman init --yes", "asks nothing: the first model that is found"),
@@ -28,6 +29,7 @@ NOTHING_FOUND = """set OPENAI_API_KEY or ANTHROPIC_API_KEY, start Ollama, or try
   here: dragoman local install"""
 
 
+@commands.command("init", epilog=EPILOG)
 def init(
     *,
     source: Annotated[

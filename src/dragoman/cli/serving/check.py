@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from dragoman.cli.logs import configure_logging
 from dragoman.cli.options import AsJson, ConfigFile, Places
 from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
@@ -15,6 +17,7 @@ from dragoman.errors import ConfigError
 
 MAX_CLOCK_SKEW = 2.0  # seconds
 HUB_CONNECTIONS = 8  # a writer, four readers, the lock, and two while it recovers from an outage
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman check", "check ./dragoman.yaml and the environment"),
     ("dragoman check --config hub.yaml && systemctl reload dragoman", "reload only a valid configuration"),
@@ -22,6 +25,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("check", epilog=EPILOG)
 def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson = False) -> None:
     """Check a configuration.
 

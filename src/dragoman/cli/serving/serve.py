@@ -11,6 +11,7 @@ import typer
 from dragoman.cli.options import DEFAULT_DATA, ConfigFile, Data, Database, Places
 from dragoman.cli.terminal import examples, use_json_lines
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman serve", "with ./dragoman.yaml, at http://127.0.0.1:8000"),
     ("dragoman serve --config hub.yaml --data /var/lib/hub --port 9000", "with its own files and port"),
@@ -21,6 +22,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("serve", epilog=EPILOG)
 def serve(
     *,
     config: ConfigFile = None,

@@ -174,7 +174,7 @@ def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
 
 def server_path(name: str) -> str:
     """Return the path of a server in the hub's API."""
-    from dragoman.cli.hub_client.client import path_segment  # late: --help needs none of it
+    from dragoman.cli.hub_client.paths import path_segment  # late: --help needs none of it
 
     return f"/api/mcp/servers/{path_segment(name)}"
 

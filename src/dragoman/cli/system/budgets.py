@@ -6,11 +6,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+import typer
+
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import bar, examples, print_json, print_note, print_table
 
 Json: TypeAlias = Mapping[str, Any]
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman budgets", "of the keys in .dragoman; what is used most comes first"),
     (
@@ -20,6 +23,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("budgets", epilog=EPILOG)
 def budgets(*, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """Show budgets: what is spent, what requests under way have reserved, and when each begins anew.
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 PAGE = 500  # lines of one request while the log is followed
 
+commands = typer.Typer()
 EPILOG = examples(
     ("dragoman logs", "the last 50 lines"),
     ("dragoman logs --follow --level warning", "warnings and errors as they come, until Ctrl-C"),
@@ -28,6 +29,7 @@ EPILOG = examples(
 )
 
 
+@commands.command("logs", epilog=EPILOG)
 def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,

@@ -22,6 +22,7 @@ from dragoman.cli.terminal import (
 
 Json: TypeAlias = Mapping[str, Any]
 MEGABYTE = 1_000_000
+commands = typer.Typer()
 SYSTEM_EPILOG = examples(
     ("dragoman system", "version, memory, runs, queue and database of the hub at http://127.0.0.1:8000"),
     ("dragoman system --tables", "the rows of each table, and how many retention would delete"),
@@ -39,6 +40,7 @@ def ask_hub(path: str, *, hub: str | None, key: str | None) -> Json:
     return found
 
 
+@commands.command("system", epilog=SYSTEM_EPILOG)
 def system(
     *,
     tables: Annotated[bool, typer.Option("--tables", help="The tables of the database.")] = False,
@@ -82,6 +84,7 @@ def table_row(table: Json) -> tuple[str, ...]:
     return table["name"], str(table["rows"]), oldest, format_period(table["keptFor"]), expired
 
 
+@commands.command("providers", epilog=PROVIDERS_EPILOG)
 def providers(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the providers of a running hub; needs a key with the scope admin."""
     found = ask_hub("/api/providers", hub=hub, key=key)
@@ -107,6 +110,7 @@ def format_median(spans: Json | None) -> str:
     return format_seconds(spans["p50"] if spans else None)
 
 
+@commands.command("models", epilog=MODELS_EPILOG)
 def models(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the models that a message may name."""
     found = ask_hub("/api/models", hub=hub, key=key)
@@ -117,6 +121,7 @@ def models(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
         print_line(f"{name}  (default)" if name == found["default"] else name)
 
 
+@commands.command("agents", epilog=AGENTS_EPILOG)
 def agents(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the agents, with the models that answer."""
     found = ask_hub("/api/agents", hub=hub, key=key)
@@ -130,6 +135,7 @@ def agents(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     print_table(("AGENT", "MODEL", "PINNED", "WHAT IT DOES"), rows)
 
 
+@commands.command("queue", epilog=QUEUE_EPILOG)
 def queue(*, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
     """List the messages that wait for the run of their session to end."""
     found = ask_hub("/api/queue", hub=hub, key=key)

@@ -28,10 +28,10 @@ RETRY_SECONDS = 1.0
 MAX_RETRIES = 60
 INNER = "hub."  # the meta-tools: what they call has events of its own
 
-tail_commands = typer.Typer()
+commands = typer.Typer()
 
 
-@tail_commands.command(
+@commands.command(
     "tail",
     epilog=examples(
         ("dragoman teams tail", "tasks, calls, approvals and triggers of all teams, as they happen"),

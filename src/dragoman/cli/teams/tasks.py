@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from dragoman.cli.access.questions import spell_invisible
-from dragoman.cli.hub_client.client import path_segment
+from dragoman.cli.chat.command import read_message
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
+from dragoman.cli.hub_client.paths import path_segment
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import DragomanError
@@ -30,10 +31,10 @@ ENDED = ("done", "failed", "cancelled")
 EXIT_CODES: Mapping[str, int] = {"done": 0, "failed": 1, "cancelled": 130}
 LEFT = 130
 
-tasks = typer.Typer()
+commands = typer.Typer()
 
 
-@tasks.command(
+@commands.command(
     "run",
     epilog=examples(
         ("dragoman teams run press 'Write a note on the release.'", "follows it; stdout is the result alone"),
@@ -65,8 +66,6 @@ def run(
     a second one leaves it to the hub. The exit code is 0 when it is done, 1 when it failed, 130 when it was
     cancelled.
     """
-    from dragoman.cli.chat.command import read_message  # late: drawing takes 0.1 s
-
     fields: Json = {"priority": priority, "overlap": overlap, "topic": topic, "budget": budget}
     body: Json = {"team": name, "task": read_message(task), **fields, "seconds": seconds}
     body = {field: value for field, value in body.items() if value is not None}
@@ -117,7 +116,7 @@ class TaskFollower:
 
     async def follow(self) -> Json | None:
         """Return the task as it ended; None when the user leaves. The first Ctrl-C cancels the task."""
-        from dragoman.cli.chat.session import on_interrupt  # late: as above
+        from dragoman.cli.chat.session import on_interrupt  # late: --help needs none of these
 
         following = asyncio.ensure_future(self._follow())
         cancelling: list[asyncio.Task[Any]] = []
@@ -195,7 +194,7 @@ class TaskFollower:
         )
 
 
-@tasks.command(
+@commands.command(
     "tasks",
     epilog=examples(
         ("dragoman teams tasks", "the last ones in .dragoman, of all owners"),
@@ -261,7 +260,7 @@ def print_task(task: Json) -> None:
         print_line(f"\n{task['result']}")
 
 
-@tasks.command(
+@commands.command(
     "pause", epilog=examples(("dragoman teams pause press", "it begins no task until it is resumed"))
 )
 def pause(
@@ -271,7 +270,7 @@ def pause(
     change_pause(HubTarget(hub, key, data), name, action="pause", as_json=json)
 
 
-@tasks.command("resume", epilog=examples(("dragoman teams resume press", "it begins what has waited")))
+@commands.command("resume", epilog=examples(("dragoman teams resume press", "it begins what has waited")))
 def resume(
     name: TeamName, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:

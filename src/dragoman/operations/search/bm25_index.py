@@ -18,6 +18,7 @@ RARE_LIMIT = 64  # operations with a term, up to which they are stored in a dict
 RARE_SHARE = 128  # this share of all operations, if that is more
 MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
 MAX_PARAMETERS = 64  # parameters that are indexed
+MAX_ADDED = 100  # operations that are not indexed yet; a search must not wait long for them
 REPETITIVE = 25  # characters for each distinct term, above which a text repeats itself: ordinary ones have 10
 
 
@@ -138,15 +139,27 @@ class PostingList:
 class InvertedIndex:
     """Which slots have which terms. Its state does not depend on the order of changes.
 
+    The last few operations are indexed when it is next asked: a hub that searches nothing needs no stems.
     `hidden` is a mask of slots that do not count: rarities are those of an index without them.
     """
 
     def __init__(self) -> None:
         self._postings: dict[str, PostingList] = {}
         self._terms: dict[int, tuple[str, ...]] = {}
+        self._added: dict[int, Operation] = {}  # by slot, not indexed yet
 
     def add(self, slot: int, operation: Operation) -> None:
         """Add an operation in a free slot."""
+        self._added[slot] = operation
+        if len(self._added) > MAX_ADDED:
+            self._index_added()
+
+    def _index_added(self) -> None:
+        for slot, operation in self._added.items():
+            self._index(slot, operation)
+        self._added.clear()
+
+    def _index(self, slot: int, operation: Operation) -> None:
         impacts = term_impacts(term_weights(operation))
         rare_limit = max(RARE_LIMIT, len(self._terms) // RARE_SHARE)
         for term, impact in impacts.items():
@@ -158,6 +171,8 @@ class InvertedIndex:
 
     def remove(self, slot: int) -> None:
         """Remove the operation in a slot."""
+        if self._added.pop(slot, None) is not None:
+            return
         for term in self._terms.pop(slot):
             posting = self._postings[term]
             posting.remove(slot)
@@ -166,12 +181,14 @@ class InvertedIndex:
 
     def inverse_document_frequency(self, term: str, *, hidden: int = 0) -> float:
         """Return the rarity of a term."""
+        self._index_added()
         frequency = posting.count_except(hidden) if (posting := self._postings.get(term)) else 0
         count = len(self._terms) - hidden.bit_count()
         return math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
 
     def coverage(self, slot: int, query: Set[str], *, hidden: int = 0) -> float:
         """Return the share of the query's terms that an operation has, weighted by rarity: 0 to 1."""
+        self._index_added()
         rarities = {term: self.inverse_document_frequency(term, hidden=hidden) for term in query}
         postings = ((rarity, self._postings.get(term)) for term, rarity in rarities.items())
         matched = sum(rarity for rarity, posting in postings if posting and posting.contains(slot))
@@ -179,6 +196,7 @@ class InvertedIndex:
 
     def score(self, query: Mapping[str, float], *, hidden: int = 0) -> list[int]:
         """Return the BM25 scores of all slots for a query's weighted terms, as bit slices of integers."""
+        self._index_added()
         frequent: list[tuple[Sequence[int], int]] = []
         rare: dict[int, int] = {}
         for term, weight in query.items():

@@ -7,8 +7,6 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-import snowballstemmer
-
 # `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
 WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
@@ -67,6 +65,8 @@ SYNONYMS = (
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """Return the English stem of a lower-case word."""
+    import snowballstemmer  # late: it imports the stemmers of many languages, and only a search needs one
+
     # One stemmer a call: it is stateful, and two threads may search at once.
     return str(snowballstemmer.stemmer("english").stemWord(word))
 

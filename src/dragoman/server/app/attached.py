@@ -31,7 +31,6 @@ from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.server.accounts.budgets import BudgetHandlers
 from dragoman.server.accounts.keys import KeyHandlers
 from dragoman.server.accounts.usage import UsageHandlers
-from dragoman.server.app.operations import build_policy, build_registry
 from dragoman.server.app.routing.api_routes import (
     Routes,
     approval_routes,
@@ -95,6 +94,9 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
 @asynccontextmanager
 async def attach_to_config(config: Config) -> AsyncIterator[ASGIApp]:
     """Load the operations of a configuration; approvals and results live in memory until the end."""
+    # late: the built-in operations, which data folders do not need
+    from dragoman.server.app.operations import build_policy, build_registry  # late: as above
+
     registry = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch())
     approvals = MemoryApprovalStore(time.time)
     access_control = AccessControl(build_policy(config), approvals, clock=time.time)

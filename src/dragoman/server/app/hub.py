@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.payment import Billing
+from dragoman.accounts.price_list import SELF_HOSTED_TYPES
 from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
@@ -348,8 +349,12 @@ class Hub:
             await fleet.close()
 
     def load_prices(self) -> None:
-        """Load the price list in the background, so that the first request does not wait for it."""
-        self._spawn(self._setup.prices.preload())
+        """Load the price list in the background, so that the first request does not wait for it.
+
+        Models of one's own have no list prices: a hub with no others does without the list.
+        """
+        if any(each.type not in SELF_HOSTED_TYPES for each in self._config.providers.values()):
+            self._spawn(self._setup.prices.preload())
 
     async def _close_when_idle(self, providers: ProviderSet) -> None:
         try:

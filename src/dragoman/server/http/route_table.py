@@ -23,21 +23,31 @@ class RouteTable:
     """
 
     def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
-        routes = [(prefix_of(path), Route(path, endpoint)) for path, endpoint in endpoints.items()]
         self._fixed = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
-        self._groups = {
-            prefix: Router([route for own, route in routes if own == prefix or "{" in own], default=not_found)
-            for prefix in {own for own, _ in routes if "{" not in own}
-        }
-        self._all = Router([route for _, route in routes], default=not_found)
+        self._endpoints = [(prefix_of(path), path, endpoint) for path, endpoint in endpoints.items()]
+        self._prefixes = {prefix for prefix, _, _ in self._endpoints if "{" not in prefix}
+        self._routers: dict[str, Router] = {}  # by prefix, and "" for any other
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Answer a request."""
         path: str = scope["path"]
         endpoint = self._fixed.get(path)
         if endpoint is None:
-            endpoint = self._groups.get(prefix_of(path), self._all)
+            endpoint = self._router(prefix_of(path))
         return endpoint(scope, receive, send)
+
+    def _router(self, prefix: str) -> Router:
+        """Return the router of the paths that begin so. Its patterns are compiled when it is first used."""
+        known = prefix if prefix in self._prefixes else ""
+        router = self._routers.get(known)
+        if router is None:
+            routes = [
+                Route(path, endpoint)
+                for own, path, endpoint in self._endpoints
+                if not known or own == known or "{" in own
+            ]
+            router = self._routers[known] = Router(routes, default=not_found)
+        return router
 
 
 def prefix_of(path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,7 +16,6 @@ from dragoman.messages import Message, encode_messages, messages_size
 from dragoman.offload import offload
 from dragoman.operations.access import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
-from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run_queue import queue_to_json
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_session, find_session_for
@@ -25,6 +24,9 @@ from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, s
 from dragoman.store.sessions.branches import Siblings
 from dragoman.store.sessions.sessions import Session, SessionFilters
 from dragoman.store.store import Store
+
+if TYPE_CHECKING:
+    from dragoman.runs.registry import RunRegistry
 
 MAX_BODY = 65_536
 MAX_PAGE = 200

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dragoman.accounts.meter import Meter
 from dragoman.server.accounts.budgets import BudgetHandlers
 from dragoman.server.app.routing.api_routes import Routes
-from dragoman.server.app.services import HubServices
 from dragoman.server.hosts import HostHandlers, LocalHost
 from dragoman.server.hub_state import HubStateHandlers, HubStateSources
 from dragoman.server.logs import LogHandlers
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.policy import PolicyHandlers
 from dragoman.server.system import SystemHandlers, SystemSources
+
+if TYPE_CHECKING:
+    from dragoman.server.app.services import HubServices
 
 
 class SystemApi(msgspec.Struct, frozen=True, kw_only=True):

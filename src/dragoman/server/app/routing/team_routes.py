@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from dragoman.server.app.routing.api_routes import Routes
-from dragoman.server.app.services import HubServices
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams.skills import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
@@ -13,6 +14,9 @@ from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.triggers.service import TriggerService
+
+if TYPE_CHECKING:
+    from dragoman.server.app.services import HubServices
 
 
 class TeamApi(msgspec.Struct, frozen=True, kw_only=True):
