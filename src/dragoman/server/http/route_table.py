@@ -38,15 +38,15 @@ class RouteTable:
 
     def _router(self, prefix: str) -> Router:
         """Return the router of the paths that begin so. Its patterns are compiled when it is first used."""
-        known = prefix if prefix in self._prefixes else ""
-        router = self._routers.get(known)
+        group = prefix if prefix in self._prefixes else ""
+        router = self._routers.get(group)
         if router is None:
             routes = [
                 Route(path, endpoint)
                 for own, path, endpoint in self._endpoints
-                if not known or own == known or "{" in own
+                if not group or own == group or "{" in own
             ]
-            router = self._routers[known] = Router(routes, default=not_found)
+            router = self._routers[group] = Router(routes, default=not_found)
         return router
 
 
