@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.certificates import trust_no_certificates
 from tests.effort import PROFILE
+from tests.rewriting import rewrite_assertions
 from tests.zygote import Zygote
 
 settings.register_profile(
@@ -46,8 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hear SIGINT again where a shell had it ignored, as it has for what it runs in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Each client of httpx reads all certificates of the machine otherwise: 30 ms, and tests stay on loopback.
-    os.environ.setdefault("SSL_CERT_DIR", str(config.rootpath / "tests"))
+    trust_no_certificates(config.rootpath / "tests")
     # DBOS is one a process, and takes its time. Hubs of a test share this process, and queue in memory.
     sys.modules["dbos"] = None  # type: ignore[assignment]
     config.stash[CPU] = []
@@ -56,16 +57,16 @@ def pytest_configure(config: pytest.Config) -> None:
         zygote.install()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Do once what each worker would do."""
+    rewrite_assertions(config, config.rootpath / "tests")
+
+
 def pytest_runtest_teardown() -> None:
     """Undo what a command in this process has set: `--log-level`, and `serve` the garbage collector."""
     logging.getLogger().setLevel(logging.WARNING)
     gc.enable()
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    config.stash[ZYGOTE].close()
-    if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
-        sys.modules["tests.postgres_server"].close_shared_server()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -130,7 +131,10 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker reports what it and the processes it waited for have used."""
+    """End what all tests shared; a worker reports what it and the processes it waited for have used."""
+    session.config.stash[ZYGOTE].close()
+    if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
+        sys.modules["tests.postgres_server"].close_shared_server()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["cpu"] = cpu_seconds()
@@ -144,7 +148,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     workers = config.stash[CPU]
-    used = sum(workers) if workers else cpu_seconds()
+    own = os.times()
+    used = sum(workers, own.user + own.system) if workers else cpu_seconds()
     minutes = (time.monotonic() - STARTED) / 60
     cost = f"{minutes:.1f} minutes, {used:.0f} CPU seconds"
     budget = float(config.getini("cpu_budget") or "inf")

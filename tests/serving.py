@@ -135,7 +135,7 @@ async def listening(hub: Hub) -> AsyncIterator[str]:
     listener.listen()
     config = uvicorn.Config(
         hub.app,
-        log_level="warning",
+        log_config=None,
         lifespan="off",
         access_log=False,
         timeout_keep_alive=KEEP_ALIVE,

@@ -36,6 +36,7 @@ from typing import Any, NoReturn
 import typer.main
 
 import dragoman
+from tests.certificates import trust_no_certificates
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = [sys.executable, "-m", "dragoman"]
@@ -168,6 +169,7 @@ def load() -> None:
     build_commands_once()
     typer.main.get_command(importlib.import_module("dragoman.cli.program").build_program())
     asyncio.run(open_hub())
+    trust_no_certificates(ROOT / "tests")
     assert threading.active_count() == 1, "only a process of one thread can be forked"
 
 

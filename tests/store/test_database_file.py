@@ -23,6 +23,7 @@ from dragoman.errors import StoreError
 from dragoman.events import Usage
 from dragoman.store import schema
 from dragoman.store.accounts.keys import ApiKey, hash_secret
+from dragoman.store.calls import select_calls
 from dragoman.store.sqlite import DIALECT
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.usage_record import UsageRecord
@@ -356,7 +357,7 @@ async def test_parts_move_to_an_ordinary_table_and_back_with_all_that_refers_to_
 
 async def test_the_calls_of_all_owners_are_listed_through_an_index(tmp_path: Path) -> None:
     async with await Store.open(tmp_path) as store:
-        sql = store.calls._compile_list(frozenset())
+        sql = store.database.query_sql(select_calls, frozenset())
     with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as raw:
         plan = raw.execute(f"EXPLAIN QUERY PLAN {sql}", {"limit": 50}).fetchall()
     assert "SCAN calls USING INDEX ix_calls_started_at_id" in [row[-1] for row in plan]

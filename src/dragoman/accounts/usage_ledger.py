@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import Select, bindparam, select
 
 from dragoman.accounts.spool import Settlement, Spool
 from dragoman.errors import DragomanError, HostFenced, StoreError, Unavailable
@@ -40,8 +40,7 @@ class UsageLedger:
         self._replay_task: asyncio.Task[None] | None = None
         self._replay_timer: asyncio.TimerHandle | None = None
         self._closed = False
-        found = select(usage.c.id).where(usage.c.id == bindparam("id"))
-        self._find_record = store.database.compile(found)
+        self._find_record = store.database.query_sql(select_record_id, "id")
 
     async def open(self) -> None:
         """Write what an earlier process left in the spool, now or when the database is up."""
@@ -201,3 +200,8 @@ class UsageLedger:
         for charge, part in settlement.shared:
             spent = settlement.shared_spent
             budgets.settle_job([charge], reserved=part if is_own else 0, spent=spent)(connection)
+
+
+def select_record_id(name: str) -> Select[Any]:
+    """Return the query for the ids of the usage records with a value of a column."""
+    return select(usage.c.id).where(usage.c[name] == bindparam(name))

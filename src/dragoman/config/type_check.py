@@ -87,7 +87,7 @@ class TypeChecker:
                 yield name, self.check(item, hints[name], path=below)
             else:
                 self.problems.append(ConfigProblem(below, _unknown_field_text(str(name), kind, fields=hints)))
-        for field in _fields(kind):
+        for field in struct_fields(kind):
             if field.required and field.name not in value:
                 words = list(_literal_values(hints[field.name]))
                 message = f"is missing: {join_names(words)}" if words else "is missing"
@@ -140,7 +140,8 @@ def _type_hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 @cache
-def _fields(kind: type[msgspec.Struct]) -> Sequence[msgspec.structs.FieldInfo]:
+def struct_fields(kind: type[msgspec.Struct]) -> Sequence[msgspec.structs.FieldInfo]:
+    """Return the fields of a section: msgspec evaluates all annotations for them."""
     return msgspec.structs.fields(kind)
 
 

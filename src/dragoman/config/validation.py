@@ -8,8 +8,6 @@ from ipaddress import ip_network
 from itertools import chain
 from urllib.parse import urlsplit
 
-import msgspec
-
 from dragoman.config.cures import variable_cure
 from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
 from dragoman.config.retention_section import RetentionConfig
@@ -23,6 +21,7 @@ from dragoman.config.sections import (
     ProviderConfig,
     StopConfig,
 )
+from dragoman.config.type_check import struct_fields
 from dragoman.config.yaml_document import InvalidScalar
 from dragoman.limits import Limits
 from dragoman.suggestions import suggest
@@ -340,7 +339,7 @@ def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
 
 
 def _type_problems(name: str, provider: ProviderConfig) -> Iterator[ConfigProblem]:
-    for field in msgspec.structs.fields(provider):
+    for field in struct_fields(type(provider)):
         types = _TYPES_OF_FIELD.get(field.name, (provider.type,))
         if provider.type not in types and getattr(provider, field.name) != field.default:
             advice = "; in options it would go along" if field.name == "max_tokens" else ""

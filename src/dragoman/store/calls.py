@@ -118,7 +118,6 @@ class CallRepository:
         """`host_id` is the host whose calls these are, if several share the database."""
         self._database = database
         self._host_id = host_id
-        self._list_sql: dict[frozenset[str], str] = {}
         self._unsent: dict[str, dict[str, Any]] = {}
         """Calls whose start is not yet with the writer, as long as the database's `lazy_rounds` is this."""
         self._unsent_since = -1
@@ -304,19 +303,8 @@ class CallRepository:
         params: dict[str, Any] = dict(filters)
         if before is not None:
             params |= {"before_at": before[0], "before_id": before[1]}
-        return await self._read_lines(self._compile_list(frozenset(params)), {**params, "limit": limit})
-
-    def _compile_list(self, names: frozenset[str]) -> str:
-        if names not in self._list_sql:
-            place = (calls.c.started_at, calls.c.id)
-            wanted = [match_filter(calls.c[name], names) for name in FILTERS if name in names]
-            found = select_lines().where(*wanted)
-            if "before_at" in names:
-                found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))
-            newest = found.order_by(*(each.desc() for each in place))
-            bound = newest.limit(bindparam("limit")).offset(literal_column("0"))
-            self._list_sql[names] = self._database.compile(bound)
-        return self._list_sql[names]
+        sql = self._database.query_sql(select_calls, frozenset(params))
+        return await self._read_lines(sql, {**params, "limit": limit})
 
     async def _read_lines(self, sql: str, params: Params) -> Sequence[CallRow]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
@@ -325,6 +313,17 @@ class CallRepository:
     async def _read_entries(self, sql: str, params: Params) -> Sequence[LedgerEntry]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_entry(row) for row in rows]
+
+
+def select_calls(names: frozenset[str]) -> Select[Any]:
+    """Return the query for a page of calls with these parameters."""
+    place = (calls.c.started_at, calls.c.id)
+    wanted = [match_filter(calls.c[name], names) for name in FILTERS if name in names]
+    found = select_lines().where(*wanted)
+    if "before_at" in names:
+        found = found.where(tuple_(*place) < tuple_(bindparam("before_at"), bindparam("before_id")))
+    newest = found.order_by(*(each.desc() for each in place))
+    return newest.limit(bindparam("limit")).offset(literal_column("0"))
 
 
 def write_nothing(_: DatabaseConnection) -> None:

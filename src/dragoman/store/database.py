@@ -7,7 +7,7 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -21,7 +21,9 @@ from dragoman.store.outage import Outage, OutageMonitor, try_prepare
 from dragoman.store.writer import DatabaseWriter, WriteResult, WriteTask, cause_of
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 COMPILED: dict[tuple[type[Backend], Callable[[Compiler], Any]], Any] = {}
+COMPILED_QUERIES: dict[tuple[type[Backend], Callable[..., ClauseElement], Hashable], str] = {}
 READER_THREADS = 4
 MAX_QUEUED = 10_000
 LAZY_SECONDS = 0.005
@@ -131,6 +133,16 @@ class Database:
     def compile(self, statement: ClauseElement) -> str:
         """Compile a statement for this database. For statements that never change, see `statements`."""
         return self._backend.compile(statement)
+
+    def query_sql(self, build: Callable[[H], ClauseElement], variant: H) -> str:
+        """Return the SQL of a query that has few variants, such as the names of its filters.
+
+        `build` makes the statement of a variant. Compiled at first use, as `statements` is.
+        """
+        key = type(self._backend), build, variant
+        if key not in COMPILED_QUERIES:
+            COMPILED_QUERIES[key] = self._backend.compile(build(variant))
+        return COMPILED_QUERIES[key]
 
     async def write(self, job: DatabaseJob[T]) -> T:
         """Run a job and return its result once it is committed. Cancelling the caller does not stop it."""

@@ -161,7 +161,6 @@ class RunRepository:
         self._webhooks = WebhookDeliveryRepository(database)
         self._sessions = sessions
         self._messages = messages
-        self._page_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> RunStatements:
@@ -347,10 +346,7 @@ class RunRepository:
         params: dict[str, Any] = {**filters, "limit": limit}
         if before is not None:
             params |= {"before_at": before.started_at, "before_id": before.id}
-        names = frozenset(params)
-        if names not in self._page_sql:
-            self._page_sql[names] = self._database.compile(select_page(names))
-        return await self._read(self._page_sql[names], params)
+        return await self._read(self._database.query_sql(select_page, frozenset(params)), params)
 
     async def list_running(self, *, host: str | None = None) -> Sequence[RunRecord]:
         """Return the runs marked as running, oldest first: all, or those of a host."""

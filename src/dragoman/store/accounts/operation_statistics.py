@@ -43,12 +43,12 @@ class OperationStatisticsRepository:
         params: dict[str, Any] = {"operation": operation, "since": since}
         if owner is not None:
             params["owner"] = owner
-        sql = self._database.compile(select_statistics(owned=owner is not None))
+        sql = self._database.query_sql(select_statistics, owner is not None)
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return to_statistics(row or ())
 
 
-def select_statistics(*, owned: bool) -> Select[Any]:
+def select_statistics(owned: bool) -> Select[Any]:
     """Return the query; its parameters are `operation`, `since` and, if `owned`, `owner`."""
     wanted = [calls.c.operation == bindparam("operation"), calls.c.started_at >= bindparam("since")]
     if owned:

@@ -59,7 +59,6 @@ class UsageRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._totals_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> UsageStatements:
@@ -116,7 +115,7 @@ class UsageRepository:
             "since": since,
         }
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
-        sql = self._compile_totals(frozenset(params))
+        sql = self._database.query_sql(select_totals, frozenset(params))
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return to_totals(row or (0, None, 0, *(None for _ in TOKEN_COLUMNS)))
 
@@ -164,13 +163,12 @@ class UsageRepository:
     async def _query(self, sql: str, params: Params) -> Sequence[Row]:
         return await self._database.read(lambda connection: connection.fetch_all(sql, params))
 
-    def _compile_totals(self, names: frozenset[str]) -> str:
-        if names not in self._totals_sql:
-            sums = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
-            estimated = func.count().filter(usage.c.estimated)
-            statement = select(func.count(), estimated, *sums).where(*filter_conditions(names))
-            self._totals_sql[names] = self._database.compile(statement)
-        return self._totals_sql[names]
+
+def select_totals(names: frozenset[str]) -> ClauseElement:
+    """Return the query for the sums of all records with these parameters."""
+    sums = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
+    estimated = func.count().filter(usage.c.estimated)
+    return select(func.count(), estimated, *sums).where(*filter_conditions(names))
 
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:

@@ -18,7 +18,6 @@ class TaskRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._page_sql: dict[frozenset[str], str] = {}
 
     async def list_first_runs(
         self,
@@ -38,10 +37,7 @@ class TaskRepository:
             params["session_id"] = session_id
         if before is not None:
             params |= {"before_at": before.started_at, "before_id": before.id}
-        names = frozenset(params)
-        if names not in self._page_sql:
-            self._page_sql[names] = self._database.compile(select_first_runs(names))
-        sql = self._page_sql[names]
+        sql = self._database.query_sql(select_first_runs, frozenset(params))
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_run(row) for row in rows]
 
@@ -52,12 +48,15 @@ class TaskRepository:
             params["owner"] = owner
         if session_id is not None:
             params["session_id"] = session_id
-        counted = select(func.count(func.distinct(runs.c.message_id)))
-        for name in params:
-            counted = counted.where(runs.c[name] == bindparam(name))
-        sql = self._database.compile(counted)
+        sql = self._database.query_sql(count_answers, frozenset(params))
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return int(row[0]) if row else 0
+
+
+def count_answers(names: frozenset[str]) -> Select[Any]:
+    """Return the query for the number of answers with these parameters."""
+    counted = select(func.count(func.distinct(runs.c.message_id)))
+    return counted.where(*(runs.c[name] == bindparam(name) for name in sorted(names)))
 
 
 def select_first_runs(names: frozenset[str]) -> Select[Any]:

@@ -55,7 +55,6 @@ class TeamTaskRepository:
         self._sessions = sessions
         self._events = sessions.events
         self._clock = clock
-        self._page_sql: dict[frozenset[str], str] = {}
 
     @cached_property
     def _sql(self) -> TeamTaskStatements:
@@ -248,10 +247,7 @@ class TeamTaskRepository:
         params: dict[str, Any] = {**filters, "limit": limit}
         if before is not None:
             params |= {"before_at": before.created_at, "before_id": before.id}
-        names = frozenset(params)
-        if names not in self._page_sql:
-            self._page_sql[names] = self._database.compile(select_task_page(names))
-        return await self._read(self._page_sql[names], params)
+        return await self._read(self._database.query_sql(select_task_page, frozenset(params)), params)
 
     async def pause(self, team: str, *, by: str) -> None:
         """Let a team begin no tasks until it is resumed."""
