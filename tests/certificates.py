@@ -20,7 +20,7 @@ def trust_no_certificates(folder: Path) -> None:
     """
     os.environ.pop("SSL_CERT_FILE", None)
     os.environ["SSL_CERT_DIR"] = str(folder)
-    httpcore2.default_ssl_context = empty_context
+    vars(httpcore2)["default_ssl_context"] = empty_context
 
 
 def empty_context(**_: Any) -> ssl.SSLContext:
