@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from dragoman.server.http.protocol import CorkedTransport
+from dragoman.server.http.response_cycle import CorkedTransport
 
 
 class Wire:

@@ -1,4 +1,4 @@
-"""The HTTP server's protocol: uvicorn's, with limits on connections and request heads, and joined writes.
+"""The HTTP server's protocol: uvicorn's, with limits on connections and request heads.
 
 uvicorn has no limit on a head and no deadline before a request has arrived. Both are enforced here, where the
 bytes come in, because nothing above sees a request whose head is not complete.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from urllib.parse import unquote
 
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
+from dragoman.server.http.response_cycle import CorkedTransport, ResponseCycle
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
@@ -52,43 +54,6 @@ class Rejection(NamedTuple):
 
 class RequestRejected(Exception):
     """Stops the parser, which raises its own error for it."""
-
-
-class CorkedTransport:
-    """A transport that collects writes and sends them at the end of the loop iteration.
-
-    Each write is a system call, and those are expensive: head and body leave together.
-    """
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._buffer: list[bytes] = []
-        self.is_closing = transport.is_closing  # not by `__getattr__`: every request asks
-
-    def write(self, data: bytes) -> None:
-        """See asyncio.Transport."""
-        if not self._buffer:
-            self._loop.call_soon(self._flush)
-        self._buffer.append(data)
-
-    def write_eof(self) -> None:
-        """See asyncio.Transport: buffered writes are sent first."""
-        self._flush()
-        self._transport.write_eof()
-
-    def close(self) -> None:
-        """See asyncio.Transport: buffered writes are sent first."""
-        self._flush()
-        self._transport.close()
-
-    def _flush(self) -> None:
-        buffer, self._buffer = self._buffer, []
-        if buffer and not self._transport.is_closing():
-            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
@@ -256,13 +221,47 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             headers.append((lower_name, value))
 
     def on_headers_complete(self) -> None:
-        """See httptools."""
+        """See httptools; as uvicorn does, with another cycle."""
         self._unparsed = 0
-        super().on_headers_complete()
+        scope, parser = self.scope, self.parser
+        scope["method"] = parser.get_method().decode("ascii")
+        version = parser.get_http_version()
+        if version != "1.1":
+            scope["http_version"] = version
+        if not (parser.should_upgrade() and self._should_upgrade()):
+            self._start_request(keep_alive=version != "1.0" and parser.should_keep_alive())
         self._phase = "body"
         self.waiting_since = None
         self._body_size = 0
         self.deadline = self.loop.time() + self._limits.body_timeout
+
+    def _start_request(self, *, keep_alive: bool) -> None:
+        """Call the app for the request, or let it wait for the response before its own."""
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope = self.scope
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = url.path
+        scope["query_string"] = url.query or b""
+        before: RequestResponseCycle | None = self.cycle
+        self.cycle = ResponseCycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=keep_alive,
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""

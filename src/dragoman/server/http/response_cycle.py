@@ -1,0 +1,130 @@
+"""What sends a response: uvicorn's cycle, for HTTP/1.0 clients too and with less work, and a transport that
+joins writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+BODYLESS = (204, 304)  # statuses
+HEAD_BYTES = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # of RFC 9110, with obs-text
+LINE_END = b"\r\n"
+
+
+class CorkedTransport:
+    """A transport that collects writes and sends them at the end of the loop iteration.
+
+    Each write is a system call, and those are expensive: head and body leave together.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._buffer: list[bytes] = []
+        self.is_closing = transport.is_closing  # not by `__getattr__`: every request asks
+
+    def write(self, data: bytes) -> None:
+        """See asyncio.Transport."""
+        if not self._buffer:
+            self._loop.call_soon(self._flush)
+        self._buffer.append(data)
+
+    def write_eof(self) -> None:
+        """See asyncio.Transport: buffered writes are sent first."""
+        self._flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """See asyncio.Transport: buffered writes are sent first."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        if buffer and not self._transport.is_closing():
+            self._transport.write(buffer[0] if len(buffer) == 1 else b"".join(buffer))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class ResponseCycle(RequestResponseCycle):
+    """Sends one response.
+
+    uvicorn sends chunks also to clients of HTTP/1.0, which know none: here the end of the connection ends
+    such a response (RFC 9112, §6.3).
+    """
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """See ASGI. Raises RuntimeError for messages in another order, and for invalid headers."""
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        kind = message["type"]
+        if kind == "http.response.body" and self.response_started and not self.response_complete:
+            body, more = message.get("body", b""), message.get("more_body", False)
+            if more and body and self.chunked_encoding:  # a call less for the chunks of a stream
+                self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+            else:
+                self._send_body(body, more=more)
+        elif kind == "http.response.start" and not self.response_started:
+            self._send_head(message["status"], message.get("headers", ()))
+        else:
+            raise RuntimeError(f"the response is sent in another order: {kind}")
+
+    def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines, says_close = [STATUS_LINE[status].rstrip()], False
+        for name, value in (*self.default_headers, *headers):
+            lines.append(b"%b: %b" % (name, value))
+            if name == b"content-length":
+                self.expected_content_length, self.chunked_encoding = int(value), False
+            elif name == b"connection" and b"close" in value.lower():
+                self.keep_alive, says_close = False, True
+        self._choose_framing(status, lines)
+        if not self.keep_alive and not says_close:
+            lines.append(b"connection: close")
+        if b"".join(lines).translate(None, HEAD_BYTES):
+            raise RuntimeError("a header has characters that HTTP does not allow")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self.transport.write(LINE_END.join([*lines, b"", b""]))
+
+    def _choose_framing(self, status: int, lines: list[bytes]) -> None:
+        """Choose how a body of unknown length ends."""
+        if self.chunked_encoding is not None:
+            return
+        if self.scope["method"] == "HEAD" or status in BODYLESS:
+            self.chunked_encoding = False
+        elif self.scope["http_version"] == "1.0":
+            self.keep_alive = False
+        else:
+            self.chunked_encoding = True
+            lines.append(b"transfer-encoding: chunked")
+
+    def _send_body(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            if body:
+                body = b"%x\r\n%b\r\n" % (len(body), body)
+            self.transport.write(body if more else body + b"0\r\n\r\n")
+        else:
+            if self.chunked_encoding is False:
+                self.expected_content_length -= len(body)
+                if self.expected_content_length < 0:
+                    raise RuntimeError("the response is longer than its content-length")
+            self.transport.write(body)
+        if more:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("the response is shorter than its content-length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()

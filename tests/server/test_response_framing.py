@@ -1,0 +1,98 @@
+"""How the end of a response is told to a client: by its length, by chunks, or by the end of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from dragoman.server.http.connection_limits import ConnectionLimits
+from dragoman.server.http.listener import build_server
+
+Headers = Sequence[tuple[bytes, bytes]]
+LENGTH: Headers = [(b"content-length", b"4")]
+CHUNKS = b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n"
+
+
+async def exchange(
+    request: bytes, headers: Headers = (), *, status: int = 200, bodies: Sequence[bytes] = (b"ab", b"cd", b"")
+) -> tuple[bytes, bytes]:
+    """Return the head, in lower case, and the rest of what a server answers until it closes the connection."""
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for at, body in enumerate(bodies, start=1):
+            await send({"type": "http.response.body", "body": body, "more_body": at < len(bodies)})
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = build_server(app, ConnectionLimits(idle_timeout=0.05))
+    await server.startup(sockets=[listener])
+    try:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+    finally:
+        await server.shutdown(sockets=[listener])
+    head, _, rest = answer.partition(b"\r\n\r\n")
+    return head.lower(), rest
+
+
+def request(method: str = "GET", version: str = "1.1", *headers: str) -> bytes:
+    return "\r\n".join([f"{method} / HTTP/{version}", "host: hub", *headers, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    ("sent", "headers", "body", "shown"),
+    [
+        (request(), LENGTH, b"abcd", {"content-length": "4", "connection": None, "transfer-encoding": None}),
+        (request(), (), CHUNKS, {"transfer-encoding": "chunked", "connection": None}),
+        (request("GET", "1.1", "connection: close"), (), CHUNKS, {"connection": "close"}),
+        (request("GET", "1.0"), (), b"abcd", {"connection": "close", "transfer-encoding": None}),
+        (request("GET", "1.0", "connection: keep-alive"), (), b"abcd", {"connection": "close"}),
+        (request("GET", "1.0"), LENGTH, b"abcd", {"content-length": "4", "connection": "close"}),
+        (request("HEAD"), LENGTH, b"", {"content-length": "4"}),
+        (request("HEAD"), (), b"", {"transfer-encoding": None}),
+        (request(), [(b"connection", b"Close")], CHUNKS, {"connection": "close"}),
+    ],
+)
+async def test_a_client_is_told_where_a_response_ends(
+    sent: bytes, headers: Headers, body: bytes, shown: dict[str, str | None]
+) -> None:
+    head, rest = await exchange(sent, headers)
+    lines = [line.split(": ", 1) for line in head.decode().split("\r\n")[1:]]
+    assert rest == body
+    for name, value in shown.items():
+        assert [text for key, text in lines if key == name] == ([] if value is None else [value]), lines
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_a_status_without_a_body_has_no_framing(status: int) -> None:
+    head, rest = await exchange(request(), status=status, bodies=[b""])
+    assert head.startswith(b"http/1.1 %d" % status)
+    assert b"transfer-encoding" not in head
+    assert rest == b""
+
+
+@pytest.mark.parametrize("bad", [b"a\r\nset-cookie: x", b"a\nb", b"a\x00b", b"a\x7fb"])
+@pytest.mark.parametrize("place", ["name", "value"])
+async def test_a_header_that_would_end_early_is_an_error_and_not_sent(bad: bytes, place: str) -> None:
+    header = (bad, b"v") if place == "name" else (b"n", bad)
+    head, _ = await exchange(request(), [header])
+    assert head.startswith(b"http/1.1 500")
+    assert b"set-cookie" not in head
+
+
+@pytest.mark.parametrize("bodies", [[b"abc"], [b"abcde"], [b"ab", b"cde", b""]])
+async def test_a_body_that_is_not_of_its_length_ends_the_connection(bodies: Sequence[bytes]) -> None:
+    _, rest = await exchange(request() * 2, LENGTH, bodies=bodies)
+    assert len(rest) < 5
+    assert b"http/1.1" not in rest.lower()
+
+
+async def test_text_of_other_alphabets_in_a_header_keeps_its_bytes() -> None:
+    head, _ = await exchange(request(), [(b"x-name", "größe\tß".encode("latin-1"))])
+    assert "größe\tß".encode("latin-1") in head
