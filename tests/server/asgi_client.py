@@ -6,6 +6,7 @@ It also measures how long the event loop is held meanwhile (`tests/loop_lag.py`)
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message
 
@@ -29,8 +30,10 @@ class AsgiClient:
         """As `post`."""
         return await self.request("GET", path, b"")
 
-    async def request(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """As `post`, with any method."""
+    async def request(
+        self, method: str, path: str, body: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """As `post`, with any method and further headers."""
         pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)] or [b""]
         sent: list[Message] = []
         answered = asyncio.Event()
@@ -45,14 +48,16 @@ class AsgiClient:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        headers = {"host": "127.0.0.1", "content-type": "application/json"}
-        headers["accept"] = "application/json, text/event-stream"
+        accept = "application/json, text/event-stream"
+        defaults = {"host": "127.0.0.1", "content-type": "application/json", "accept": accept}
         scope = {
             "type": "http",
             "method": method,
             "path": path,
             "query_string": b"",
-            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "headers": [
+                (name.encode(), value.encode()) for name, value in (defaults | dict(headers or {})).items()
+            ],
             "server": ("127.0.0.1", 80),
         }
         watch = LoopWatch()

@@ -3,6 +3,7 @@
 # ruff: noqa: UP031
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -260,6 +261,14 @@ async def test_a_body_that_is_nested_too_deeply_is_a_400_at_every_endpoint(tmp_p
                 status, answer = await client.post(path, raw)
                 limited = len(raw) > 60_000 and status == 413  # small endpoints
                 assert status == 400 or limited, (path, status, answer[:300])
+
+
+async def test_a_compressed_body_is_a_400_that_says_so_at_every_endpoint(tmp_path: Path) -> None:
+    async with hub_client(tmp_path) as client:
+        for path in DEEP_BODIES:
+            headers = {"content-encoding": "gzip"}
+            status, answer = await client.request("POST", path, gzip.compress(b"{}"), headers=headers)
+            assert (status, b"gzip" in answer) == (400, True), (path, status, answer[:300])
 
 
 async def test_a_long_history_with_much_in_it_is_not_decoded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the end of a response is told to a client: by its length, by chunks, or by the end of the connection."""
+"""Where a response ends for its client: by its length, by chunks, or by the end of the connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNKS = b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n"
 async def exchange(
     request: bytes, headers: Headers = (), *, status: int = 200, bodies: Sequence[bytes] = (b"ab", b"cd", b"")
 ) -> tuple[bytes, bytes]:
-    """Return the head, in lower case, and the rest of what a server answers until it closes the connection."""
+    """Return the head, in lower case, and the rest of what a server sends until it closes the connection."""
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": headers})

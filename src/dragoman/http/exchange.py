@@ -120,12 +120,16 @@ class Exchange:
         """Read the whole body, which is JSON: its shape is checked, not its syntax.
 
         `max_values` replaces that of `body_limits`. Raises TooLarge above `limit` bytes or with too many
-        values, BadRequest when it is nested too deeply, ClientDisconnected.
+        values, BadRequest when it is nested too deeply or compressed, ClientDisconnected.
         """
-        self._check_length(limit)
+        self._check_head(limit)
         return self._receive_body(limit, max_values or self.body_limits.max_values)
 
-    def _check_length(self, limit: int) -> None:
+    def _check_head(self, limit: int) -> None:
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            text = f"the request body is encoded as {encoding!r:.40}, which is not decoded here"
+            raise BadRequest(text, hint="send it without Content-Encoding")
         declared = self.headers.get("content-length", "")
         if (parse_digits(declared) or 0) > limit or len(declared) > MAX_DIGITS:
             raise TooLarge(f"the request body has {declared:.30} bytes; {limit} are allowed")
@@ -153,6 +157,7 @@ class Exchange:
 
     async def read_skimmed(self, limit: int, skimmer: BodySkimmer, *, max_values: int) -> bytes:
         """Read a body; return what the skimmer keeps of it. Raises what `read_body` and the skimmer do."""
+        self._check_head(limit)
         shape = JsonShape(max_values=max_values)
         size = 0
         with self.body_limits.count(self.identity):
@@ -174,7 +179,7 @@ class Exchange:
 
     async def read_chunks(self, limit: int, *, size: int) -> AsyncIterator[bytes]:
         """Yield the body, whatever it is, in chunks of about `size` bytes. TooLarge, ClientDisconnected."""
-        self._check_length(limit)
+        self._check_head(limit)
         parts: list[bytes] = []
         total = waiting = 0
         more = True

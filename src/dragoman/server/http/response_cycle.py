@@ -109,16 +109,8 @@ class ResponseCycle(RequestResponseCycle):
     def _send_body(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":
             self.expected_content_length = 0
-        elif self.chunked_encoding:
-            if body:
-                body = b"%x\r\n%b\r\n" % (len(body), body)
-            self.transport.write(body if more else body + b"0\r\n\r\n")
         else:
-            if self.chunked_encoding is False:
-                self.expected_content_length -= len(body)
-                if self.expected_content_length < 0:
-                    raise RuntimeError("the response is longer than its content-length")
-            self.transport.write(body)
+            self.transport.write(self._frame(body, more=more))
         if more:
             return
         if self.expected_content_length:
@@ -128,3 +120,13 @@ class ResponseCycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+    def _frame(self, body: bytes, *, more: bool) -> bytes:
+        if self.chunked_encoding:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            return chunk if more else chunk + b"0\r\n\r\n"
+        if self.chunked_encoding is False:
+            self.expected_content_length -= len(body)
+            if self.expected_content_length < 0:
+                raise RuntimeError("the response is longer than its content-length")
+        return body
