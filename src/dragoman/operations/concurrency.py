@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from dragoman.errors import CallError
+from dragoman.large_json import measure
 from dragoman.operations.results.files import is_drawable
 
 
@@ -45,10 +46,6 @@ class LazyThreadPool:
 
 T = TypeVar("T")
 LARGE_SIZE = 100_000  # characters of JSON, roughly
-MAX_MEASURED_FIELDS = 32  # larger objects are sampled
-MAX_MEASURED_DEPTH = 4
-SCALAR_SIZE = 100
-SCALARS = frozenset({int, float, bool, type(None)})
 
 
 class LargeValueWorker:
@@ -59,31 +56,13 @@ class LargeValueWorker:
 
     async def run(self, function: Callable[[Any], T], value: Any) -> T:
         """Return the function's result for the value."""
-        if estimate_size(value) < LARGE_SIZE:
+        if measure(value) < LARGE_SIZE and not is_drawable(value):
             return function(value)
         return await asyncio.get_running_loop().run_in_executor(self._thread_pool.pool, function, value)
 
     def close(self) -> None:
         """Release the thread without waiting for it."""
         self._thread_pool.close()
-
-
-def estimate_size(value: Any, depth: int = MAX_MEASURED_DEPTH) -> int:
-    """Estimate how many characters a value has as JSON, from a sample of its parts."""
-    kind = type(value)
-    if kind is str or isinstance(value, str | bytes):
-        return len(value)
-    if kind in SCALARS:
-        return SCALAR_SIZE
-    if not isinstance(value, dict | list | tuple) or not value:
-        return LARGE_SIZE if is_drawable(value) else SCALAR_SIZE
-    if not depth:
-        return SCALAR_SIZE * len(value)
-    if isinstance(value, dict):
-        parts = list(value.values()) if len(value) <= MAX_MEASURED_FIELDS else [*value.values()][:3]
-    else:
-        parts = list(value) if len(value) <= 3 else [value[0], value[len(value) // 2], value[-1]]
-    return len(value) * sum(estimate_size(part, depth - 1) for part in parts) // len(parts)
 
 
 class CancellableCall:

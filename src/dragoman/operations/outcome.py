@@ -12,7 +12,8 @@ import msgspec
 import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
-from dragoman.json_text import replace_surrogates
+from dragoman.json_text import replace_surrogates, well_formed
+from dragoman.large_json import SMALL, measure
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.results.files import (
     file_block,
@@ -106,6 +107,7 @@ def describe_exception(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
+PIECE_ITEMS = 500  # of a long list that are encoded and decoded in one call
 MAX_DECODED_BYTES = 100_000  # bytes of a result that are decoded again; more is slow
 SCALAR_TYPES = (bool, int, float, type(None))
 
@@ -119,7 +121,26 @@ def to_jsonable(value: Any) -> Any:
     """
     if type(value) in SCALAR_TYPES and not is_non_finite(value):
         return value
+    if type(value) is str:
+        return well_formed(value)
+    if type(value) in (list, dict) and measure(value) > SMALL:
+        try:
+            return _piece_by_piece(value)
+        except RecursionError:
+            pass  # nested too deep: the encoder says so
     return msgspec.json.decode(encode_result(value))
+
+
+def _piece_by_piece(value: Any) -> Any:
+    """Return a large list or dict as JSON types, in many short calls."""
+    if type(value) is dict:
+        if all(type(key) is str for key in value):
+            return {well_formed(key): to_jsonable(item) for key, item in value.items()}
+        return msgspec.json.decode(encode_result(value))
+    if len(value) <= PIECE_ITEMS:
+        return [to_jsonable(item) for item in value]
+    slices = (value[at : at + PIECE_ITEMS] for at in range(0, len(value), PIECE_ITEMS))
+    return [item for piece in slices for item in to_jsonable(piece)]
 
 
 def to_jsonable_or_raw(value: Any) -> Any:

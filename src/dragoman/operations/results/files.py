@@ -17,6 +17,8 @@ import msgspec
 
 from dragoman.wire.files import detect_media_type
 
+SEARCHED = 262_144  # bytes in one call, which holds the interpreter
+LONGEST_START = 16
 BYTES_TYPES = (bytes, bytearray, memoryview)
 # How base64 begins for the types that `detect_media_type` knows.
 _ENCODED_FILE = re.compile(
@@ -26,7 +28,10 @@ _ENCODED_FILE = re.compile(
 
 def may_contain_files(encoded: bytes) -> bool:
     """Return whether encoded JSON may have been made from the bytes of a file."""
-    return _ENCODED_FILE.search(encoded) is not None
+    return any(
+        _ENCODED_FILE.search(encoded, start, start + SEARCHED + LONGEST_START) is not None
+        for start in range(0, len(encoded), SEARCHED)
+    )
 
 
 def with_file_blocks(value: Any, enc_hook: Callable[[Any], Any]) -> Any:
