@@ -18,7 +18,7 @@ from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BudgetExhausted
 from dragoman.ids import new_id
 from dragoman.operations.budget import Budget
-from dragoman.store.accounts.budgets import SHARED_WINDOW, ChargedBudget
+from dragoman.store.accounts.budgets import CALLS_WINDOW, SHARED_WINDOW, UNLIMITED, ChargedBudget
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
@@ -183,3 +183,42 @@ async def test_a_run_that_goes_on_elsewhere_has_what_is_left_of_its_budget(hosts
         again.reserve(nanos(500))
     assert not await hosts[2].shared.rejoin(Budget(usd=1.0, name="answer:ses/other"))
     assert not await hosts[2].shared.rejoin(Budget(usd=1.0))
+
+
+@pytest.mark.parametrize("usd", [None, nanos(LIMIT)])
+async def test_calls_at_all_hosts_never_pass_the_limit_and_none_is_lost(
+    hosts: Sequence[Host], usd: float | None
+) -> None:
+    caller = Budget(usd=usd, calls=50, name=NAME, parent=Budget(calls=1_000))
+    for _ in range(3):
+        caller.count_call()
+    charges = await hosts[0].shared.share(caller)
+    budgets = [caller, *[await host.shared.restore(charges) for host in hosts[1:]]]
+    made = [0, 0, 0]
+
+    async def work(at: int) -> None:
+        task = Budget(calls=12, parent=budgets[at])
+        for _ in range(15):
+            with suppress(BudgetExhausted):
+                task.count_call()
+                await task.count_shared_call()
+                made[at] += 1
+
+    await asyncio.gather(*(work(at) for at in range(3) for _ in range(4)))
+    assert sum(made) == 47
+    assert all(count <= 48 for count in made)
+    again = Budget(usd=usd, calls=50, name=NAME)
+    assert await hosts[1].shared.rejoin(again)
+    with pytest.raises(BudgetExhausted):
+        again.count_call()
+    further = Budget(calls=60, name=NAME)  # as if its configuration had been changed meanwhile
+    assert await hosts[2].shared.rejoin(further)
+    further.count_call()
+    await further.count_shared_call()
+    assert await hosts[0].store.budgets.find_shared(NAME, window=CALLS_WINDOW) == 51
+
+
+async def test_an_earlier_version_reads_a_limit_of_calls_as_one_without_an_end(hosts: Sequence[Host]) -> None:
+    [charge, *_] = await hosts[0].shared.share(Budget(calls=5, name=NAME))
+    assert charge == ChargedBudget(NAME, SHARED_WINDOW, UNLIMITED, 5)
+    assert await hosts[0].store.budgets.find_shared(NAME) is None

@@ -34,7 +34,7 @@ def quick_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     gate.callers.clear()
 
 
-def configuration(folder: Path) -> dict[str, Any]:
+def configuration(folder: Path, **budget: float) -> dict[str, Any]:
     """A team that gives six tasks at once, each of which would spend 0.09 of the 0.125 US dollars of all."""
     look: Json = {"tools": [call("gate_look")], "usage": USED}
     hold: Json = {"tools": [call("gate_hold", name="door")], "usage": USED}
@@ -42,7 +42,7 @@ def configuration(folder: Path) -> dict[str, Any]:
     main: Json = {
         "members": ["press"],
         "allowed_tools": ["teams.delegate"],
-        "budget": {"usd": LIMIT},
+        "budget": budget or {"usd": LIMIT},
         "steps": [{"tools": tasks, "usage": USED}, {"text": "Given.", "usage": USED}],
     }
     press: Json = {
@@ -82,6 +82,24 @@ async def test_tasks_at_three_hosts_together_spend_no_more_than_the_budget_of_wh
     assert (stored, reserved) == (round(spent * 1e9), 0)
 
 
+@pytest.mark.promise("shared-budget-over-hosts")
+async def test_tasks_at_two_hosts_together_make_no_more_calls_than_what_gave_them_may(
+    hosts: HostCluster, tmp_path: Path
+) -> None:
+    config = configuration(tmp_path, calls=30)
+    first = (await hosts.open(1, **config, limits={"background_runs": 3}))[0]
+    await first.chat("go", agent="main")
+    await eventually(lambda: len(gate.callers["door"]) == 3)
+    await hosts.open(1, **config, limits={"background_runs": 3})
+    await eventually(lambda: len(gate.callers["door"]) == TASKS)
+    gate.doors["door"].set()
+    await until(lambda: hosts.execute("SELECT count(*) FROM team_tasks WHERE ended_at IS NULL") == [(0,)])
+    done = "SELECT count(*) FROM calls WHERE status = 'done' AND operation NOT LIKE 'hub.%'"
+    assert hosts.execute(done) == [(30,)]
+    refused = "SELECT count(*) > 0 FROM calls WHERE status = 'failed' AND error LIKE '%budget of 30 calls%'"
+    assert hosts.execute(refused) == [(True,)]
+
+
 async def test_a_run_goes_on_with_what_its_lost_host_had_reserved_for_it(
     hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,14 +107,15 @@ async def test_a_run_goes_on_with_what_its_lost_host_had_reserved_for_it(
     limits = {"key": {"usd_total": 0.02}}  # room for one model call of 0.0103 US dollars, not for two
     lost, other = await hosts.open(2, steps=steps, keys=True, limits=limits, prices={"*/any": PRICES["*/x"]})
     _, secret = await lost.hub.store.keys.create("ann")
-    release = other.hub.store.budgets.release_host
+    budgets = other.hub.store.budgets
+    release = budgets._release_host  # of a host that is taken over, and of those that a sweep finds
     begun: list[int] = []
 
-    async def count_and_release(host: str) -> None:
+    def count_and_release(connection: Any, *, host_id: str) -> None:
         begun.append(len(hosts.execute("SELECT id FROM runs WHERE epoch > 1")))
-        await release(host)
+        release(connection, host_id=host_id)
 
-    monkeypatch.setattr(other.hub.store.budgets, "release_host", count_and_release)
+    monkeypatch.setattr(budgets, "_release_host", count_and_release)
     body, headers = ask("go", background=True), {"x-api-key": secret}
     sent = await lost.http.post("/api/chat", json=body, headers=headers)
     assert sent.status_code == 202, sent.text

@@ -17,7 +17,9 @@ from dragoman.errors import BudgetExhausted, DragomanError, StoreError, Unavaila
 from dragoman.ids import new_id
 from dragoman.operations.budget import Budget
 from dragoman.store.accounts.budgets import (
+    CALLS_WINDOW,
     SHARED_WINDOW,
+    UNLIMITED,
     BudgetRefusal,
     BudgetRepository,
     ChargedBudget,
@@ -33,6 +35,17 @@ def shared_charges(budget: Budget) -> tuple[ChargedBudget, ...]:
 def charge_of(budget: Budget) -> ChargedBudget:
     """Return a shared budget as what pays for a call."""
     return ChargedBudget(budget.name or "", SHARED_WINDOW, to_nanos(budget.usd or 0.0))
+
+
+def shared_limits(budget: Budget) -> Sequence[ChargedBudget]:
+    """Return the limits of a budget and of those above it that others share, for whoever has a task."""
+    return [
+        ChargedBudget(
+            each.name or "", SHARED_WINDOW, UNLIMITED if each.usd is None else to_nanos(each.usd), each.calls
+        )
+        for each in budget.chain
+        if each.report is not None or each.count is not None
+    ]
 
 
 def to_nanos(usd: float) -> int:
@@ -117,40 +130,77 @@ class SharedBudgets:
 
         Model calls that have begun are in the row as reserved. It is queued before any later reservation.
         """
-        own = [each for each in budget.chain if each.usd is not None and each.report is None]
-        opened = []
-        for each in own:
+        of_money = [each for each in budget.chain if each.usd is not None and each.report is None]
+        of_calls = [each for each in budget.chain if each.calls is not None and each.count is None]
+        opened: list[OpenedBudget] = []
+        for each in of_money:
             each.name = each.name or new_id("budget")
             opened.append(OpenedBudget(each.name, to_nanos(each.spent), to_nanos(each.reserved)))
             self._set_report(each)
-        charges = shared_charges(budget)
+        for each in of_calls:
+            each.name = each.name or new_id("budget")
+            opened.append(OpenedBudget(each.name, each.calls_made, window=CALLS_WINDOW))
+            each.count = self.count_call
+        limits = shared_limits(budget)
         if opened:
             try:
                 await self._budgets.open_shared(opened)
             except DragomanError:  # a caller that is cancelled does not stop the writing
-                for each in own:
+                for each in of_money:
                     each.report = None
+                for each in of_calls:
+                    each.count = None
                 raise
-        return charges
+        return tuple(limits)
+
+    async def count_call(self, budget: Budget) -> None:
+        """Count a call in the rows of the limits of calls that are shared. BudgetExhausted."""
+        shared = [each for each in budget.chain if each.count is not None and each.calls is not None]
+        charges = [ChargedBudget(each.name or "", CALLS_WINDOW, each.calls or 0) for each in shared]
+        try:
+            refusal = await self._budgets.count(charges)
+        except (StoreError, Unavailable):
+            return  # while the database is down, what this process has counted counts
+        if refusal is not None:
+            raise BudgetExhausted(
+                f"The budget of {refusal.charge.limit} calls, which is shared with tasks, is used up."
+            )
 
     async def rejoin(self, budget: Budget) -> bool:
         """Go on with a budget as it was shared before, if it was; return whether."""
-        spent = None if budget.name is None or budget.usd is None else await self._find_spent(budget.name)
-        if spent is None:
+        name = budget.name
+        if name is None:
             return False
-        own, budget.spent = budget.spent, max(budget.spent, spent)
-        if own > spent:
-            await self._budgets.open_shared([OpenedBudget(budget.name or "", to_nanos(own), 0)])
-        self._set_report(budget)
-        return True
+        spent = None if budget.usd is None else await self._find_spent(name)
+        made = None if budget.calls is None else await self._budgets.find_shared(name, window=CALLS_WINDOW)
+        behind: list[OpenedBudget] = []
+        if spent is not None:
+            if budget.spent > spent:
+                behind.append(OpenedBudget(name, to_nanos(budget.spent)))
+            budget.spent = max(budget.spent, spent)
+            self._set_report(budget)
+        if made is not None:
+            if budget.calls_made > made:
+                behind.append(OpenedBudget(name, budget.calls_made, window=CALLS_WINDOW))
+            budget.calls_made = max(budget.calls_made, made)
+            budget.count = self.count_call
+        if behind:
+            await self._budgets.open_shared(behind)
+        return spent is not None or made is not None
 
     async def restore(self, charges: Sequence[ChargedBudget]) -> Budget | None:
         """Return the budgets that another process has shared, the first one within those after it."""
         above: Budget | None = None
         for charge in reversed(charges):
-            above = Budget(usd=charge.limit / NANOS_PER_DOLLAR, parent=above, name=charge.scope)
-            above.spent = await self._find_spent(charge.scope) or 0.0
-            self._set_report(above)
+            usd = None if charge.limit >= UNLIMITED else charge.limit / NANOS_PER_DOLLAR
+            above = Budget(usd=usd, calls=charge.calls, parent=above, name=charge.scope)
+            if usd is not None:
+                above.spent = await self._find_spent(charge.scope) or 0.0
+                self._set_report(above)
+            if charge.calls is not None:
+                made = await self._budgets.find_shared(charge.scope, window=CALLS_WINDOW)
+                above.calls_made = made or 0
+                above.count = self.count_call
         return above
 
     async def _find_spent(self, name: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from dragoman.errors import BudgetExhausted
 
@@ -32,6 +32,8 @@ class Budget:
         self.name = name
         self.report: Callable[[float], None] | None = None
         """Tells the other processes what is spent here without a reservation; None where there are none."""
+        self.count: Callable[[Budget], Awaitable[None]] | None = None
+        """Counts a call in the limits of calls that other processes share; None where there are none."""
         self.spent = 0.0
         self.reserved = 0.0
         self.calls_made = 0
@@ -75,6 +77,12 @@ class Budget:
         if self.parent is not None:
             self.parent.count_call()
         self.calls_made += 1
+
+    async def count_shared_call(self) -> None:
+        """Count one call where other processes count theirs, too. Raises BudgetExhausted if none is left."""
+        count = next((each.count for each in self.chain if each.count is not None), None)
+        if count is not None:
+            await count(self)
 
     def spend(self, usd: float) -> None:
         """Add to what was spent.

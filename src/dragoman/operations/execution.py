@@ -202,6 +202,7 @@ class Execution:
             hooked_arguments = await self._apply_hooks(operation, self._hooks)
         if context.budget is not None and not is_meta_call(record):
             context.budget.count_call()
+            await context.budget.count_shared_call()
         arguments = self._parse_input(operation) if hooked_arguments is None else hooked_arguments
         arguments = self._reveal_secrets(operation, arguments)
         context_inside = function_context(self._prepared, self._node, operation=operation)

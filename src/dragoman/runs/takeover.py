@@ -42,9 +42,12 @@ class HostTakeover:
     async def sweep(self) -> None:
         """Queue the runs that no living host has: whoever released them may have ended before it queued them.
 
-        Raises StoreError, Unavailable.
+        What lost hosts have reserved is given back first, as in `take_over`. Raises StoreError, Unavailable.
         """
-        for run in await find_cut_off_runs(self._store):
+        runs = await find_cut_off_runs(self._store)
+        if runs:
+            await self._store.budgets.release_lost_hosts()
+        for run in runs:
             await self._engine.enqueue(continuation_turn(run))
 
     async def take_over(self, host_id: str) -> None:

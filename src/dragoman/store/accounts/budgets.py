@@ -34,18 +34,22 @@ NANOS_PER_DOLLAR = 1_000_000_000
 RETENTION_DAYS = 60
 SCOPE_COLUMNS = {"key": usage.c.key_id, "owner": usage.c.owner}
 SHARED_WINDOW = "tasks"  # of budgets that tasks share with what gave them: they last as long as these
+CALLS_WINDOW = "calls"  # of the same: calls instead of money
+UNLIMITED = 2**62  # the limit in money of a budget that limits calls only
 
 WindowKind: TypeAlias = Literal["day", "month", "total"]
 
 
 class ChargedBudget(msgspec.Struct, frozen=True):
     """A budget that pays: `scope` "key:ID" or "owner:NAME", `window` as `budget_window` names it, its
-    limit. The scope of one that tasks share is its name, and its window `SHARED_WINDOW`.
+    limit. The scope of one that tasks share is its name, and its window `SHARED_WINDOW`; `calls` is how many
+    calls it allows. Earlier versions do not read that field.
     """
 
     scope: str
     window: str
     limit: int
+    calls: int | None = None
 
 
 class BudgetRefusal(msgspec.Struct, frozen=True):
@@ -61,7 +65,8 @@ class OpenedBudget(msgspec.Struct, frozen=True):
 
     scope: str
     spent: int
-    reserved: int
+    reserved: int = 0
+    window: str = SHARED_WINDOW
 
 
 class BudgetStatements:
@@ -180,6 +185,21 @@ class BudgetRepository:
 
         return await self._database.write(job)
 
+    async def count(self, charges: Sequence[ChargedBudget]) -> BudgetRefusal | None:
+        """Spend one of every budget; or of none, and return the one that has none left."""
+        ordered = sorted(charges, key=budget_key)
+
+        def job(connection: DatabaseConnection) -> BudgetRefusal | None:
+            for at, charge in enumerate(ordered):
+                if not self._reserve_in(connection, charge, amount=1):
+                    self._settle(connection, ordered[:at], reserved=1, spent=0)
+                    balance = self._stored_balance(connection, charge.scope, window=charge.window)
+                    return BudgetRefusal(charge, *(balance or (0, 0)))
+            self._settle(connection, ordered, reserved=1, spent=1)
+            return None
+
+        return await self._database.write(job)
+
     def settle_job(self, charges: Sequence[ChargedBudget], *, reserved: int, spent: int) -> DatabaseJob[None]:
         """A job that gives the reservation back and takes what was spent, for `Store.post` or `Store.write`.
 
@@ -214,11 +234,11 @@ class BudgetRepository:
 
         return await self._database.read(query)
 
-    async def find_shared(self, scope: str) -> int | None:
+    async def find_shared(self, scope: str, *, window: str = SHARED_WINDOW) -> int | None:
         """Return what is spent of a budget that tasks share; None when it is not shared."""
 
         def query(connection: DatabaseConnection) -> int | None:
-            stored = self._stored_balance(connection, scope, window=SHARED_WINDOW)
+            stored = self._stored_balance(connection, scope, window=window)
             return None if stored is None else stored[0]
 
         return await self._database.read(query)
@@ -228,7 +248,7 @@ class BudgetRepository:
         rows = [
             {
                 "scope": each.scope,
-                "window": SHARED_WINDOW,
+                "window": each.window,
                 "spent": 0,
                 "reserved": 0,
                 "opened_at": self._clock(),
@@ -238,12 +258,12 @@ class BudgetRepository:
 
         def job(connection: DatabaseConnection) -> None:
             connection.execute_many(self._sql.insert_if_missing, rows)
-            for each in sorted(opened, key=lambda budget: budget.scope):
-                where = {"of": each.scope, "within": SHARED_WINDOW}
+            for each in sorted(opened, key=lambda budget: (budget.scope, budget.window)):
+                where = {"of": each.scope, "within": each.window}
                 amounts = {"least": each.spent, "amount": each.reserved}
                 connection.execute(self._sql.raise_amounts, {**where, **amounts})
                 if self.host_id is not None and each.reserved:
-                    part = {"scope": each.scope, "window": SHARED_WINDOW, "reserved": each.reserved}
+                    part = {"scope": each.scope, "window": each.window, "reserved": each.reserved}
                     connection.execute_batched(self._sql.host.add, {"host": self.host_id, **part})
 
         await self._database.write(job)
@@ -321,7 +341,7 @@ class BudgetRepository:
             return True
         if self._stored_balance(connection, scope, window=window):
             return False
-        is_shared = window == SHARED_WINDOW
+        is_shared = window in (SHARED_WINDOW, CALLS_WINDOW)
         row = {
             "scope": scope,
             "window": window,
