@@ -167,6 +167,8 @@ class HubRun:
         self.released: rows.RunRecord | None = None
         """The row of a run that was given up, once nobody has it."""
         self._error_text: str | None = None
+        self.ended: rows.RunRecord | None = None
+        """The row of a run that has ended, once it is stored, or spooled while the database is down."""
         self.is_elsewhere = False
         """Whether it was left unwritten, for another host or process to go on with."""
         self._timer: asyncio.TimerHandle | None = None
@@ -435,6 +437,7 @@ class HubRun:
             outcome = self._end_row(last_batch)
             self._error_text = outcome.error
             await self._journal.finish(outcome)
+            self.ended = msgspec.structs.replace(self.row, **msgspec.structs.asdict(outcome))
         except HostFenced:
             self.is_elsewhere = True
             self.tail.disconnect()

@@ -15,6 +15,7 @@ from dragoman.agent.context.policy import summarise_above
 from dragoman.agent.loop import Loop
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.identity import Identity
+from dragoman.messages import Message
 from dragoman.model_request import Tool
 from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
@@ -128,7 +129,7 @@ class RunFactory:
             context_policy = summarise_above(resolved.agent.context, request.compact_threshold)
             resolved = resolved._replace(agent=replace(resolved.agent, context=context_policy))
         agent = resolved.agent
-        stored = await self._store.messages.list(session.id) if existing else ()
+        stored = await self._read_history(request, existing)
         run_plan, row = plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)
         context = Context(
             identity=identity,
@@ -160,6 +161,12 @@ class RunFactory:
         if storing is not None:
             await self._await_begin(run, storing)
         return run
+
+    async def _read_history(self, request: ChatRequest, session: Session | None) -> Sequence[Message]:
+        """Return the messages of a session. One that is known to be empty is not read."""
+        if session is None or (request.is_first and session.updated_at == session.created_at):
+            return ()
+        return await self._store.messages.list(session.id)
 
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
         """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""

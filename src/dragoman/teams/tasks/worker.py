@@ -13,12 +13,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
+from dragoman.agent.answer_text import read_message
 from dragoman.errors import Conflict, DragomanError, RunActive, StoreError, Unavailable
 from dragoman.ids import new_id
 from dragoman.messages import Message, TextPart
 from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
@@ -84,7 +86,7 @@ class TaskWorker:
         """Write what became of the task of a run that has ended, and begin and deliver what waited for it."""
         session_id = run.row.session_id
         if is_task_session(session_id):
-            self._spawn(self._settle(session_id))
+            self._spawn(self._settle(session_id, run))
         if self.delivery.is_awaited(session_id):
             self._spawn(self.delivery.deliver_to(session_id))
         if run.row.background and not is_task_session(session_id):
@@ -185,6 +187,7 @@ class TaskWorker:
             background=True,
             webhook=task.webhook,
             queued_id=run_id,
+            is_first=task.topic is None and not task.attempts,
         )
         claim = self._store.team_tasks.claim_job(task, run_id=run_id, concurrency=concurrency)
         self._contexts.begin(task)
@@ -204,8 +207,8 @@ class TaskWorker:
 
     # Ending.
 
-    async def _settle(self, session_id: str) -> None:
-        """Write what became of the task of a session whose run has ended."""
+    async def _settle(self, session_id: str, run: HubRun | None = None) -> None:
+        """Write what became of the task of a session whose run has ended: this one, if it was here."""
         if session_id in self._settling:
             self._settling[session_id] = True
             return
@@ -213,13 +216,14 @@ class TaskWorker:
             self._settling[session_id] = True
             while self._settling[session_id]:
                 self._settling[session_id] = False
-                await self._settle_once(session_id)
+                await self._settle_once(session_id, run)
+                run = None  # another one may have ended meanwhile
         except (StoreError, Unavailable) as error:
             log.info("the end of the task in %s is not written yet: %s", session_id, error.message)
         finally:
             del self._settling[session_id]
 
-    async def _settle_once(self, session_id: str) -> None:
+    async def _settle_once(self, session_id: str, run: HubRun | None) -> None:
         task = self._contexts.find_childless(session_id)
         is_awaiting = False
         if task is None:
@@ -230,16 +234,26 @@ class TaskWorker:
             is_awaiting = await self._awaits_results(task)
         if await self._runs.queue.has_waiting(session_id) or await self._runs.is_running(session_id):
             return
-        row = await self._store.runs.get_last(session_id)
+        row, message = await self._last_answer(session_id, run)
         if row is None or row.status == "running":
             return
-        message = await self._store.messages.get(session_id, row.message_id)
         is_over = row.status != "finished"
         if not is_over and (is_awaiting or (message is not None and is_waiting(message))):
             await self._store.team_tasks.move(task.id, "waiting", run_id=row.id)
             self.wake(task.team)
             return
         await self.end(task, await read_end(task, row, message=message, store=self._store))
+
+    async def _last_answer(
+        self, session_id: str, run: HubRun | None
+    ) -> tuple[RunRecord | None, Message | None]:
+        """Return the last run of a session and its answer; one that has just ended here is not read."""
+        is_only = self._contexts.find_childless(session_id) is not None
+        if is_only and run is not None and run.ended is not None:
+            return run.ended, await read_message(run.fold)
+        row = await self._store.runs.get_last(session_id)
+        message = None if row is None else await self._store.messages.get(session_id, row.message_id)
+        return row, message
 
     async def _awaits_results(self, task: TeamTask) -> bool:
         """Return whether the agent of a task goes on when tasks that it gave have ended."""

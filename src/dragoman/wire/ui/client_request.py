@@ -75,7 +75,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     `when_busy` None is the agent's default. One in the `background` is answered whether anybody follows or
     not; what becomes of it is posted to the URL `webhook`. `queued_id` is the id of a message that has
     waited, which becomes that of its run. A conversation of more than `compact_threshold` tokens is
-    summarised before the model is asked.
+    summarised before the model is asked. `is_first`: its session was made for it, and is empty while nobody
+    has changed it.
     """
 
     session_id: str
@@ -88,6 +89,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     webhook: str | None = None
     queued_id: str | None = None
     compact_threshold: int | None = None
+    is_first: bool = False
 
 
 class ChatBody(msgspec.Struct, rename="camel"):
