@@ -13,7 +13,7 @@ from dragoman.store import sqlite
 from dragoman.store.store import ANSWERS_FOLDER
 from tests.faults.test_usage_database_down import Trouble, busy, replaced
 from tests.serving import Served, ask, frames_in, serving, text_of
-from tests.waiting import until
+from tests.waiting import poll, until
 
 WORDS = [f"word{number} " for number in range(12)]
 WHOLE = "".join(WORDS)
@@ -107,3 +107,35 @@ async def test_an_answer_that_can_be_stored_nowhere_ends_with_an_error(tmp_path:
         await up(hub)
         assert texts(await hub.messages()) == [WHOLE]
         assert text_of(await hub.chat("more")) == "Good day."
+
+
+async def test_what_is_told_after_an_outage_survives_a_crash_although_the_answer_was_on_disk_before(
+    tmp_path: Path,
+) -> None:
+    look = [{"name": "hub_search", "input": {"q": "time"}}]
+    steps = [
+        SLOW | {"tools": look},
+        {"text": ["and "] * 80 + ["Second."], "delay": 0.03, "tools": look},
+        {"text": ["on "] * 500, "delay": 0.05},
+    ]
+    answers = tmp_path / "hub" / ANSWERS_FOLDER
+    async with (
+        serving(tmp_path, steps) as hub,
+        hub.http.stream("POST", "/api/chat", json=ask("go")) as response,
+    ):
+        pieces = response.aiter_text()
+        await until(lambda: (run := hub.active_run()) is not None and len(run.fold.builders) > 1)
+        with busy(tmp_path / "hub"):
+            await until(lambda: answers.is_dir() and any(answers.iterdir()))
+        shown = ""
+        while shown.count('"text-start"') < 3:
+            shown += await anext(pieces)
+        shutil.copytree(tmp_path / "hub", tmp_path / "crashed" / "hub", ignore=without_lock)
+    assert "Second." in shown
+    async with serving(tmp_path / "crashed", [LATER]) as hub:
+
+        async def has_gone_on() -> bool:
+            return "Good day." in texts(await hub.messages())
+
+        await poll(has_gone_on)
+        assert texts(await hub.messages())[:2] == [WHOLE, "and " * 80 + "Second."]

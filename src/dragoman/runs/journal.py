@@ -111,6 +111,7 @@ class Journal:
         self._write: asyncio.Future[None] | None = None
         self._flush_again = False
         self._spooling: asyncio.Task[None] | None = None
+        self._is_spooled = False
         self._is_closed = False
 
     def schedule(self) -> None:
@@ -282,12 +283,35 @@ class Journal:
         self._stored |= plan.stored
         if plan.is_partial:
             self._flush_again = True
+        elif self._is_spooled:
+            self._spooling = asyncio.ensure_future(self._remove_spooled(plan.number))
+            return
         else:
             self._on_written(plan.number)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Write what has come meanwhile."""
         if self._flush_again:
             self._post(write_all=True)
         elif self._fold.dirty and self._timer is None:
             self._start_timer()
+
+    async def _remove_spooled(self, number: int) -> None:
+        """Remove the answer from the disk: it is older than the database, and a crash would bring it back.
+
+        Only then is told what the write had.
+        """
+        try:
+            await self._store.answers.remove(self._run.id)
+            self._is_spooled = False
+        except OSError as error:
+            log.error("the spooled answer %s cannot be removed: %s", self._fold.id, error)
+        finally:
+            self._spooling = None
+        if not self._is_closed:
+            self._on_written(number)
+            self._go_on()
 
     def _on_write_error(self, plan: PlannedWrite, error: Exception) -> None:
         """Write it again later, and spool what is complete: somebody may wait to be shown it."""
@@ -307,6 +331,7 @@ class Journal:
         self._spooling = asyncio.ensure_future(self._spool(self._write_number))
 
     async def _spool(self, number: int) -> None:
+        self._is_spooled = True
         try:
             await self._store.answers.save(self._snapshot(None))
         except OSError as error:

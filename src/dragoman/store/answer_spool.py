@@ -85,8 +85,8 @@ class AnswerSpool:
     async def remove(self, run_id: str) -> None:
         """Remove the file of a run whose answer is in the database, if it has one."""
         if run_id in self._saved:
-            self._saved.discard(run_id)
             await self._in_thread(lambda: self._path(run_id).unlink(missing_ok=True))
+            self._saved.discard(run_id)
 
     async def replay(self, *, at_start: bool) -> int:
         """Write the answers to the database, and remove their files. Returns how many there were.
