@@ -26,11 +26,11 @@ export function useWaitingCount(): number {
   const isCaller = session.can("chat") || session.can("operations");
   const { data } = useQuery({
     queryKey: ["approvals", "waiting-count"],
-    queryFn: () => api.get<{ approvals: unknown[] }>("/api/approvals", { query: { status: "pending", limit: 100 } }),
+    queryFn: () => api.get<{ counts: { pending: number } }>("/api/approvals", { query: { status: "pending", limit: 1, counts: 1 } }),
     enabled: isCaller,
   });
   useInvalidate("approval.", ["approvals"]);
-  return data?.approvals.length ?? 0;
+  return data?.counts.pending ?? 0;
 }
 
 export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKeys: () => void }) {

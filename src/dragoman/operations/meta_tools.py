@@ -6,6 +6,7 @@ Their bytes never change, so that prompt caches hold however many operations the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from dragoman.operations.search.search import OperationSearch, SearchScore, coun
 from dragoman.operations.search.summary import summarise
 
 MAX_LIST_BYTES = 8_000  # bytes of the operations in one list
+COUNTED_AT_ONCE = 500  # operations between two turns of others
 
 LIST = Tool(
     "hub_list",
@@ -169,6 +171,19 @@ class MetaTools:
         for operation in self._registry.list(namespace, after=after):
             if self._calls.is_visible(operation, context):
                 yield operation
+
+    async def count_namespaces(self, context: Context) -> Mapping[str, int]:
+        """Return how many operations of each namespace the caller may call, by name.
+
+        Others have their turn meanwhile: with patterns in rules, 10,000 operations take a third of a second.
+        """
+        counts: Counter[str] = Counter()
+        for number, operation in enumerate(self._registry.list(), 1):
+            if self._calls.is_visible(operation, context):
+                counts[operation.namespace] += 1
+            if number % COUNTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return dict(sorted(counts.items()))
 
     async def _search_operations(self, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         q = input.get("q", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -48,7 +47,7 @@ class OperationHandlers:
         """List the operations that the caller may call, see `_list`; with `?q`, search them."""
         query, context = exchange.query, Context(identity=exchange.identity)
         if "q" not in query:
-            await exchange.respond(200, self._list(query, context))
+            await exchange.respond(200, await self._list(query, context))
             return
         input: dict[str, str] = {name: query[name] for name in ("q", "namespace") if name in query}
         outcome = await self._meta.run("hub.search", input, context=context)
@@ -56,7 +55,7 @@ class OperationHandlers:
             raise search_error(outcome.error)
         await exchange.respond(200, self._with_scores(outcome.result, query, context=context))
 
-    def _list(self, query: Mapping[str, str], context: Context) -> dict[str, object]:
+    async def _list(self, query: Mapping[str, str], context: Context) -> dict[str, object]:
         """Return those of `?namespace`, with `?text` in their id, by id; with `?limit` a page of them.
 
         `?after` is `next` of the page before. The first page says how many each namespace has.
@@ -71,8 +70,7 @@ class OperationHandlers:
         if limit is not None:
             body["next"] = page[-1].id if len(found) > limit else None
         if not after:
-            spaces = Counter(each.namespace for each in self._meta.visible_operations(context))
-            body["namespaces"] = dict(sorted(spaces.items()))
+            body["namespaces"] = await self._meta.count_namespaces(context)
         return body
 
     def _with_scores(self, found: Any, query: Mapping[str, str], *, context: Context) -> Any:

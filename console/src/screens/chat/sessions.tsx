@@ -52,7 +52,7 @@ export function useSessions(title: string, archived: boolean) {
 /** The sessions that wait for an answer of a person. */
 function useWaitingSessions(): Set<string> {
   const { data } = useQuery({
-    queryKey: ["approvals", "waiting-count"],
+    queryKey: ["approvals", "waiting-sessions"],
     queryFn: () => api.get<{ approvals: Approval[] }>("/api/approvals", { query: { status: "pending", limit: 100 } }),
   });
   return new Set((data?.approvals ?? []).map((approval) => approval.sessionId ?? ""));

@@ -10,7 +10,7 @@ import { RulesDialog } from "./rules";
 import type { Approval, ApprovalPage } from "./types";
 import "./inbox.css";
 
-const PAGE = 100;
+const PAGE = 50;
 const MAX_BULK = 200;
 
 export default function InboxScreen() {

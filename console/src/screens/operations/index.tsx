@@ -100,18 +100,20 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
   useKeys("Operations", { Escape: ["close the details", () => go(`/operations${window.location.search}`, { replace: true })] });
   const loadMore = () => q === "" && all.hasNextPage && !all.isFetching && void all.fetchNextPage();
   const spaces = Object.entries(all.data?.pages[0]?.namespaces ?? {});
+  const total = spaces.reduce((sum, [name, size]) => (namespace === null || name === namespace ? sum + size : sum), 0);
   const columns = q === "" ? COLUMNS : [...COLUMNS, SCORE];
   const hideList = narrow && id !== undefined;
   return (
     <>
       {!hideList && (
         <div className="toolbar">
-          <SearchField placeholder="Search as a model would: verb + object + service" />
+          <SearchField placeholder="Search as models do: verb + object" />
           <Filter
             name="namespace"
             label="Namespace"
             choices={[["", "all namespaces"], ...spaces.map(([name, size]) => [name, `${name} (${size})`] as [string, string])]}
           />
+          {q === "" && total > 0 && <span className="muted small">{count(total)} operations</span>}
           {q !== "" && search.data !== undefined && (
             <span className="muted small">
               {search.data.tools.length} shown to a model{search.data.more > 0 && `, ${count(search.data.more)} more match`}
@@ -166,7 +168,7 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "name",
     title: "Operation",
-    width: "minmax(0, 3fr)",
+    width: "minmax(0, 760px)",
     cell: (row) => (
       <span className="operations-name">
         <b className="mono">{row.id}</b>

@@ -203,11 +203,13 @@ function Header({ head, selected }: { head: Head; selected: string }) {
       sub={
         <>
           <Status status={root.status === "pending" ? "waiting" : root.status} />{" "}
-          <span>
-            {title}
-            {root.owner}
-            {root.door !== null && ` · ${root.door}`}
-          </span>
+          {!narrow && (
+            <span>
+              {title}
+              {root.owner}
+              {root.door !== null && ` · ${root.door}`}
+            </span>
+          )}
         </>
       }
     >
