@@ -97,14 +97,15 @@ def test_a_person_always_allows_an_operation_and_revokes_that(console: Console, 
 
 @pytest.mark.thorough
 def test_several_requests_are_answered_at_once(console: Console, hub: Hub) -> None:
-    for order in range(3):
+    orders = range(30, 33)  # other tests leave approvals of theirs, which a call of the same order would use
+    for order in orders:
         refund(hub, order, 1.0)
     page = console.open("/inbox")
     page.get_by_role("checkbox").first.check()
     page.get_by_role("button", name="Select all 3").click()
     page.get_by_role("button", name="Approve 3").click()
     expect(page.get_by_role("article")).to_have_count(0)
-    assert [refund(hub, order, 1.0)["status"] for order in range(3)] == ["done"] * 3
+    assert [refund(hub, order, 1.0)["status"] for order in orders] == ["done"] * 3
 
 
 @pytest.mark.thorough
