@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from dragoman.operations import Registry, current
+from dragoman.operations import Context, Registry, current
 from dragoman.operations import operation as mark
 from dragoman.spokes import Spoke
 from tests.hosts.conftest import HostCluster, host_id
@@ -31,6 +31,7 @@ class Stock:
         async def level(item: str) -> dict[str, Any]:
             """Say how much of an item there is."""
             current().progress({"looking": item})
+            current().publish("state", {"looking": item}, in_answer=True)
             self.keys.append(current().idempotency_key)
             return {"item": item, "count": 7}
 
@@ -89,17 +90,22 @@ async def test_a_spokes_operation_is_called_through_another_host_and_recorded_on
         await listed(second)
         outcome = await call(second, "stock.level", {"item": "tea"})
         assert outcome["result"] == {"item": "tea", "count": 7}
+        parts: list[Any] = []
+        context = Context(on_data=lambda name, value: parts.append((name, value)))
+        await second.hub._services.calls.call("stock.level", {"item": "rum"}, context=context)
+        assert parts == [("state", {"looking": "rum"})], "a data part of an answer comes from any host"
         nested = await call(second, "stock.nested", {"text": "6 * 7"})
         assert "42" in str(nested["result"])
         query = "SELECT operation, status, host, parent_id FROM calls ORDER BY started_at"
-        await until(lambda: len(hosts.execute(query)) == 3)  # calls that only read are written a little later
+        await until(lambda: len(hosts.execute(query)) == 4)  # calls that only read are written a little later
         rows = hosts.execute(query)
         assert [row[:3] for row in rows] == [
+            ("stock.level", "done", host_id(second)),
             ("stock.level", "done", host_id(second)),
             ("stock.nested", "done", host_id(second)),
             ("math.calculate", "done", host_id(first)),
         ]
-        assert [row[3] for row in rows] == [None, None, nested["callId"]]
+        assert [row[3] for row in rows] == [None, None, None, nested["callId"]]
         found = (await second.http.get("/api/operations/stock.level")).json()
         assert host_id(first) in found["source"]
     await until(lambda: "stock.level" not in {each.id for each in second.hub._services.registry.list()})

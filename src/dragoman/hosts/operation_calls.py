@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -99,7 +99,11 @@ class SharedCallEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedCallFrame(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the response to a call: progress, or its end. An empty line keeps the connection alive."""
+    """A line of the response to a call: progress, data parts of the answer that makes it, or its end.
+
+    An empty line keeps the connection alive.
+    """
 
     progress: Any = msgspec.UNSET
     end: SharedCallEnd | None = None
+    data: Mapping[str, Any] = {}

@@ -82,7 +82,7 @@ class SessionEvents:
         else:
             self._log.publish_live(session_id, owner, name=f"{PREFIX}{name}", data=checked)
 
-    def publish(self, context: Context, name: str, *, data: Any) -> None:
+    def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
         """See `CallEvents`. Outside of a session nobody hears of it. Any thread may call it."""
         owner = context.identity.owner
         data = to_jsonable(data)

@@ -17,5 +17,5 @@ class CallEvents(Protocol):
     def call_ended(self, record: CallRecord, completion: CallCompletion) -> None:
         """Tell that a call has ended, or waits for an approval."""
 
-    def publish(self, context: Context, name: str, *, data: Any) -> None:
-        """Publish a domain event in the session of a call. Raises CallError."""
+    def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
+        """Publish a domain event in the session of a call, `in_answer` or not. Raises CallError."""

@@ -242,10 +242,11 @@ class Calls:
         """Answer an approval request; see `ApprovalFlow.answer`."""
         return await self.approval_flow.answer(approval_id, approved=approved, by=by, reason=reason)
 
-    def publish(self, context: Context, name: str, *, data: Any) -> None:
+    def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
         """Publish a domain event for a call; see `Context.publish`."""
         if self._events is not None:
-            self._events.publish(context, name, data=context.seal(data) if context.seal else data)
+            sealed = context.seal(data) if context.seal else data
+            self._events.publish(context, name, data=sealed, in_answer=in_answer)
 
     async def offload(self, function: Callable[[], T]) -> T:
         """Run a blocking function in a thread. Cancelling drops the result; the thread runs on."""

@@ -78,7 +78,7 @@ class OperationCaller(PolicyDecider, Protocol):
 
     async def offload(self, function: Callable[[], T]) -> T: ...
 
-    def publish(self, context: Context, name: str, *, data: Any) -> None: ...
+    def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None: ...
 
 
 class CallNode:
@@ -221,10 +221,19 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
         that changes nothing. Raises BadRequest or InvalidInput when the configuration does not know the name
         or its schema refuses the data, TooLarge.
         """
-        if in_answer and name in HUB_PARTS:
-            raise BadRequest(f"the hub writes the data part {name!r} itself; use another name", field="name")
-        self._caller().publish(self, name, data=data)
-        if in_answer and self.on_data is not None:
+        if in_answer:
+            check_part_name(name)
+        self._caller().publish(self, name, data=data, in_answer=in_answer)
+        if in_answer:
+            self.put_in_answer(name, data)
+
+    def put_in_answer(self, name: str, data: Mapping[str, Any]) -> None:
+        """Make a data part of the answer that makes this call, and no event.
+
+        Raises BadRequest, TooLarge.
+        """
+        check_part_name(name)
+        if self.on_data is not None:
             shown = to_jsonable(data)
             self.on_data(name, shown if self.seal is None else self.seal(shown))
 
@@ -253,6 +262,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Call operations with Calls.call(), which creates the context.",
             )
         return self.node.caller
+
+
+def check_part_name(name: str) -> None:
+    """Raise BadRequest for the name of a data part that the hub writes itself."""
+    if name in HUB_PARTS:
+        raise BadRequest(f"the hub writes the data part {name!r} itself; use another name", field="name")
 
 
 current_context: ContextVar[Context] = ContextVar("dragoman_call")

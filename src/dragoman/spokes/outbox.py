@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import count
 
-from dragoman.errors import FrameTooLong, TooLarge
+from dragoman.errors import FrameTooLong, RateLimited, TooLarge
 from dragoman.large_json import SMALL
 from dragoman.offload import offload
 from dragoman.spokes.protocol import (
@@ -134,6 +134,14 @@ class Outbox:
         texts = self._sizes.split(frame)
         if not self._closed and (self.withdraw(key) or self._space.is_set()):
             self._enqueue(key, texts)
+
+    def send_now(self, frame: SpokeFrame) -> None:
+        """Send a frame after those that wait, without waiting. Raises RateLimited without space, TooLarge."""
+        texts = self._sizes.split(frame)
+        if not self._space.is_set():
+            raise RateLimited("too much waits to be sent to the other side", retry_after=1.0)
+        if not self._closed:
+            self._enqueue(f"#{next(self._numbers)}", texts)
 
     def withdraw(self, key: str) -> bool:
         """Remove a frame that is not sent yet. Return whether that was possible."""

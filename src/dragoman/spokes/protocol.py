@@ -138,7 +138,7 @@ class HelloFrame(SpokeFrame, frozen=True, kw_only=True, tag="hello"):
 class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
     """Hub, reply to a hello: the limits. `waiting` are those of the spoke's `calls` that still matter.
 
-    Sizes are in bytes, times in seconds.
+    Sizes are in bytes, times in seconds. `publishes`: the hub takes `publish` frames.
     """
 
     protocol: int
@@ -149,6 +149,7 @@ class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
     timeout: float
     grace: float
     waiting: tuple[str, ...] = ()
+    publishes: bool = False
 
 
 class RefusedFrame(SpokeFrame, frozen=True, kw_only=True, tag="refused"):
@@ -212,6 +213,20 @@ class ProgressFrame(SpokeFrame, frozen=True, kw_only=True, tag="progress"):
 
     id: Id
     value: Any = None
+
+
+class PublishFrame(SpokeFrame, frozen=True, kw_only=True, tag="publish"):
+    """Spoke: a domain event in the session of a call that it serves; to a hub whose welcome says `publishes`.
+
+    With `in_answer` it is also a data part of the answer that makes the call: one for each name, replaced by
+    the next of the name. `again`: it was sent over an earlier connection, so it is only the data part.
+    """
+
+    id: Id
+    name: Annotated[str, Meta(min_length=1, max_length=64)]
+    data: dict[str, Any]
+    in_answer: bool = False
+    again: bool = False
 
 
 class ResultFrame(SpokeFrame, frozen=True, kw_only=True, tag="result"):
@@ -279,6 +294,7 @@ FrameFromSpoke: TypeAlias = (
     | UnregisterFrame
     | SubcallFrame
     | ProgressFrame
+    | PublishFrame
     | ReplyFrame
     | AbortFrame
     | PingFrame

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from dragoman.accounts.shared_budgets import SharedBudgets
-from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, NotFound
+from dragoman.agent.tools.tool_execution import MAX_DATA_NAMES
+from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, NotFound, TooLarge
 from dragoman.hosts.client import KEEP_ALIVE
 from dragoman.hosts.operation_calls import (
     CALLS_PATH,
@@ -148,11 +149,11 @@ class SpokeCallHandlers:
             raise NotFound("there is no such call, or it was begun before")
         operation = self._find(call)
         await exchange.start_response(200, {"content-type": "application/x-ndjson"})
-        frames: asyncio.Queue[SharedCallFrame] = asyncio.Queue()
+        output = SharedCallOutput()
         with DisconnectWatch(exchange, delay=0) as watch:
-            working = asyncio.ensure_future(self._run(call, operation, frames=frames))
+            working = asyncio.ensure_future(self._run(call, operation, output=output))
             try:
-                await send_frames(exchange, frames, watch=watch)
+                await send_frames(exchange, output, watch=watch)
             finally:
                 working.cancel()
                 await asyncio.wait([working])
@@ -165,12 +166,10 @@ class SpokeCallHandlers:
             raise Conflict(f"{call.operation} has changed since", hint="look at it again before you call it")
         return operation
 
-    async def _run(
-        self, call: SharedCall, operation: Operation, *, frames: asyncio.Queue[SharedCallFrame]
-    ) -> None:
+    async def _run(self, call: SharedCall, operation: Operation, *, output: SharedCallOutput) -> None:
         node, total = CallNode(self._calls, call.call_id), CostTotal()
         budget = Budget(usd=call.budget, calls=call.calls)
-        context = self._context(call, node, total=total, budget=budget, frames=frames)
+        context = self._context(call, node, total=total, budget=budget, output=output)
         result, failure = None, None
         calling_spokes.set(tuple(call.spokes))
         try:
@@ -195,7 +194,7 @@ class SpokeCallHandlers:
             calls_below=budget.calls_made,
             is_charged=budget.parent is not None,
         )
-        frames.put_nowait(SharedCallFrame(end=end))
+        output.end(end)
 
     def _context(
         self,
@@ -204,7 +203,7 @@ class SpokeCallHandlers:
         *,
         total: CostTotal,
         budget: Budget,
-        frames: asyncio.Queue[SharedCallFrame],
+        output: SharedCallOutput,
     ) -> Context:
         """Return the context of the call as its own host would have it; the policy here is the same."""
         now = asyncio.get_running_loop().time()
@@ -222,23 +221,56 @@ class SpokeCallHandlers:
             node=node,
             budget=budget,
             cost_total=total,
-            on_progress=lambda value: frames.put_nowait(SharedCallFrame(progress=value)),
+            on_progress=output.set_progress,
+            on_data=output.set_data,
         )
 
 
-async def send_frames(
-    exchange: Exchange, frames: asyncio.Queue[SharedCallFrame], *, watch: DisconnectWatch
-) -> None:
+class SharedCallOutput:
+    """What a call has reported and the other host has not taken: the newest progress, data parts by name."""
+
+    def __init__(self) -> None:
+        self._frame = SharedCallFrame()
+        self._has_frame = asyncio.Event()
+
+    def set_progress(self, value: Any) -> None:
+        """Report progress, in place of what was not taken."""
+        self._put(progress=value)
+
+    def set_data(self, name: str, value: Any) -> None:
+        """Put a data part into the answer. Raises TooLarge for too many."""
+        data = {**self._frame.data, name: value}
+        if len(data) > MAX_DATA_NAMES:
+            raise TooLarge(f"a call may put {MAX_DATA_NAMES} data parts into the answer at once")
+        self._put(data=data)
+
+    def end(self, end: SharedCallEnd) -> None:
+        """Report the end."""
+        self._put(end=end)
+
+    def _put(self, **fields: Any) -> None:
+        self._frame = msgspec.structs.replace(self._frame, **fields)
+        self._has_frame.set()
+
+    async def take(self) -> SharedCallFrame:
+        """Return what was reported, once there is something."""
+        await self._has_frame.wait()
+        self._has_frame.clear()
+        frame, self._frame = self._frame, SharedCallFrame()
+        return frame
+
+
+async def send_frames(exchange: Exchange, output: SharedCallOutput, *, watch: DisconnectWatch) -> None:
     """Send frames as lines, with the last one the end of the call."""
     while not watch.response_complete:
-        frame = await next_frame(frames)
+        frame = await next_frame(output)
         watch.response_complete = frame is not None and frame.end is not None
         await exchange.send_chunk((b"" if frame is None else msgspec.json.encode(frame)) + b"\n")
 
 
-async def next_frame(frames: asyncio.Queue[SharedCallFrame]) -> SharedCallFrame | None:
+async def next_frame(output: SharedCallOutput) -> SharedCallFrame | None:
     """Return the next frame; None when none came for a while."""
     with suppress(TimeoutError):
         async with asyncio.timeout(KEEP_ALIVE):
-            return await frames.get()
+            return await output.take()
     return None

@@ -125,7 +125,9 @@ class HubConnection:
         await self._socket.send(text)
 
     async def _send_changes(self) -> None:
-        await self._job_runner.connect(self._outbox, self.welcome.waiting)
+        await self._job_runner.connect(
+            self._outbox, self.welcome.waiting, hub_publishes=self.welcome.publishes
+        )
         while True:
             change = await self._changes.get()
             try:

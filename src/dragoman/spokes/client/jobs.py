@@ -8,12 +8,12 @@ import math
 from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import DragomanError, NotFound, RateLimited, TooLarge
+from dragoman.errors import DragomanError, NotFound, RateLimited, TooLarge, Unavailable
 from dragoman.identity import Identity
 from dragoman.large_json import SMALL, encode_large, measure
 from dragoman.offload import offload
@@ -29,6 +29,7 @@ from dragoman.spokes.protocol import (
     CallFrame,
     ErrorFrame,
     ProgressFrame,
+    PublishFrame,
     ResultFrame,
     SpokeFailure,
 )
@@ -79,17 +80,22 @@ log = logging.getLogger(__name__)
 MAX_RESULTS = 2_000
 MAX_UNCONFIRMED = 1_000
 MAX_BYTES = 16_000_000
+MAX_PARTS = 20  # data parts that a call puts into the answer, by name
 ORPHAN_SECONDS = 1.0  # how long a call that nobody waits for may be asked for again
 JobKey: TypeAlias = tuple[str, str, str]
 FinalFrame: TypeAlias = ResultFrame | ErrorFrame
 
 
 class SentReply(NamedTuple):
-    """A reply; `sequence` numbers the replies in the order in which they were sent."""
+    """A reply; `sequence` numbers the replies in the order in which they were sent.
+
+    `parts` are the data parts that its call has put into the answer, the newest of each name.
+    """
 
     sequence: float
     reply: FinalFrame
     size: int
+    parts: Sequence[PublishFrame] = ()
 
 
 class Job:
@@ -102,6 +108,8 @@ class Job:
         self.previous = previous
         self.budget = Budget()
         self.stopped = False
+        self.parts: dict[str, PublishFrame] = {}
+        """The data parts that it has put into the answer, the newest of each name."""
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -136,6 +144,7 @@ class JobRunner:
         )
         self._sent_count = 0
         self._outbox: Outbox | None = None
+        self._hub_publishes = True
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -147,17 +156,21 @@ class JobRunner:
         """Return the calls that run here or whose reply is not confirmed."""
         return tuple(dict.fromkeys([*self._jobs, *self._unconfirmed.keys()]))
 
-    async def connect(self, outbox: Outbox, waiting: tuple[str, ...]) -> None:
+    async def connect(self, outbox: Outbox, waiting: tuple[str, ...], *, hub_publishes: bool) -> None:
         """Use a new connection; `waiting` are the open calls that the hub still waits for."""
-        self._outbox = outbox
+        self._outbox, self._hub_publishes = outbox, hub_publishes
+        if hub_publishes:
+            for job in [job for id, job in self._jobs.items() if id in waiting]:
+                await send_parts(outbox, job.id, list(job.parts.values()))
         orphans = set(self._jobs) - set(waiting)
         asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._stop_all, orphans)
         for id in list(self._unconfirmed.keys()):
             sent = self._unconfirmed.get(id)
             if sent is not None and id in waiting:
+                await send_parts(outbox, id, sent.parts if hub_publishes else ())
                 await outbox.send(sent.reply)
                 self._sent_count += 1
-                self._unconfirmed.put(id, SentReply(self._sent_count, sent.reply, sent.size), size=sent.size)
+                self._unconfirmed.put(id, sent._replace(sequence=self._sent_count), size=sent.size)
             else:
                 self._unconfirmed.discard(id)
 
@@ -227,12 +240,14 @@ class JobRunner:
         self._forget_job(job)
         if isinstance(reply, SpokeFailure):
             await self._send_reply(
-                ErrorFrame(id=job.id, error=reply, cost=job.budget.spent or None), size=len(reply.message)
+                job,
+                ErrorFrame(id=job.id, error=reply, cost=job.budget.spent or None),
+                size=len(reply.message),
             )
         else:
             size = memoryview(reply).nbytes
             await self._send_reply(
-                ResultFrame(id=job.id, result=reply, cost=job.budget.spent or None), size=size
+                job, ResultFrame(id=job.id, result=reply, cost=job.budget.spent or None), size=size
             )
 
     async def _result_or_failure(self, job: Job) -> msgspec.Raw | SpokeFailure:
@@ -290,6 +305,24 @@ class JobRunner:
         except DragomanError as error:
             log.debug("cannot send the progress of %s to the hub: %s", job.call.operation, error.message)
 
+    def publish(self, job: Job, name: str, data: dict[str, Any], *, in_answer: bool) -> None:
+        """Publish an event in the session of a call. A data part is sent again after a reconnection.
+
+        Raises TooLarge, RateLimited, and Unavailable for an event while the hub cannot be reached.
+        """
+        if not self._hub_publishes:
+            log.debug("the hub takes no events of spokes: it is of an earlier version")
+            return
+        frame = PublishFrame(id=job.id, name=name, data=data, in_answer=in_answer)
+        if in_answer:
+            if name not in job.parts and len(job.parts) >= MAX_PARTS:
+                raise TooLarge(f"a call of a spoke may put {MAX_PARTS} data parts into the answer")
+            job.parts[name] = frame
+        if self._outbox is not None:
+            self._outbox.send_now(frame)
+        elif not in_answer:
+            raise Unavailable(f"the event {name!r} was not published: the hub cannot be reached now")
+
     def _task_done(self, job: Job, task: asyncio.Task[None]) -> None:
         """Report a job that was stopped, perhaps before it began."""
         self._tasks.discard(task)
@@ -305,8 +338,9 @@ class JobRunner:
         if self._by_key.get(job.key) is job:
             del self._by_key[job.key]
 
-    async def _send_reply(self, reply: FinalFrame, *, size: int) -> None:
-        self._unconfirmed.put(reply.id, SentReply(math.inf, reply, size), size=size)
+    async def _send_reply(self, job: Job, reply: FinalFrame, *, size: int) -> None:
+        parts = tuple(job.parts.values())
+        self._unconfirmed.put(reply.id, SentReply(math.inf, reply, size, parts), size=size)
         outbox = self._outbox
         if outbox is None:
             return
@@ -317,4 +351,11 @@ class JobRunner:
             await outbox.send(reply)
         self._sent_count += 1
         if outbox is self._outbox:  # else it is asked for anew
-            self._unconfirmed.put(reply.id, SentReply(self._sent_count, reply, size), size=size)
+            sent = SentReply(self._sent_count, reply, size, parts)
+            self._unconfirmed.put(reply.id, sent, size=size)
+
+
+async def send_parts(outbox: Outbox, call_id: str, parts: Sequence[PublishFrame]) -> None:
+    """Send the data parts of a call once more, over a new connection."""
+    for part in parts:
+        await outbox.send(replace(part, id=call_id, again=True))

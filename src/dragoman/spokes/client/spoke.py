@@ -23,6 +23,7 @@ from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
 from dragoman.spokes.client.connection import MESSAGE_LIMIT, HubConnection
 from dragoman.spokes.client.dial import SCOPE, endpoint_url, handshake, refusal
+from dragoman.spokes.client.events import SpokeEvents
 from dragoman.spokes.client.jobs import JobRunner, current_job
 from dragoman.spokes.protocol import (
     HEARTBEAT_TIMEOUT,
@@ -153,12 +154,15 @@ class Spoke(ReconnectingClient):
 
     async def run(self) -> None:
         """See `ReconnectingClient.run`."""
+        events = SpokeEvents()
         calls = Calls(
             HubBackedRegistry(self._registry, self._hub_run),
             MemoryLedger(max_calls=LEDGER_CALLS),
-            settings=CallSettings(threads=self._capacity.threads, max_failures=NO_REPEAT_LIMIT),
+            settings=CallSettings(
+                threads=self._capacity.threads, max_failures=NO_REPEAT_LIMIT, events=events
+            ),
         )
-        jobs = JobRunner(calls, self._registry, limit=2 * self._capacity.window)
+        jobs = events.job_runner = JobRunner(calls, self._registry, limit=2 * self._capacity.window)
         async with calls:
             try:
                 await self._reconnect_until_closed(partial(self._run_connection, jobs))

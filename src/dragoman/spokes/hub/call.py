@@ -47,6 +47,7 @@ class SpokeCall:
         self.subcall_context = subcall_context
         self.sent = False
         self.abandoned = False
+        self.has_refused_event = False
         self.outcome: asyncio.Future[SpokeOutcome] = asyncio.get_running_loop().create_future()
         self.task_context = copy_context()
         self.approval: ApprovalNeeded | None = None  # what a call below it needs
@@ -97,5 +98,6 @@ def without_caller(context: Context) -> Context:
         agent=None,
         step=None,
         hooks=None,
+        on_data=None,
         idempotency_key=None if key is None else hashlib.sha256(key.encode()).hexdigest()[:32],
     )

@@ -30,6 +30,7 @@ from dragoman.spokes.protocol import (
     PingFrame,
     PongFrame,
     ProgressFrame,
+    PublishFrame,
     RegisterFrame,
     SpokeFrame,
     UnregisterFrame,
@@ -38,7 +39,7 @@ from dragoman.spokes.protocol import (
 )
 
 CLOSE_SECONDS = 1.0
-UNREQUESTED = (ProgressFrame, PingFrame, PongFrame, RegisterFrame, UnregisterFrame)
+UNREQUESTED = (ProgressFrame, PublishFrame, PingFrame, PongFrame, RegisterFrame, UnregisterFrame)
 
 
 class CloseReason:

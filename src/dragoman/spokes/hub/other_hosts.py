@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.errors import (
+    BadRequest,
     BudgetExhausted,
     CallUncertain,
     DragomanError,
@@ -26,6 +27,7 @@ from dragoman.errors import (
     NotFound,
     ProviderError,
     StoreError,
+    TooLarge,
     Unavailable,
 )
 from dragoman.hosts.client import HostClient
@@ -298,10 +300,13 @@ def read_lines(lines: Sequence[bytes], context: Context) -> SharedCallEnd | None
     """Report the progress in lines of a response; return the end of the call if they have it."""
     for line in filter(None, lines):
         frame = FRAMES.decode(line)
-        if frame.end is not None:
-            return frame.end
         if frame.progress is not msgspec.UNSET:
             context.progress(frame.progress)
+        for name, value in frame.data.items():
+            with suppress(BadRequest, TooLarge):  # as for a spoke of this host
+                context.put_in_answer(name, value)
+        if frame.end is not None:
+            return frame.end
     return None
 
 

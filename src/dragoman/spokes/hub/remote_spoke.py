@@ -16,7 +16,7 @@ from dragoman.operations.context import Context, Intermediary
 from dragoman.spokes.hub.call import SpokeCall, SpokeLost, SpokeOutcome, calling_spokes, without_caller
 from dragoman.spokes.hub.connection import SpokeConnection
 from dragoman.spokes.hub.settings import SpokeSettings
-from dragoman.spokes.protocol import AbortFrame, OperationOffer, ProgressFrame, ReplyFrame
+from dragoman.spokes.protocol import AbortFrame, OperationOffer, ProgressFrame, PublishFrame, ReplyFrame
 
 log = logging.getLogger(__name__)
 
@@ -152,6 +152,26 @@ class RemoteSpoke:
         ticket = self.calls.get(frame.id)
         if ticket is not None and not ticket.abandoned:
             ticket.context.progress(frame.value)
+
+    def receive_publish(self, frame: PublishFrame) -> None:
+        """Publish an event in the session of a call, and in the answer that makes it.
+
+        Only for a call of the spoke's own owner: of another one's session the spoke is told nothing, and puts
+        nothing into it. What is refused is logged, once a call; the call goes on.
+        """
+        call = self.calls.get(frame.id)
+        if call is None or call.abandoned or call.context.identity.owner != self.owner:
+            return
+        try:
+            if frame.again:
+                call.context.put_in_answer(frame.name, frame.data)
+            else:
+                call.context.publish(frame.name, frame.data, in_answer=frame.in_answer)
+        except DragomanError as error:
+            level = logging.DEBUG if call.has_refused_event else logging.WARNING
+            call.has_refused_event = True
+            text = "an event of %s of the spoke %s is refused: %s"
+            log.log(level, text, call.operation, self.id, error.message)
 
     def reserve_slot(self) -> None:
         """Reserve a slot for a call that starts at once."""

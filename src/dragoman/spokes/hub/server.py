@@ -33,6 +33,7 @@ from dragoman.spokes.protocol import (
     FrameFromSpoke,
     HelloFrame,
     ProgressFrame,
+    PublishFrame,
     RegisterFrame,
     ResultFrame,
     SubcallFrame,
@@ -164,6 +165,7 @@ class SpokeServer:
             timeout=settings.timeout,
             grace=settings.grace,
             waiting=waiting,
+            publishes=True,
         )
 
     async def _handle_call_frame(
@@ -174,6 +176,8 @@ class SpokeServer:
                 spoke.receive_reply(frame)
             case ProgressFrame():
                 spoke.receive_progress(frame)
+            case PublishFrame():
+                spoke.receive_publish(frame)
             case SubcallFrame(parent=parent):
                 await connection.subcalls.start(frame, spoke.calls.get(parent))
             case AbortFrame(id=id):
