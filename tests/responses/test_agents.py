@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,12 @@ from typing import Any
 import openai
 import pytest
 
+from dragoman.identity import LOCAL
+from dragoman.messages import Message, TextPart
 from dragoman.server.gateway.responses import background
+from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.runs import RunRecord
+from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 from tests.serving import Served, serving
 from tests.waiting import poll, until
 
@@ -294,3 +299,47 @@ async def test_an_agent_compacts_its_conversation_above_the_clients_threshold(
         last: Any = await client.responses.create(model="agent/default", input=items)
         assert (kinds(last), last.output_text) == (["message"], "Bye.")
         assert last.dragoman["session"] == first.dragoman["session"]
+
+
+async def test_the_clients_threshold_outlives_the_process_and_the_wait_for_a_busy_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "LOST_AFTER", -1.0)
+    rule: Any = [{"type": "compaction", "compact_threshold": 1_500}]
+    slow: dict[str, Any] = {"text": ["We ", *["a word "] * 200], "delay": 0.2}
+    long: dict[str, Any] = {"text": "A long answer about ships. " * 200}
+    async with serving(tmp_path, [long, slow]) as hub, client_of(hub) as client:
+        first = await ask(client)
+        again = {"context_management": rule, "previous_response_id": first.id}
+        begun = await ask(client, "About what?", background=True, **again)
+        await until(lambda: hub.hub.runs.active_count)
+        for run in list(hub.hub.runs._active.values()):
+            run.stop_unwritten()  # as a kill leaves it
+    steps: list[dict[str, Any]] = [
+        {"text": "We spoke about ships."},
+        {"text": "Ships."},
+        long,
+        slow,
+        {"text": "About ships again."},
+        {"text": "More ships."},
+    ]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        assert (await ended(client, begun.id)).output_text == "Ships."
+        await hub.chat("one")
+        busy = asyncio.create_task(hub.chat("two"))
+        await until(hub.active_run)
+        message = Message("u3", "user", (TextPart("three"),))
+        request = ChatRequest(
+            session_id="s", action=NewMessage(message), when_busy="queue", compact_threshold=1_500
+        )
+        queued = await hub.hub.runs.start_run(request, LOCAL, waits=False)
+        assert isinstance(queued, QueuedRun)
+        await hub.http.post("/api/sessions/s/stop")
+        await busy
+        await until(lambda: texts_of(hub))
+        assert (await hub.messages())[-1]["parts"][-1]["text"] == "More ships."
+
+
+async def texts_of(hub: Served) -> bool:
+    """Whether the third answer is there."""
+    return len(await hub.messages()) == 6 and hub.active_run() is None

@@ -54,6 +54,7 @@ def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ..
         tools=row.tools,
         background=row.background,
         webhook=row.webhook,
+        compact_threshold=row.compact_threshold,
     )
 
 
@@ -91,6 +92,7 @@ def new_row(
         settled_parts=len(with_inputs(run_plan).parts),
         background=request.background,
         webhook=request.webhook,
+        compact_threshold=request.compact_threshold,
     )
 
 

@@ -180,7 +180,7 @@ class RunFactory:
         run.begin()
 
     async def _inherit_settings(self, request: ChatRequest, session: Session | None) -> ChatRequest:
-        """Return a request that continues an answer as one in the background, if the answer was begun so."""
+        """Return a request that continues an answer with the settings that the answer was begun with."""
         action = request.action
         if request.background and request.webhook is None:
             return replace(request, webhook=self.settings.webhook)
@@ -189,8 +189,12 @@ class RunFactory:
         earlier = await self._store.runs.get_last(session.id, message_id=action.message_id)
         if earlier is None:
             return request
-        webhook = request.webhook or earlier.webhook
-        return replace(request, background=earlier.background, webhook=webhook)
+        return replace(
+            request,
+            background=earlier.background,
+            webhook=request.webhook or earlier.webhook,
+            compact_threshold=request.compact_threshold or earlier.compact_threshold,
+        )
 
     async def _store_begin(
         self,

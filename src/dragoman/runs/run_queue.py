@@ -73,6 +73,7 @@ class RequestBody(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
     agent: str | None = None
     tools: tuple[Tool, ...] = ()
+    compact_threshold: int | None = None
 
 
 class RunQueue:
@@ -129,7 +130,11 @@ class RunQueue:
             mode = request.when_busy
         now = self._clock()
         body = RequestBody(
-            msgspec.Raw(encode(message)), model=request.model, agent=request.agent, tools=request.tools
+            msgspec.Raw(encode(message)),
+            model=request.model,
+            agent=request.agent,
+            tools=request.tools,
+            compact_threshold=request.compact_threshold,
         )
         queued = QueuedRun(
             id=new_id("run"),
@@ -444,6 +449,7 @@ def queued_request(queued: QueuedRun) -> ChatRequest:
         model=body.model,
         agent=body.agent,
         tools=body.tools,
+        compact_threshold=body.compact_threshold,
         background=queued.background,
         webhook=queued.webhook,
         queued_id=queued.id,

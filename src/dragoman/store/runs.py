@@ -49,7 +49,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     many parts of its message were complete when it began, or last went on after a crash. `host` is the host
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
     One in the `background` goes on without followers; its end is posted to the URL `webhook`. `door` is the
-    endpoint that it was requested at, as the repository records it.
+    endpoint that it was requested at, as the repository records it. A conversation of more than
+    `compact_threshold` tokens is summarised before the model is asked, where the request says so.
     """
 
     id: str
@@ -75,6 +76,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     background: bool = False
     webhook: str | None = None
     door: str | None = None
+    compact_threshold: int | None = None
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,6 +220,7 @@ runs = Table(
     Column("background", Boolean),
     Column("webhook", TEXT),
     Column("door", TEXT),
+    Column("compact_threshold", INTEGER),
     Index(None, "session_id", "started_at"),
     Index(None, "owner", "started_at", "id"),
     Index(None, "started_at", "id"),
