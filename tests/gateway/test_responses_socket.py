@@ -13,6 +13,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
+from dragoman.json_text import decode_fields
+from dragoman.server.gateway.responses import socket
 from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
 
 LAST = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -159,3 +161,38 @@ async def test_a_connection_needs_a_key_and_ends_when_that_is_revoked(tmp_path: 
                     messages.append(message)  # noqa: PERF401 - the loop ends with an error
             last = msgspec.json.decode(messages[-1])
             assert (last["type"], last["status"]) == ("error", 401)
+
+
+async def test_a_request_that_fails_by_an_internal_error_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, up=Site(tokens("one"))) as at, connected(at) as client:
+        decode = decode_fields
+
+        def fail(raw: bytes) -> Any:
+            if b"poison" in raw:
+                raise RuntimeError("sk-not-to-be-seen")
+            return decode(raw)
+
+        monkeypatch.setattr(socket, "decode_fields", fail)
+        for text in ("poison", "poison again", "a"):
+            await send(client, input=text, stream_id="lane")
+        for _ in range(2):
+            failed = (await answer(client))[-1]
+            assert (failed["type"], failed["status"], failed["stream_id"]) == ("error", 500, "lane")
+            assert "sk-" not in str(failed)
+        assert (await answer(client))[-1]["type"] == "response.completed"
+
+
+async def test_what_waits_on_a_connection_is_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "MAX_WAITING_SIZE", 10_000)
+    async with desk(tmp_path, up=Site(holding(tokens("slow", over=False)))) as at, connected(at) as client:
+        await send(client, input="a", stream_id="one")
+        while msgspec.json.decode(await client.recv())["type"] != "response.output_text.delta":
+            pass
+        await send(client, input="x" * 20_000, stream_id="one")
+        await send(client, input="x", stream_id="two")
+        refused = (await answer(client))[-1]
+        assert (refused["type"], refused["status"], refused["stream_id"]) == ("error", 429, "two")

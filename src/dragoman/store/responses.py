@@ -193,6 +193,11 @@ class ResponseRepository:
     def _sql(self) -> ResponseStatements:
         return self._database.statements(ResponseStatements)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether the database accepts writes."""
+        return self._database.is_up
+
     async def save(self, response: StoredResponse, items: Sequence[ItemPlace]) -> None:
         """Insert a response, or replace one of the same owner; its items are found by their ids then."""
         sql, params = self._sql, to_params(response)

@@ -24,6 +24,10 @@ class SocketKey(SocketFrame, frozen=True, tag="auth"):
     token: str
     after: str | None = None
 
+    def __repr__(self) -> str:
+        """Without the key."""
+        return f"SocketKey(after={self.after!r})"
+
 
 class SocketPrompt(SocketFrame, frozen=True, tag="prompt", rename="camel", kw_only=True):
     """A message of the user, as text or as a `UIMessage`; `channel_type` and `channel_id` say where from."""

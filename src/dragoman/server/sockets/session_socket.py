@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.errors import BadRequest, DragomanError, NotFound, RateLimited
 from dragoman.http.websocket import Socket, SocketClosed
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
@@ -26,8 +26,10 @@ from dragoman.server.event_json import event_to_json
 from dragoman.server.sessions.session_lookup import find_role, find_session_for
 from dragoman.server.sockets.frames import (
     AgentStatus,
+    AnyFrame,
     SocketAbort,
     SocketAnswer,
+    SocketKey,
     SocketPing,
     SocketPrompt,
     agent_status,
@@ -272,7 +274,9 @@ class SessionSocket:
                     await self._socket.send(encode_frame("pong"))
                     continue
                 if len(self._requests) >= MAX_REQUESTS:
-                    raise BadRequest(f"{MAX_REQUESTS} requests of this socket are under way")
+                    busy = RateLimited(f"{MAX_REQUESTS} requests of this socket are under way")
+                    await self._socket.send(error_frame(busy, request_id=request_id_of(frame)))
+                    continue
             except BadRequest as error:
                 bad += 1
                 await self._socket.send(error_frame(error))
@@ -284,7 +288,7 @@ class SessionSocket:
             request.add_done_callback(self._requests.discard)
 
     async def _handle(self, frame: Any) -> None:
-        request_id = getattr(frame, "request_id", None)
+        request_id = request_id_of(frame)
         try:
             answer = encode_frame("done", requestId=request_id, **await self._respond(frame))
         except DragomanError as error:
@@ -340,6 +344,8 @@ class SessionSocket:
 
     async def _answer(self, frame: SocketAnswer) -> dict[str, Any]:
         approval = await self._services.store.approvals.get(frame.approval_id)
+        if approval.session_id != self._session.id:  # others are answered where they are shown
+            raise NotFound(f"there is no approval {frame.approval_id!r} in this session")
         require_write(self._caller, approval.session_id)
         body = ApprovalBody(approved=frame.approved, reason=frame.reason, answer=frame.answer)
         approved, reason = parse_answer(body, approval)
@@ -347,6 +353,11 @@ class SessionSocket:
             approval.id, approved=approved, by=self._caller, reason=reason
         )
         return {"approvalId": found.id, "status": found.status}
+
+
+def request_id_of(frame: AnyFrame) -> str | None:
+    """Return what the answer to a frame is recognized by."""
+    return None if isinstance(frame, SocketKey | SocketPing) else frame.request_id
 
 
 def last_messages(messages: Sequence[Message]) -> Sequence[Message]:

@@ -51,6 +51,7 @@ ROW_SIZE = 1_000_000  # bytes of events that are written and read at once
 POLL_INTERVAL = 0.2  # seconds between two looks for events
 LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a response
 CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
+MAX_REFUSALS = 20  # times that a database which is there does not take the end of a response
 MAX_ACTIVE = 1_000  # responses of this process at once
 
 Serve = Callable[[Exchange], Awaitable[None]]
@@ -229,20 +230,35 @@ class BackgroundResponses:
             raise
         finally:
             writing.cancel()
-        with suppress(StoreError, Unavailable):
-            if error is None and writer.last is not None:
-                await writer.finish()
-            elif error is not None or answer.stop is None:
-                await self._end(writer.response, status="failed", error=error, items=writer.items)
-            # An answer that goes on elsewhere is found by whoever asks for it.
+        if error is None and writer.last is not None:
+            await self._store_end(writer.response.id, writer.finish)
+        elif error is not None or answer.stop is None:
+            end = partial(self._end, writer.response, status="failed", error=error, items=writer.items)
+            await self._store_end(writer.response.id, end)
+        # An answer that goes on elsewhere is found by whoever asks for it.
+
+    async def _store_end(self, id: str, write: Callable[[], Awaitable[None]]) -> None:
+        """Write the end of a response, which is paid for; while the database is away, again and again."""
+        refusals = 0
+        while refusals < MAX_REFUSALS:
+            try:
+                await write()
+                return
+            except (StoreError, Unavailable) as failure:
+                refusals += self._states.repository.is_up
+                log.warning("the end of response %s is not stored yet: %s", id, failure.message)
+            await asyncio.sleep(WRITE_INTERVAL)
+        log.error("the end of response %s is lost: the database does not take it", id)
 
     async def _cancelled(self, answer: BackgroundAnswer, writer: BackgroundWriter) -> None:
         """End a response that was cancelled, with what answers it."""
         if self._is_closed and answer.stop is not None:
             return
-        await self._end(writer.response, status="cancelled", items=writer.items)
-        if answer.stop is not None:
-            await answer.stop()
+        try:
+            await self._end(writer.response, status="cancelled", items=writer.items)
+        finally:  # also while the database is away
+            if answer.stop is not None:
+                await answer.stop()
 
     async def _end(
         self,

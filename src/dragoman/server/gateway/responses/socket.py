@@ -32,6 +32,7 @@ _encode = msgspec.json.Encoder().encode
 CONNECTION_SECONDS = 3_600.0
 MAX_LANES = 16  # with requests that are not answered yet
 MAX_WAITING = 8  # requests of a lane behind the one that is answered
+MAX_WAITING_SIZE = 64_000_000  # bytes of all that wait; one request of any size may
 POLICY_VIOLATION, NORMAL_CLOSURE = 1008, 1000
 _DIALECT = ResponsesDialect()
 _OWN_FIELDS = ("type", "stream_id", "generate", "background", "stream_options")
@@ -117,6 +118,7 @@ class ResponsesConnection:
         self._create = create
         self._memory = memory
         self._lanes: dict[str | None, Lane] = {}
+        self._waiting_size = 0
         self._ended: KeyEnded | None = None
         self._task: asyncio.Task[object] | None = None
 
@@ -176,24 +178,41 @@ class ResponsesConnection:
 
     def _put(self, raw: bytes, id: str | None) -> None:
         """Add a request to its lane. Raises LimitReached."""
+        if self._waiting_size + len(raw) > MAX_WAITING_SIZE and self._waiting_size:
+            raise LimitReached(f"requests of {self._waiting_size} bytes wait on this connection already")
         lane = self._lanes.get(id)
         if lane is None:
             if len(self._lanes) >= MAX_LANES:
                 raise LimitReached(f"a connection has at most {MAX_LANES} lanes with requests at once")
             lane = self._lanes[id] = Lane()
             lane.waiting.append(raw)
+            self._waiting_size += len(raw)
             lane.task = asyncio.ensure_future(self._answer_lane(id, lane))
             return
         if len(lane.waiting) >= MAX_WAITING:
             raise LimitReached(f"{MAX_WAITING} requests of this lane are waiting already")
         lane.waiting.append(raw)
+        self._waiting_size += len(raw)
 
     async def _answer_lane(self, id: str | None, lane: Lane) -> None:
         try:
             while lane.waiting:
-                await self._answer(lane.waiting.pop(0), id)
+                raw = lane.waiting.pop(0)
+                self._waiting_size -= len(raw)
+                await self._try_answer(raw, id)
         finally:
             del self._lanes[id]
+
+    async def _try_answer(self, raw: bytes, lane: str | None) -> None:
+        """Answer a request; one that fails before it has a response fails alone."""
+        try:
+            await self._answer(raw, lane)
+        except Exception as error:
+            if not isinstance(error, DragomanError):
+                log.exception("a request of a client of the Responses API failed")
+                error = DragomanError("internal error of the hub; see its log")
+            with suppress(SocketClosed):
+                await self.send_error(error, lane=lane)
 
     async def _answer(self, raw: bytes, lane: str | None) -> None:
         fields = decode_fields(raw)

@@ -1,0 +1,64 @@
+"""The database is down while a response is made in the background: its events and its end are in it later."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.server.gateway.responses import background
+from dragoman.store import sqlite
+from tests.faults.test_usage_database_down import busy
+from tests.gateway.metered_hub import Site, desk, tokens
+from tests.gateway.test_responses import events_in
+from tests.gateway.test_responses_background import until_ended
+from tests.waiting import until
+
+pytestmark = pytest.mark.sqlite_file  # the file itself is locked
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def test_events_and_the_end_that_came_while_the_database_was_down_are_stored_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(background, "WRITE_INTERVAL", 0.05)
+    monkeypatch.setattr(background, "LOST_AFTER", 2.0)
+    begun, released, has_tried = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    finish = background.BackgroundWriter.finish
+
+    async def finish_seen(self: background.BackgroundWriter) -> None:
+        has_tried.set()
+        await finish(self)
+
+    monkeypatch.setattr(background.BackgroundWriter, "finish", finish_seen)
+
+    async def answer(peer: Any, _: Any) -> None:
+        begun.set()
+        await released.wait()
+        await peer.send(tokens("one ", "two ", "three"))
+
+    async with desk(tmp_path, up=Site(answer)) as at:
+        body = {"model": "up/m", "input": "a", "background": True, "stream": True}
+        async with at.http.stream("POST", "/v1/responses", json=body) as stream:
+            line = await anext(line async for line in stream.aiter_lines() if "resp_" in line)
+        id = line.split('"id":"')[1].split('"')[0]
+        await begun.wait()
+        with busy(tmp_path):
+            released.set()
+            await has_tried.wait()
+            await until(lambda: not at.hub.store.database.is_up)
+        ended = await until_ended(at, id)
+        assert (ended["status"], ended["output"][0]["content"][0]["text"]) == ("completed", "one two three")
+        query = {"stream": "true", "starting_after": "-1"}
+        events = events_in((await at.http.get(f"/v1/responses/{id}", params=query)).content)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+        assert "".join(deltas) == "one two three"
+        assert events[-1]["type"] == "response.completed"
