@@ -339,7 +339,7 @@ def frame_size(frame: SpokeFrame) -> int:
     match frame:
         case CallFrame(input=value) | SubcallFrame(input=value) | ResultFrame(result=value):
             return value_size(value)
-        case ProgressFrame(value=value):
+        case ProgressFrame(value=value) | PublishFrame(data=value):
             return value_size(value)
         case _:
             return 0
