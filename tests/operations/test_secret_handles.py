@@ -118,7 +118,7 @@ class Noted:
     def call_ended(self, record: Any, completion: Any) -> None:
         self.seen.append((record, completion))
 
-    def publish(self, context: Context, name: str, *, data: Any) -> None:
+    def publish(self, context: Context, name: str, *, data: Any, in_answer: bool = False) -> None:
         self.seen.append((name, data))
 
 

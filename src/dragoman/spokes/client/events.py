@@ -38,7 +38,7 @@ class SpokeEvents:
             raise BadRequest(f"the data of the event {name!r} must be an object", field="data")
         if job is None or self.job_runner is None:
             return
-        submit = partial(self.job_runner.publish, job, name, body, in_answer=in_answer)
+        submit = partial(self.job_runner.publish, job, name, data=body, in_answer=in_answer)
         if threading.get_ident() == self._thread:
             submit()
         else:  # the connection belongs to the event loop

@@ -161,13 +161,13 @@ class JobRunner:
         self._outbox, self._hub_publishes = outbox, hub_publishes
         if hub_publishes:
             for job in [job for id, job in self._jobs.items() if id in waiting]:
-                await send_parts(outbox, job.id, list(job.parts.values()))
+                await send_parts(outbox, list(job.parts.values()), call_id=job.id)
         orphans = set(self._jobs) - set(waiting)
         asyncio.get_running_loop().call_later(ORPHAN_SECONDS, self._stop_all, orphans)
         for id in list(self._unconfirmed.keys()):
             sent = self._unconfirmed.get(id)
             if sent is not None and id in waiting:
-                await send_parts(outbox, id, sent.parts if hub_publishes else ())
+                await send_parts(outbox, sent.parts if hub_publishes else (), call_id=id)
                 await outbox.send(sent.reply)
                 self._sent_count += 1
                 self._unconfirmed.put(id, sent._replace(sequence=self._sent_count), size=sent.size)
@@ -305,7 +305,7 @@ class JobRunner:
         except DragomanError as error:
             log.debug("cannot send the progress of %s to the hub: %s", job.call.operation, error.message)
 
-    def publish(self, job: Job, name: str, data: dict[str, Any], *, in_answer: bool) -> None:
+    def publish(self, job: Job, name: str, *, data: dict[str, Any], in_answer: bool) -> None:
         """Publish an event in the session of a call. A data part is sent again after a reconnection.
 
         Raises TooLarge, RateLimited, and Unavailable for an event while the hub cannot be reached.
@@ -355,7 +355,7 @@ class JobRunner:
             self._unconfirmed.put(reply.id, sent, size=size)
 
 
-async def send_parts(outbox: Outbox, call_id: str, parts: Sequence[PublishFrame]) -> None:
+async def send_parts(outbox: Outbox, parts: Sequence[PublishFrame], *, call_id: str) -> None:
     """Send the data parts of a call once more, over a new connection."""
     for part in parts:
         await outbox.send(replace(part, id=call_id, again=True))
