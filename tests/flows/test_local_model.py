@@ -82,6 +82,7 @@ def test_a_real_model_s_words_arrive_while_it_says_them_and_are_kept(http: httpx
     assert about["usage"]["inputTokens"] > 0
 
 
+@pytest.mark.thorough  # in make test `dragoman demo` has a model that calls tools: tests/cli/test_demo.py
 def test_a_real_model_s_tool_call_is_run_and_answered(http: httpx2.Client) -> None:
     """It is a small model: what it writes may be no good. One of three sums must do."""
     assert any(reckon(http, sum_) for sum_ in ("12 * 34", "37 * 41", "2 + 2"))

@@ -16,11 +16,16 @@ from tests.serving import serving
 from tests.wire.responses_streams import STREAMS, ending, message, opening, sse, text_events
 
 pytestmark = pytest.mark.timeout(300)
+# Of which every other one has each family, and both transports.
+TURNS = [
+    (family, "websocket" if (number + other) % 2 else "http")
+    for number, family in enumerate(FAMILIES)
+    for other in (0, 1)
+]
 SHELL = '{"cmd":"echo hub-$((40+2))"}'
 
 
-@pytest.mark.parametrize("transport", ["http", "websocket"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "transport"), rows(TURNS, quick=2))
 def test_a_turn_runs_a_command_and_a_resumed_thread_has_what_was_before(
     stage: Stage, tmp_path: Path, family: str, transport: str
 ) -> None:

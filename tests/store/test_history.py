@@ -189,12 +189,12 @@ async def test_each_message_is_found_once_by_its_best_part(store: Store) -> None
 
 
 @pytest.mark.promise("a-key-sees-its-own-sessions")
-@pytest.mark.parametrize("query", ["hotel", "hotel nowhere", "🜁", "%", *GARBAGE])
-async def test_nobody_finds_what_was_said_in_sessions_of_others(store: Store, query: str) -> None:
+async def test_nobody_finds_what_was_said_in_sessions_of_others(store: Store) -> None:
     await say(store, TextPart("hotel 🜁 % word x AND a b scope o1"), at="bobs", owner="bob")
-    assert await look(store, query) == []
-    assert await look(store, query, session_id="bobs") == []
-    assert await look(store, query, session_id="bobs", truncated_only=True) == []
+    for query in ("hotel", "hotel nowhere", "🜁", "%", *GARBAGE):
+        assert await look(store, query) == [], query
+        assert await look(store, query, session_id="bobs") == [], query
+        assert await look(store, query, session_id="bobs", truncated_only=True) == [], query
     with pytest.raises(NotFound):
         await store.history.read("bobs", "m", owner="ann")
     assert (await store.history.read("bobs", "m", owner="bob")).text.startswith("hotel")
@@ -208,12 +208,12 @@ async def test_one_session_of_many_can_be_searched(store: Store) -> None:
     assert await look(store, "hotel", session_id="s3") == []
 
 
-@pytest.mark.parametrize("query", GARBAGE)
-async def test_whatever_is_asked_is_only_words(store: Store, query: str) -> None:
+async def test_whatever_is_asked_is_only_words(store: Store) -> None:
     await say(store, TextPart("hotel by the river"))
-    found = await store.history.search(query, owner="ann")
-    expected = [("s", "m")] if query in ("hotel\0river", "🜁 hotel") else []
-    assert [(each.session_id, each.message_id) for each in found.passages] == expected
+    for query in GARBAGE:
+        found = await store.history.search(query, owner="ann")
+        expected = [("s", "m")] if query in ("hotel\0river", "🜁 hotel") else []
+        assert [(each.session_id, each.message_id) for each in found.passages] == expected, query
 
 
 async def test_the_index_follows_what_is_written_changed_and_deleted(store: Store, place: Place) -> None:

@@ -19,7 +19,7 @@ from dragoman.errors import ProviderError
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.responses.decoder import ResponsesDecoder
-from tests.effort import rounds
+from tests.effort import rounds, rows
 
 from . import anthropic_streams, ollama_streams, openai_streams, responses_streams
 from .anthropic_streams import STOP, UNKNOWN, block, call, folded, start, stop
@@ -253,6 +253,10 @@ FAMILIES = {
 }
 STREAMS = [(family, name) for family, case in FAMILIES.items() for name in case.streams]
 DEEP = [(family, index) for family, case in FAMILIES.items() for index in case.deep]
+NESTED = [
+    *((family, index, depth) for depth in (3, 300, 900) for family, index in DEEP),
+    *((family, index, 100_000) for family, index in rows(DEEP, quick=3)),  # each family has more than three
+]
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -348,8 +352,7 @@ def check_damage(family: str, name: str, damage: list[tuple[int, int]]) -> None:
         assert again == whole
 
 
-@pytest.mark.parametrize(("family", "index"), DEEP)
-@pytest.mark.parametrize("depth", [3, 300, 900, 100_000])
+@pytest.mark.parametrize(("family", "index", "depth"), NESTED)
 def test_deeply_nested_json_never_breaks_the_decoder(family: str, index: str, depth: int) -> None:
     for left, right in (("[", "]"), ('{"text":', "}"), ('{"message":', "}")):
         deep = left * depth + ('"\\ud83e"' if left == "[" else "1") + right * depth
