@@ -135,6 +135,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[ZYGOTE].close()
     if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
         sys.modules["tests.postgres_server"].close_shared_server()
+    if "tests.clients.driver" in sys.modules:
+        sys.modules["tests.clients.driver"].close_players()
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["cpu"] = cpu_seconds()

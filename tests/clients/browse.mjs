@@ -1,8 +1,9 @@
 #!/usr/bin/env node
-// Uses the chat page in a real browser as a person would, and prints one JSON report. The script comes on stdin:
-// {browser: program, url, deadlineMs?, actions: [{do, ...}]}
+// Uses the chat page in a real browser, whose program is the argument, as a person would. Each line of stdin is a script,
+// played in a profile of its own, and each line of stdout its report, as JSON:
+// {url, deadlineMs?, actions: [{do, ...}]}
 // actions: say {text} · press {button} · reload · see {text} · status {is} · lost {is} · shoot {path} · request {method, url}
-import fs from 'node:fs';
+import readline from 'node:readline';
 import { chromium } from 'playwright-core';
 
 const FLAGS = [
@@ -49,9 +50,9 @@ function look() {
   return { messages: [...document.querySelectorAll('article')].map(message), status: text('#status'), lost: text('#lost'), error: text('#error') };
 }
 
-async function use(script) {
-  const browser = await chromium.launch({ executablePath: script.browser, headless: true, args: FLAGS });
-  const page = await browser.newPage();
+async function use(browser, script) {
+  const context = await browser.newContext();
+  const page = await context.newPage();
   page.setDefaultTimeout(script.deadlineMs ?? 20_000);
   const heard = listen(page);
   let failure;
@@ -62,9 +63,12 @@ async function use(script) {
     failure = String(error.stack);
   }
   const seen = await page.evaluate(look).catch(error => ({ failure: String(error) }));
-  await browser.close();
+  await context.close();
   return { failure, ...seen, ...heard };
 }
 
-const report = await use(JSON.parse(fs.readFileSync(0, 'utf8')));
-process.stdout.write(JSON.stringify(report), () => process.exit(report.failure ? 1 : 0));
+const browser = await chromium.launch({ executablePath: process.argv[2], headless: true, args: FLAGS });
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  process.stdout.write(`${JSON.stringify(await use(browser, JSON.parse(line)))}\n`);
+}
+await browser.close();

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import shutil
 import subprocess
@@ -103,14 +102,15 @@ class Driver:
             "actions": actions,
             **scenario,
         }
-        return Report(session, player(self.sdk).play(whole))
+        return Report(session, player("drive.mjs", "--sdk", self.sdk, "--serve").play(whole))
 
 
 class Player:
-    """A node process that has loaded an SDK, and plays one scenario after the other."""
+    """A node process that has loaded an SDK or started a browser, and plays one scenario after the other."""
 
-    def __init__(self, sdk: str) -> None:
-        command = [require("node"), "drive.mjs", "--sdk", sdk, "--serve"]
+    def __init__(self, script: str, *arguments: str) -> None:
+        self._script = script
+        command = [require("node"), script, *arguments]
         self._process = subprocess.Popen(
             command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -124,7 +124,7 @@ class Player:
             self._process.stdin.flush()
             line = self._process.stdout.readline()
             if not line:
-                raise Missing("drive.mjs printed nothing; are its packages installed (npm ci)?")
+                raise Missing(f"{self._script} printed nothing; are its packages installed (npm ci)?")
         except BaseException:
             player.cache_clear()
             self.close()
@@ -133,17 +133,30 @@ class Player:
         return report
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        """End the process; a browser is given the time to end."""
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 @cache
-def player(sdk: str) -> Player:
-    """The process for a version of the SDK, which lives as long as the tests."""
-    made = Player(sdk)
-    atexit.register(made.close)
+def player(script: str, *arguments: str) -> Player:
+    """The process of a script with these arguments, which lives as long as the tests."""
+    made = Player(script, *arguments)
+    _players.append(made)
     return made
+
+
+_players: list[Player] = []
+
+
+def close_players() -> None:
+    """End all processes."""
+    while _players:
+        _players.pop().close()
 
 
 def run_node(script: str, *arguments: str, value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.clients.behaviours import calculate
-from tests.clients.driver import HERE, require, run_node
+from tests.clients.driver import HERE, player, require
 from tests.clients.hub import Hub
 from tests.clients.pages import Pages
 from tests.clients.upstream import Upstream
@@ -38,11 +38,10 @@ class Visit:
         address = urllib.parse.urlencode({"id": self.session, "key": self.hub.key})
         picture = {"do": "shoot", "path": str(self.folder / "end.png")}
         script = {
-            "browser": require("chromium"),
             "url": f"{self.pages.url}/?{address}",
             "actions": [*actions, picture],
         }
-        seen: dict[str, Any] = run_node("browse.mjs", value=script)
+        seen: dict[str, Any] = player("browse.mjs", require("chromium")).play(script)
         print(json.dumps(seen, indent=1))  # pytest shows it when the test fails
         assert not seen.get("failure")
         return seen
