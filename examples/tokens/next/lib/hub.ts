@@ -22,3 +22,8 @@ export function hubTransport(hub: string): DefaultChatTransport<UIMessage> {
     headers: async () => ({ Authorization: `Bearer ${(await hubAccess()).token}` }),
   })
 }
+
+export async function callHub(path: string, method = 'GET'): Promise<Response> {
+  const { hub, token } = await hubAccess()
+  return await fetch(`${hub}${path}`, { method, headers: { Authorization: `Bearer ${token}` } })
+}
