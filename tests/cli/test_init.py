@@ -177,6 +177,8 @@ model_list:
     litellm_params: {model: bedrock/claude}
   - model_name: mistral/*
     litellm_params: {model: mistral/*}
+  - model_name: my-*
+    litellm_params: {model: mistral/open-*}
 litellm_settings:
   num_retries: 2
   fallbacks: [{claude: [fast]}, {nobody: [fast]}]
@@ -257,6 +259,7 @@ def test_a_litellm_configuration_is_translated_and_what_cannot_be_said_is_told(
     left_out = "\n".join(imported.left_out)
     for words in (
         "rpm is a limit",
+        "the pattern; its models have the names mistral/open-*",
         "api_key is in the file",
         "bedrock/…",
         "nobody",

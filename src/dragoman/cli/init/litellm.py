@@ -112,8 +112,10 @@ class LiteLlmImport:
         provider = self._provider(vendor, params, place=place)
         if provider is None:
             return
-        if "*" in model:
-            return  # all models of a provider: `provider/model` always works
+        if "*" in model:  # all models of a provider: `provider/model` always works
+            if entry.get("model_name") not in ("*", f"{provider}/{model}"):
+                self._left_out.append(f"{place}: the pattern; its models have the names {provider}/{model}")
+            return
         target, alias = f"{provider}/{model}", str(entry.get("model_name", model))
         targets = self._models.setdefault(alias, [])
         if target not in targets:
