@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.wire.session_export import importer
 from tests.effort import rounds
 from tests.server.asgi_client import AsgiClient
 from tests.serving import serving
@@ -48,12 +49,30 @@ def conversations() -> Iterator[bytes]:
     yield b"]\n"
 
 
-FILES: dict[str, Callable[[], Iterator[bytes]]] = {"lines": json_lines, "conversations": conversations}
+def opencode(size: int = MEGABYTES * 1_000_000) -> Iterator[bytes]:
+    """One conversation of OpenCode, as it exports it; what it is stands behind its messages."""
+    yield b'{"x\\"messages": [1, "messages"], "messages" : [\n'
+    for number in range(size // len(TEXT)):
+        parts = [{"type": "text", "text": TEXT}]
+        each = {"info": {"id": f"m{number}", "role": "user"}, "parts": parts}
+        yield (b", " if number else b"") + msgspec.json.encode(each)
+    yield b'], "info": {"title": "No. 1", "messages": [{}]}}\n'
+
+
+FILES: dict[str, Callable[[], Iterator[bytes]]] = {
+    "lines": json_lines,
+    "conversations": conversations,
+    "opencode": opencode,
+}
 
 
 @pytest.mark.promise("imports")
 @pytest.mark.parametrize("name", FILES)
-async def test_the_memory_of_the_hub_does_not_grow_with_a_file(tmp_path: Path, name: str) -> None:
+async def test_the_memory_of_the_hub_does_not_grow_with_a_file(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importer, "MAX_VALUE", 2_000_000)  # above it, one conversation is read in pieces
+
     async def content() -> AsyncIterator[bytes]:
         for piece in FILES[name]():
             yield piece
@@ -76,7 +95,7 @@ async def test_the_memory_of_the_hub_does_not_grow_with_a_file(tmp_path: Path, n
         assert grown < 9_000_000
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["lines", "conversations"])  # one conversation is read as lines are
 async def test_an_import_does_not_hold_the_event_loop(tmp_path: Path, name: str) -> None:
     file = b"".join(FILES[name]())
     lags = list[float]()
@@ -91,3 +110,41 @@ async def test_an_import_does_not_hold_the_event_loop(tmp_path: Path, name: str)
             if client.lag <= MOST:
                 break
     assert min(lags) <= MOST
+
+
+async def test_a_long_conversation_is_read_as_a_short_one_is_or_refused_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "opencode": b"".join(opencode(5 * len(TEXT))),
+        "own": msgspec.json.encode(
+            {"messages": [msgspec.json.decode(message(number)) for number in range(3)], "title": "Own"}
+        ),
+    }
+    for at, whole in enumerate(files.values()):
+        async with serving(tmp_path / str(at)) as hub:
+            read = []
+            for limit, id in ((100 * len(whole), "short"), (len(TEXT) * 2, "long")):
+                monkeypatch.setattr(importer, "MAX_VALUE", limit)
+                answer = await hub.http.post(f"/api/sessions/import?id={id}", content=whole)
+                assert answer.status_code == 201, answer.text
+                session = (await hub.http.get(f"/api/sessions/{id}")).json()
+                read.append((session["title"], await hub.messages(id)))
+            assert read[0] == read[1]
+            assert len(read[0][1]) > 2
+            refused = {
+                whole[:-3]: "cut off",
+                whole.replace(b'"role"', b'"rule"'): "messages[0]",
+                whole.replace(b'"m2"', b'"m1"'): "two messages",
+                whole.replace(b'"messages":[{"id"', b'"messages":[[{"id"').replace(
+                    b"[\n{", b"[\n7,{"
+                ): "messages",
+                b'{"title": "' + b"x" * 3 * len(TEXT) + b'", "messages": []}': "beside its messages",
+                b'{"mapping": {}, "x": "' + b"x" * len(TEXT) * 2 + b'"}': "",
+            }
+            for file, text in refused.items():
+                answer = await hub.http.post("/api/sessions/import", content=file)
+                assert answer.status_code in (400, 413), answer.text
+                assert text in answer.text
+            listed = (await hub.http.get("/api/sessions")).json()["sessions"]
+            assert {each["id"] for each in listed} == {"short", "long"}, "nothing is left of what was refused"

@@ -115,7 +115,7 @@ class SessionFileHandlers:
         try:
             with TemporaryFile(dir=self._store.host_folder) as file:
                 digest = await receive_file(exchange, file)
-                sessions = read_export(read_chunks(file), digest=digest, max_values=MAX_FILE_VALUES)
+                sessions = read_export(partial(read_chunks, file), digest=digest, max_values=MAX_FILE_VALUES)
                 report = await self._import_all(sessions, exchange.identity, id=id)
         finally:
             self._import_count -= 1
@@ -215,12 +215,12 @@ async def receive_file(exchange: Exchange, file: BinaryIO) -> str:
 
     async for chunk in exchange.read_chunks(MAX_FILE, size=CHUNK_SIZE):
         await offload_disk(partial(write, chunk))
-    await offload_disk(partial(file.seek, 0))
     return digest.hexdigest()
 
 
 def read_chunks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield a file in chunks."""
+    """Yield a file in chunks, from its beginning."""
+    file.seek(0)
     while chunk := file.read(CHUNK_SIZE):
         yield chunk
 

@@ -6,7 +6,7 @@ A file comes from anywhere: what does not fit is refused with its place, and not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,7 +17,7 @@ from dragoman.json_shape import check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, Part, ReasoningPart, TextPart, ToolPart, parse_message
 from dragoman.wire.session_export.json_lines import FORMAT, VERSION, ExportedSession, ExportedSettings
-from dragoman.wire.session_export.pieces import split_array, split_lines
+from dragoman.wire.session_export.pieces import read_head, split_array, split_lines, split_messages
 
 MAX_MESSAGES = 100_000
 MAX_CONVERSATIONS = 20_000
@@ -27,12 +27,16 @@ HINT = "import JSON lines of `dragoman sessions export --format jsonl`, or an ex
 OPENCODE_STATES = {"completed": "output-available", "error": "output-error"}
 
 
-def read_export(chunks: Iterator[bytes], *, digest: str, max_values: int) -> Iterator[ExportedSession]:
-    """Read a file that comes in chunks; yield its sessions. Raises BadRequest, TooLarge.
+def read_export(
+    open_chunks: Callable[[], Iterator[bytes]], *, digest: str, max_values: int
+) -> Iterator[ExportedSession]:
+    """Read a file, which can be read in chunks from its beginning; yield its sessions.
 
-    The messages of JSON lines are read as they are asked for. Several conversations are a JSON array, each of
-    up to `MAX_VALUE` bytes. `digest` is that of the whole file.
+    The messages of JSON lines and of a JSON object above `MAX_VALUE` bytes are read as they are asked for.
+    Several conversations are a JSON array, each of up to `MAX_VALUE` bytes. `digest` is that of the whole
+    file. Raises BadRequest, TooLarge.
     """
+    chunks = open_chunks()
     head = next((stripped for chunk in chunks if (stripped := chunk.lstrip())), b"")
     whole = chain([head], chunks)
     if f'"{FORMAT}"'.encode() in head[:200]:
@@ -48,8 +52,27 @@ def read_export(chunks: Iterator[bytes], *, digest: str, max_values: int) -> Ite
             parts.append(chunk)
             size += len(chunk)
             if size > MAX_VALUE:
-                raise TooLarge(f"one conversation may have {MAX_VALUE} bytes, JSON lines more", hint=HINT)
+                yield _read_long(open_chunks, digest=digest, max_values=max_values)
+                return
         yield _parse_conversation(b"".join(parts).rstrip(), max_values=max_values)
+
+
+def _read_long(
+    open_chunks: Callable[[], Iterator[bytes]], *, digest: str, max_values: int
+) -> ExportedSession:
+    """Read a conversation that is too long to be decoded as a whole: what it is first, then its messages."""
+    value = _decode(read_head(open_chunks(), max_size=MAX_VALUE), "the file", max_values=max_values)
+    if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
+        raise BadRequest("the file is not an exported session", hint=HINT)
+    decoded = (
+        _decode(raw, f"messages[{at}]", max_values=max_values)
+        for at, raw in enumerate(split_messages(open_chunks(), max_size=MAX_VALUE))
+    )
+    if isinstance(value.get("info"), dict):
+        settings = ExportedSettings(title=_text(value["info"].get("title")))
+        return ExportedSession(settings, digest, _unique(_opencode_messages(decoded)))
+    parsed = (parse_message(each, field=f"messages[{at}]") for at, each in enumerate(decoded))
+    return ExportedSession(_read_settings(value), digest, _unique(parsed))
 
 
 def _parse_conversation(raw: bytes, *, max_values: int) -> ExportedSession:
@@ -60,7 +83,9 @@ def _parse_conversation(raw: bytes, *, max_values: int) -> ExportedSession:
     if isinstance(value.get("mapping"), dict):
         return _checked(_text(value.get("title")), _chatgpt_messages(value), digest=digest)
     if isinstance(value.get("info"), dict):
-        title, messages = _text(value["info"].get("title")), _opencode_messages(value.get("messages"))
+        found = value.get("messages")
+        title = _text(value["info"].get("title"))
+        messages = _opencode_messages(found if isinstance(found, list) else ())
         return _checked(title, messages, digest=digest)
     raw_messages = value.get("messages")
     if not isinstance(raw_messages, list):
@@ -146,8 +171,8 @@ def _chatgpt_message(message: Mapping[str, Any]) -> Message | None:
     return Message(str(message.get("id")), role, tuple(TextPart(text) for text in texts))
 
 
-def _opencode_messages(messages: Any) -> Iterator[Message]:
-    for at, message in enumerate(messages if isinstance(messages, list) else ()):
+def _opencode_messages(messages: Iterable[Any]) -> Iterator[Message]:
+    for at, message in enumerate(messages):
         info = message.get("info") if isinstance(message, dict) else None
         if not isinstance(info, dict) or info.get("role") not in ("user", "assistant"):
             raise BadRequest(f"messages[{at}] has no role", field=f"messages[{at}]", hint=HINT)

@@ -1,4 +1,4 @@
-"""Cut a file that arrives in chunks into its lines, or the objects of its JSON array.
+"""Cut a file that arrives in chunks into its lines, the objects of its JSON array, or its messages.
 
 Of a file of hundreds of megabytes no more than one piece is in memory.
 """
@@ -12,6 +12,9 @@ from dragoman.errors import BadRequest, TooLarge
 
 _BRACKET = re.compile(rb"[][{}]")
 _BETWEEN = re.compile(rb"[\s,]*")
+_MESSAGES = re.compile(rb'(?<!\\)"messages"\s*:\s*\[$')
+
+_KEY_SIZE = 200  # bytes before an array in which its key is looked for
 
 
 def split_lines(chunks: Iterable[bytes], *, max_size: int) -> Iterator[bytes]:
@@ -43,6 +46,30 @@ def split_array(chunks: Iterable[bytes], *, max_size: int) -> Iterator[bytes]:
     splitter.end()
 
 
+class StringMask:
+    """Hides the strings of a JSON text that comes in chunks, so that brackets in them are not seen."""
+
+    def __init__(self) -> None:
+        self.in_string = False
+        self._pending = b""  # a backslash at the end of a chunk
+
+    def hide(self, chunk: bytes) -> tuple[bytes, bytes]:
+        """Return a chunk that ends in no escape, and the same with blanks in place of its strings."""
+        chunk, self._pending = self._pending + chunk, b""
+        hidden = chunk
+        if b"\\" in chunk:
+            if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
+                chunk, self._pending = chunk[:-1], b"\\"
+            hidden = chunk.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")
+        pieces = hidden.split(b'"')
+        outside = [
+            b" " * len(piece) if self.in_string ^ bool(index % 2) else piece
+            for index, piece in enumerate(pieces)
+        ]
+        self.in_string ^= len(pieces) % 2 == 0
+        return chunk, b'"'.join(outside)
+
+
 class ArraySplitter:
     """Finds the objects of a JSON array by their brackets."""
 
@@ -50,14 +77,13 @@ class ArraySplitter:
         self._max_size = max_size
         self._depth = 0
         self._has_ended = False
-        self._in_string = False
-        self._pending = b""  # a backslash at the end of a chunk
+        self._mask = StringMask()
         self._parts: list[bytes] = []
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """Yield the objects that end in a chunk."""
-        chunk, outside = self._without_strings(chunk)
+        chunk, outside = self._mask.hide(chunk)
         start = done = 0
         for bracket in _BRACKET.finditer(outside):
             at = bracket.start()
@@ -77,7 +103,7 @@ class ArraySplitter:
 
     def end(self) -> None:
         """Raise BadRequest when the array has not ended."""
-        if not self._has_ended or self._in_string:
+        if not self._has_ended or self._mask.in_string:
             raise BadRequest("the file is cut off, or is not a JSON array of conversations")
 
     def _add(self, part: bytes) -> None:
@@ -94,18 +120,100 @@ class ArraySplitter:
             raise BadRequest("the file is not a JSON array of conversations")
         self._has_ended = self._has_ended or bracket == b"]"
 
-    def _without_strings(self, chunk: bytes) -> tuple[bytes, bytes]:
-        """Return a chunk that ends in no escape, and the same with blanks in place of its strings."""
-        chunk, self._pending = self._pending + chunk, b""
-        hidden = chunk
-        if b"\\" in chunk:
-            if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
-                chunk, self._pending = chunk[:-1], b"\\"
-            hidden = chunk.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")
-        pieces = hidden.split(b'"')
-        outside = [
-            b" " * len(piece) if self._in_string ^ bool(index % 2) else piece
-            for index, piece in enumerate(pieces)
-        ]
-        self._in_string ^= len(pieces) % 2 == 0
-        return chunk, b'"'.join(outside)
+
+def split_messages(chunks: Iterable[bytes], *, max_size: int) -> Iterator[bytes]:
+    """Yield the objects of the array `messages` of a JSON object. Raises as `split_array`."""
+    splitter = MessageSplitter(max_size=max_size)
+    for chunk in chunks:
+        yield from splitter.feed(chunk)
+    splitter.end()
+
+
+def read_head(chunks: Iterable[bytes], *, max_size: int) -> bytes:
+    """Return a JSON object without the objects of its array `messages`. Raises as `split_array`."""
+    splitter = MessageSplitter(max_size=max_size)
+    for chunk in chunks:
+        for _ in splitter.feed(chunk):
+            pass
+    splitter.end()
+    return splitter.head
+
+
+class MessageSplitter:
+    """Finds the objects of the array `messages` of a JSON object, which is `head` without them."""
+
+    def __init__(self, *, max_size: int) -> None:
+        self._max_size = max_size
+        self._mask = StringMask()
+        self._depth = 0
+        self._is_inside = False  # the array
+        self._has_messages = False
+        self._head: list[bytes] = []
+        self._head_size = 0
+        self._last = b""  # bytes of the head, by which the array is recognized
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    @property
+    def head(self) -> bytes:
+        """The object without its messages."""
+        return b"".join(self._head)
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the messages that end in a chunk."""
+        chunk, outside = self._mask.hide(chunk)
+        done = 0
+        for bracket in _BRACKET.finditer(outside):
+            end = bracket.end()
+            if self._is_inside and self._depth == 2:
+                self._check_between(outside[done : bracket.start()], bracket[0])
+                done = bracket.start()
+            self._depth += 1 if bracket[0] in b"{[" else -1
+            if self._is_inside and self._depth == 2:
+                self._add(chunk[done:end])
+                yield b"".join(self._parts)
+                self._parts, self._size, done = [], 0, end
+            elif self._depth == 2 and bracket[0] == b"[":
+                self._add_head(chunk[done:end])
+                done = end
+                self._enter()
+            elif self._is_inside and self._depth == 1:
+                self._is_inside = False
+        if not self._is_inside:
+            self._add_head(chunk[done:])
+        elif self._depth == 2:
+            self._check_between(outside[done:], b"")
+        else:
+            self._add(chunk[done:])
+
+    def end(self) -> None:
+        """Raise BadRequest when the object has not ended."""
+        if self._depth or self._mask.in_string:
+            raise BadRequest("the file is cut off, or is not a JSON object")
+
+    def _enter(self) -> None:
+        """Note that an array begins; whether it is that of the messages, the key before it says."""
+        if _MESSAGES.search(self._last) is None:
+            return
+        if self._has_messages:
+            raise BadRequest("the file has two arrays of messages")
+        self._is_inside = self._has_messages = True
+
+    def _check_between(self, outside: bytes, bracket: bytes) -> None:
+        """Check what stands between two messages, and the bracket behind it."""
+        if _BETWEEN.fullmatch(outside) is None or bracket not in (b"", b"{", b"]"):
+            raise BadRequest("the messages of the file are not a JSON array of objects")
+
+    def _add(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > self._max_size:
+            raise TooLarge(f"a message of the file has more than {self._max_size} bytes")
+
+    def _add_head(self, part: bytes) -> None:
+        self._head.append(part)
+        self._head_size += len(part)
+        self._last = (self._last + part)[-_KEY_SIZE:]
+        if self._head_size > self._max_size:
+            text = f"the file has more than {self._max_size} bytes beside its messages"
+            raise TooLarge(text, hint="a conversation of ChatGPT may have so many in all")
