@@ -61,6 +61,12 @@ async def begin(store: Store, wanted: TeamTask, *, concurrency: int = 5) -> None
     )
 
 
+async def stored(store: Store, id: str = "t") -> TeamTask:
+    found = await store.team_tasks.get(id)
+    assert found is not None
+    return found
+
+
 async def state(store: Store, id: str = "t") -> str:
     found = await store.team_tasks.get(id)
     assert found is not None
@@ -116,7 +122,7 @@ async def test_overlap_decides_by_what_is_active(store: Store, there: str, overl
     if there == "waiting":
         await store.team_tasks.move("first", "waiting", run_id="run-first")
     if there == "ended":
-        await store.team_tasks.end("first", DONE)
+        await store.team_tasks.end(await stored(store, "first"), DONE)
     is_active = there in ("queued", "running", "waiting")
     second = task("second", overlap=overlap, created_at=2.0)
     if overlap == "confirm" and is_active:
@@ -189,7 +195,7 @@ async def test_tasks_of_one_session_run_one_after_the_other(store: Store) -> Non
     ending = RunEnding(status="finished", finished_at=2.0)
     await store.runs.finish("run-a", ending)
     assert await store.team_tasks.list_ready("press", limit=9) == []  # its end is not written yet
-    await store.team_tasks.end("a", DONE)
+    await store.team_tasks.end(await stored(store, "a"), DONE)
     assert [each.id for each in await store.team_tasks.list_ready("press", limit=9)] == ["b"]
 
 
@@ -209,7 +215,8 @@ async def test_an_end_is_written_once_and_a_result_delivered_once(store: Store, 
     await submit(store, task(deliver="session", source_session="s"))
     await begin(store, task())
     clock.now = 1_005.0
-    ended = await asyncio.gather(*(store.team_tasks.end("t", DONE) for _ in range(5)))
+    begun = await stored(store)
+    ended = await asyncio.gather(*(store.team_tasks.end(begun, DONE) for _ in range(5)))
     [end] = [each for each in ended if each is not None]
     assert (end.state, end.result, end.ended_at, end.delivered_at) == ("done", "42", 1_005.0, None)
     assert await store.team_tasks.list_undelivered() == [end]
@@ -221,7 +228,7 @@ async def test_an_end_is_written_once_and_a_result_delivered_once(store: Store, 
 
 async def test_what_nobody_is_to_have_is_not_delivered(store: Store) -> None:
     await submit(store, task())
-    await store.team_tasks.end("t", TaskEnd(state="cancelled"))
+    await store.team_tasks.end(await stored(store), TaskEnd(state="cancelled"))
     assert await store.team_tasks.list_undelivered() == []
 
 
@@ -239,7 +246,7 @@ async def test_a_task_whose_run_has_ended_is_found_until_its_end_is_written(stor
 async def test_a_cancelled_task_whose_run_goes_on_is_found(store: Store) -> None:
     await submit(store, task())
     await begin(store, task())
-    await store.team_tasks.end("t", TaskEnd(state="cancelled"))
+    await store.team_tasks.end(await stored(store), TaskEnd(state="cancelled"))
     assert [each.id for each in await store.team_tasks.list_still_running()] == ["t"]
     await store.runs.finish("run-t", RunEnding(status="stopped", finished_at=2.0))
     assert await store.team_tasks.list_still_running() == []
@@ -282,7 +289,7 @@ async def test_a_deleted_session_takes_its_tasks_along(store: Store) -> None:
 async def test_each_step_of_a_task_is_an_event_where_it_was_given(store: Store) -> None:
     await submit(store, task(source_session="s"))
     await begin(store, task())
-    await store.team_tasks.end("t", replace(DONE))
+    await store.team_tasks.end(await stored(store), replace(DONE))
     page = await store.events.list((await store.events.first_position()).__class__())
     names = [each.name for each in page.events if each.name.startswith("task.")]
     assert names == ["task.queued", "task.started", "task.ended"]

@@ -248,7 +248,7 @@ async def test_a_result_is_told_to_the_session_once_its_end_is_written(store: St
         source="trigger",
     )
     await store.team_tasks.submit(task, session=session, max_waiting=9)
-    await store.team_tasks.end("t1", TaskEnd(state="done", result="found it"))
+    await store.team_tasks.end(task, TaskEnd(state="done", result="found it"))
     await store.triggers.create(trigger(), limit=9)
     await store.triggers.fire(trigger(), [occurrence(state="running", task_id="t1")])
     assert await store.team_tasks.list_undelivered() == []

@@ -145,6 +145,11 @@ class AnswerSpool:
         finally:
             os.close(file)
         partial.replace(path)
+        folder = os.open(self._folder, os.O_RDONLY)  # its names have to outlive a loss of power, too
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
         async with self._lock:

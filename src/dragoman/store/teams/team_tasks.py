@@ -81,7 +81,7 @@ class TeamTaskRepository:
                 raise TaskOverlaps(alike[-1])
             if alike and task.overlap == "skip":
                 return TaskSubmission(alike[-1], is_new=False)
-            replaced = [self._end(connection, each.id, ending=REPLACED) for each in alike]
+            replaced = [self._end(connection, each, ending=REPLACED) for each in alike]
             row = connection.fetch_one(self._sql.count_waiting, {"owner": task.owner})
             check_waiting(task, 0 if row is None else row[0], limit=max_waiting)
             self._sessions.insert(connection, session)
@@ -134,28 +134,27 @@ class TeamTaskRepository:
 
         return await self._write(job)
 
-    async def end(self, id: str, ending: TaskEnd, *, is_silent: bool = False) -> TeamTask | None:
+    async def end(self, task: TeamTask, ending: TaskEnd, *, is_silent: bool = False) -> TeamTask | None:
         """End a task; return it as it ended, or None when it had ended before.
 
         The result of one that ends `is_silent` goes nowhere.
         """
         return await self._write(
-            lambda connection: self._end(connection, id, ending=ending, is_silent=is_silent)
+            lambda connection: self._end(connection, task, ending=ending, is_silent=is_silent)
         )
 
     def _end(
-        self, connection: DatabaseConnection, id: str, *, ending: TaskEnd, is_silent: bool = True
+        self, connection: DatabaseConnection, task: TeamTask, *, ending: TaskEnd, is_silent: bool = True
     ) -> TeamTask | None:
-        row = connection.fetch_one(self._sql.get, {"id": id})
         now = self._clock()
-        has_receiver = row is not None and to_task(row).has_receiver and not is_silent
-        params = {"id": id, **to_params(ending), "ended_at": now, "delivered": None if has_receiver else now}
+        delivered = None if task.has_receiver and not is_silent else now
+        params = {"id": task.id, **to_params(ending), "ended_at": now, "delivered": delivered}
         row = connection.fetch_one(self._sql.end, params)
         if row is None:
             return None
-        task = to_task(row)
-        self._events.insert(connection, task_event("task.ended", task))
-        return task
+        ended = to_task(row)
+        self._events.insert(connection, task_event("task.ended", ended))
+        return ended
 
     def deliver_job(self, id: str, *, is_unanswered: bool = False) -> DatabaseJob[None]:
         """Return a job that marks the result of a task as delivered; Conflict when it was before.

@@ -51,7 +51,7 @@ class StoredTasks:
         await self._store.team_tasks.resume(self._check(team))
 
     async def _end(self, task: TeamTask, ending: TaskEnd) -> None:
-        await self._store.team_tasks.end(task.id, ending)
+        await self._store.team_tasks.end(task, ending)
 
     def _check(self, team: str) -> str:
         """Return the name of a team. Raises BadRequest for one that no team can have."""

@@ -263,7 +263,7 @@ class TaskWorker:
     async def end(self, task: TeamTask, ending: TaskEnd) -> TeamTask | None:
         """End a task and what is below it, and deliver its result; None when it had ended before."""
         is_silent = task.id in self._stopped_above
-        ended = await self._store.team_tasks.end(task.id, ending, is_silent=is_silent)
+        ended = await self._store.team_tasks.end(task, ending, is_silent=is_silent)
         self._stopped_above.discard(task.id)
         self._contexts.forget(task)
         if ended is None:
