@@ -36,9 +36,6 @@ class Searching:
         self.request_count += 1
         yield self.answers.pop(0)
 
-    async def close(self) -> None:
-        pass
-
 
 def ended(*events: list[e.Event], reason: e.FinishReason = "stop") -> list[e.Event]:
     return [*(event for some in events for event in some), e.FinishStep(reason)]

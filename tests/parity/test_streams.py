@@ -9,6 +9,7 @@ import pytest
 
 from dragoman import Agent, Model, OllamaProvider, OpenAIProvider, operation
 from dragoman import events as e
+from dragoman.providers.provider import close_provider
 from tests.parity.upstream import Answer, Upstream, ollama, openai, openai_call, openai_model, text, upstream
 
 
@@ -42,7 +43,7 @@ async def test_text_is_heard_while_the_answer_is_still_being_written(family: str
                     heard.append(event.delta)
                     if "".join(heard) == "Hi":  # the server has not said its last word yet
                         gate.set()
-        await model.provider.close()
+        await close_provider(model.provider)
     assert "".join(heard) == "Hi"
 
 

@@ -18,7 +18,7 @@ from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.openai import OpenAIProvider, quirks_of
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, close_provider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.openai.quirks import Quirks
@@ -98,7 +98,7 @@ async def test_a_question_becomes_one_request_and_its_answer_a_stream_of_batches
         async for batch in up.stream(ask()):
             batches.append(batch)
             go.set()
-        await up.close()
+        await close_provider(up)
     assert batches == [
         [e.TextStart("text-1"), e.TextDelta("text-1", "Hel")],
         [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.agent.tools.agent_tools import AgentTools
 from dragoman.errors import Conflict
 from dragoman.providers.model import Model
+from dragoman.providers.provider import close_provider
 
 if TYPE_CHECKING:
     from dragoman.agent.run import Run
@@ -53,7 +54,7 @@ class LoopResources:
             await self.tools.close()
         finally:
             for model in models:
-                await model.provider.close()
+                await close_provider(model.provider)
 
 
 class ResourcesByLoop:

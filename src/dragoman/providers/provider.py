@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dragoman.events import Event
 from dragoman.model_request import ModelRequest
@@ -41,6 +41,17 @@ class Provider(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class ClosableProvider(Provider, Protocol):
+    """A provider that opens sockets or child processes, and closes them."""
+
     async def close(self) -> None:
         """Give back sockets and child processes."""
         ...
+
+
+async def close_provider(provider: Provider) -> None:
+    """Close a provider that has something to close."""
+    if isinstance(provider, ClosableProvider):
+        await provider.close()

@@ -27,7 +27,7 @@ from dragoman.providers.cassette import (
     redact_answer,
 )
 from dragoman.providers.model import Model
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, close_provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.wrapper import ProviderWrapper
 
@@ -69,7 +69,7 @@ class RecordingProvider(ProviderWrapper[Provider]):
 
     async def close(self) -> None:
         """Close the provider."""
-        await self._provider.close()
+        await close_provider(self._provider)
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,9 +126,6 @@ class ReplayProvider:
         if self._remaining:
             names = ", ".join(cassette.file_name for cassette in self._remaining)
             raise AssertionError(f"{len(self._remaining)} recordings were not used: {names}")
-
-    async def close(self) -> None:
-        """Do nothing: no socket was opened."""
 
     async def __aenter__(self) -> Self:
         return self

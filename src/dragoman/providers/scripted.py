@@ -256,9 +256,6 @@ class ScriptedModelProvider:
             async for batch in answer:
                 yield batch
 
-    async def close(self) -> None:
-        """Do nothing: `assert_complete` checks whether the script was used up."""
-
     def _step(self, request: ModelRequest, key: int) -> Step:
         step = self.steps[key]
         form: Any = step(request) if callable(step) else step

@@ -69,9 +69,6 @@ class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
                 async for batch in answer:
                     yield [with_own_tool_name(event) for event in batch]
 
-    async def close(self) -> None:
-        """Do nothing: the provider is shared."""
-
     def _borrowable_tools(self, request: ModelRequest) -> Sequence[Tool]:
         kind = self._toolbox.kind
         return [tool for tool in request.tools if kind(tool.name) in ("meta", "operation")]

@@ -18,6 +18,7 @@ from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.messages import Message, TextPart
 from dragoman.providers.openai import OpenAIProvider
+from dragoman.providers.provider import close_provider
 from dragoman.runners.client.command import CommandAgent, CommandFormat, RunnerCommand
 from dragoman.runners.client.event_writer import EventWriter
 from dragoman.runners.client.runner import AnswerFunction
@@ -129,7 +130,7 @@ class ModelAgent:
                     await writer.write_batch(batch)
                 result = await run.result
         finally:
-            await agent.model.provider.close()
+            await close_provider(agent.model.provider)
         turn.report_usage(total_usage(result.usage), cost=result.cost, model=result.model)
         if result.exit_reason != "success":
             error = result.error.message if result.error is not None else result.stopped_by

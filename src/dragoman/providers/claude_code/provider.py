@@ -162,9 +162,6 @@ class ClaudeCodeProvider:
             async for batch in answer:
                 yield batch
 
-    async def close(self) -> None:
-        """Do nothing: each process ends with its answer."""
-
     async def _run_prompt(
         self, request: ModelRequest, prompt: ClaudeCodePrompt
     ) -> AsyncGenerator[Sequence[Event], None]:

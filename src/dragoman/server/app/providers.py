@@ -21,7 +21,7 @@ from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.local.provider import LocalProvider
 from dragoman.providers.ollama import OllamaAdapter, OllamaProvider, OllamaSettings
 from dragoman.providers.openai import OpenAIAdapter, OpenAIProvider, quirks_of
-from dragoman.providers.provider import Provider
+from dragoman.providers.provider import Provider, close_provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.responses import ResponsesProvider
 from dragoman.providers.retry import RetryPolicy
@@ -62,7 +62,7 @@ class ProviderSet:
         """Close now."""
         try:
             for provider in self.providers.values():
-                await provider.close()
+                await close_provider(provider)
         finally:
             for transport in self.transports:
                 await transport.close()
