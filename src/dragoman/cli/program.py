@@ -103,6 +103,7 @@ def add_working_directory() -> None:
             sys.path.append(here)
 
 
+@cache
 def build_program(name: str = "") -> typer.Typer:
     """Return a program with one of the commands or groups; with all where there is none of this name.
 
