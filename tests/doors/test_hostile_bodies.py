@@ -15,12 +15,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.effort import rounds
+from tests.odd_values import ODD_VALUES
 from tests.serving import Served, serving
 
-ODD: Sequence[Any] = (
-    *(None, True, 0, -1, 10**400, 1.5, "", "x", "\ud800", "\0", "a" * 3_000),
-    *([], {}, [[]], [None], ["x"], {"a": None}, {"type": "x"}, [{}] * 3),
-)
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "description": "d", "strict": True}
 ITEMS: list[Any] = [
     {"type": "message", "id": "msg_1", "role": "developer", "content": [{"type": "input_text", "text": "a"}]},
@@ -245,7 +242,7 @@ DOORS: dict[str, tuple[str, Any]] = {
 
 def variants(value: Any) -> Iterator[Any]:
     """The value with each odd value in each place, and without each field."""
-    yield from ODD
+    yield from ODD_VALUES
     if isinstance(value, dict):
         for name, inner in value.items():
             yield {key: each for key, each in value.items() if key != name}
@@ -349,7 +346,7 @@ async def test_no_value_in_no_place_is_an_internal_error(
         for path, body in DOORS.values():
             status, text = await post(hub, path, body)
             assert status < 500, text
-            for number, variant in enumerate(thinned(variants(body), quick=37)):
+            for number, variant in enumerate(thinned(variants(body), quick=71)):
                 if isinstance(variant, dict) and variant.get("threadId") == "t":
                     variant["threadId"] = f"t{number}"
                 status, text = await post(hub, path, variant)
@@ -408,11 +405,11 @@ async def test_no_frame_of_a_websocket_is_an_internal_error(
         sockets = [(plain, frame) for frame in SOCKET_FRAMES]
         sockets += [(responses, frame) for frame in RESPONSE_FRAMES]
         for connection, frame in sockets:
-            for variant in thinned(variants(frame), quick=23):
+            for variant in thinned(variants(frame), quick=47):
                 await connection.send(variant)
         await plain.close()
         await responses.close()
-        for variant in thinned(variants(HELLO), quick=23):
+        for variant in thinned(variants(HELLO), quick=47):
             opening = Connection(hub, "/api/runners")
             await opening.send(variant)
             await opening.close()
@@ -427,7 +424,7 @@ async def send_turns(hub: Served) -> None:
     cases = [
         (at, variant)
         for at, frame in enumerate(RUNNER_FRAMES)
-        for variant in thinned(variants({"sessionId": "s", "turnId": "?", **frame}), quick=97, thorough=5)
+        for variant in thinned(variants({"sessionId": "s", "turnId": "?", **frame}), quick=193, thorough=11)
     ]
     for start in range(0, len(cases), 45):  # a connection may send a hundred wrong frames
         async with connect(f"{hub.url.replace('http', 'ws', 1)}/api/runners") as socket:

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +19,21 @@ from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
+from dragoman.wire.anthropic.tap import AnthropicTap
 from dragoman.wire.openai.decoder import OpenAIDecoder
+from dragoman.wire.openai.tap import OpenAITap
 from dragoman.wire.responses.decoder import ResponsesDecoder
+from dragoman.wire.responses.tap import ResponsesTap
+from dragoman.wire.tap import AnswerTap
 from tests.effort import rounds, rows
+from tests.odd_values import ODD_VALUES, places, replaced
 
 from . import anthropic_streams, ollama_streams, openai_streams, responses_streams
 from .anthropic_streams import STOP, UNKNOWN, block, call, folded, start, stop
 from .openai_streams import Answer, cut, recording
 
 MARK = b"\xef\xbb\xbf"
+OBJECT_LINE = re.compile(rb"^(?:data: ?)?(\{.*\})\r?$", re.MULTILINE)
 PLACES = rounds(quick=15, thorough=100_000)
 LETTERS = ["", "stop", "a<th", "a</th", "ink>", "{", "text", "\ud83e"]
 FIELDS = [
@@ -257,6 +265,11 @@ NESTED = [
     *((family, index, depth) for depth in (3, 300, 900) for family, index in DEEP),
     *((family, index, 100_000) for family, index in rows(DEEP, quick=3)),  # each family has more than three
 ]
+TAPS: dict[str, Callable[[], AnswerTap]] = {
+    "openai": OpenAITap,
+    "anthropic": AnthropicTap,
+    "responses": ResponsesTap,
+}
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -336,6 +349,38 @@ def test_damage_that_once_broke_a_decoder_breaks_it_no_more(
     family: str, name: str, damage: list[tuple[int, int]]
 ) -> None:
     check_damage(family, name, damage)
+
+
+@each_family
+def test_an_odd_value_in_any_place_gives_an_answer_or_a_failure(family: str) -> None:
+    chance = random.Random(family)
+    streams = [(raw, list(objects_in(raw))) for raw in FAMILIES[family].streams.values()]
+    streams = [(raw, found) for raw, found in streams if found]
+    for _ in range(rounds(quick=300, thorough=50_000)):
+        raw, found = chance.choice(streams)
+        line, value = chance.choice(found)
+        odd = replaced(value, chance.choice(list(places(value))), chance.choice(ODD_VALUES))
+        sent = raw.replace(line, json.dumps(odd).encode(), 1)
+        answer = FAMILIES[family].decode([sent])
+        msgspec.json.encode([answer.events, answer.failure and answer.failure.message])
+        if family in TAPS:
+            relay(TAPS[family](), sent)
+
+
+def relay(tap: AnswerTap, raw: bytes) -> None:
+    with suppress(ProviderError):
+        tap.feed(raw)
+        tap.close()
+    msgspec.json.encode([tap.usage, tap.model])
+
+
+def objects_in(raw: bytes) -> Iterator[tuple[bytes, Any]]:
+    """Yield the JSON objects that are lines of a stream, as they are there and decoded."""
+    for found in OBJECT_LINE.finditer(raw):
+        try:
+            yield found[1], msgspec.json.decode(found[1])
+        except msgspec.DecodeError:  # some recordings have invalid JSON
+            continue
 
 
 def check_damage(family: str, name: str, damage: list[tuple[int, int]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def _read_event(frame: bytes) -> ResponsesTapEvent | None:
     return ResponsesTapEvent(
         type=kind if isinstance(kind, str) else None,
         delta=delta if isinstance(delta, str) else None,
-        response=None if response is None else msgspec.Raw(msgspec.json.encode(response)),
+        response=None if response is None else msgspec.Raw(json.dumps(response).encode()),
         error=value.get("error") or (None if isinstance(kind, str) else find_error(value)),
         code=value.get("code"),
         message=value.get("message"),
