@@ -38,13 +38,19 @@ class Copies:
 
     @contextmanager
     def after_each_commit(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Take a copy after each commit, before anybody hears of it."""
+        """Take a copy after each commit, before anybody hears of it. Raises what a copy does, at the end."""
         notify: Callable[[DatabaseWriter, Any], bool] = DatabaseWriter._notify
+        problems: list[Exception] = []
 
         def copying(writer: DatabaseWriter, settled: Any) -> bool:
-            self.take()
+            try:
+                self.take()
+            except Exception as error:  # noqa: BLE001 - raised below; here it would end the writer's thread
+                problems.append(error)
             return notify(writer, settled)
 
         with monkeypatch.context() as patched:
             patched.setattr(DatabaseWriter, "_notify", copying)
             yield
+        for problem in problems:
+            raise problem
