@@ -16,11 +16,13 @@ import pytest
 from dragoman.config import read_config
 from dragoman.http.webhook import verify_webhook
 from dragoman.runs import webhooks
+from dragoman.runs.delivery_pool import PER_OWNER
 from dragoman.server.app import Hub
+from dragoman.store.webhook_deliveries import WebhookDelivery
 from tests.databases import BACKENDS
 from tests.flows.background import read_run, send_away, until_state
 from tests.serving import Served, ask, listening, write_script
-from tests.waiting import poll
+from tests.waiting import LIMIT, poll
 
 SECRET = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
 
@@ -151,3 +153,45 @@ async def test_nothing_is_posted_to_an_address_that_is_not_public(tmp_path: Path
             body = ask("b", background=True, webhook="file:///etc/passwd")
             assert (await hub.http.post("/api/chat", json=body)).status_code == 400
         assert receiver.got == []
+
+
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
+async def test_receivers_that_never_answer_do_not_delay_those_of_another_owner(tmp_path: Path) -> None:
+    accepted: list[object] = []
+    over = asyncio.Event()
+
+    async def stay_silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
+        await over.wait()
+        writer.close()
+
+    silent = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
+    async with receiving() as receiver, silent:
+        ports = {"slow": silent.sockets[0].getsockname()[1], "quick": receiver.port}
+        local = {"allow_networks": ["127.0.0.0/8"], "ports": list(ports.values())}
+        async with hub_of(configure(tmp_path, [{"text": "One."}], **local), tmp_path / "hub") as hub:
+            run_id = await send_away(hub, "a")
+            await until_state(hub, run_id, "done")
+            for owner, number in (*(("slow", number) for number in range(200)), ("quick", 0)):
+                await insert_delivery(hub, run_id, owner=owner, id=f"{owner}{number}", port=ports[owner])
+            async with asyncio.timeout(LIMIT):
+                while not (receiver.got and accepted):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert len(accepted) <= PER_OWNER
+            over.set()
+
+
+async def insert_delivery(hub: Served, run_id: str, *, owner: str, id: str, port: int) -> None:
+    """Queue a delivery of a run that has ended, as if it were of another owner."""
+    now = time.time()
+    delivery = WebhookDelivery(
+        id=id,
+        run_id=run_id,
+        session_id=id,
+        owner=owner,
+        url=f"http://127.0.0.1:{port}/",
+        next_at=now - 10 if owner == "slow" else now,
+        created_at=now,
+    )
+    webhooks_of = hub.hub.store.webhooks
+    await hub.hub.store.database.write(lambda connection: webhooks_of.insert(connection, delivery))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ import msgspec
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.http.webhook import signature_headers, signing_keys
+from dragoman.runs.delivery_pool import PER_OWNER, DeliveryPool
 from dragoman.session_ids import session_id_for
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
@@ -26,7 +27,6 @@ from dragoman.store.webhook_deliveries import WebhookDelivery
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL = 2.0  # seconds between two looks for what is due
-AT_ONCE = 50  # deliveries of one look
 LEASE = 60.0  # seconds for which a host has a delivery
 BACKOFF = (5.0, 30.0, 120.0, 600.0, 1_800.0, 3_600.0, 7_200.0)  # seconds after each failure
 GONE = 410
@@ -63,6 +63,7 @@ class WebhookSender:
         self._attempts = attempts
         self._clock = clock
         self._woken = asyncio.Event()
+        self._pool = DeliveryPool(on_end=self.wake)
 
     def wake(self) -> None:
         """Look for what is due now."""
@@ -70,22 +71,35 @@ class WebhookSender:
 
     async def run(self) -> None:
         """Deliver what is due, until cancelled."""
-        while self._keys:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), POLL_INTERVAL)
-            self._woken.clear()
-            with suppress(StoreError, Unavailable):
-                if self._store.database.is_up:
-                    await self.deliver_due()
+        try:
+            while self._keys:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), POLL_INTERVAL)
+                self._woken.clear()
+                if self._store.database.is_up and self._pool.room:
+                    await self._start_due()
+        finally:
+            await self._pool.close()
 
-    async def deliver_due(self) -> None:
-        """Deliver what is due now. Raises StoreError, Unavailable."""
-        due = await self._store.webhooks.list_due(self._clock(), limit=AT_ONCE)
-        await asyncio.gather(*map(self._deliver, due))
-        if any(each.session_id for each in due):
-            self.wake()  # the next ones of these sessions
+    async def _start_due(self) -> None:
+        """Begin to deliver what is due now."""
+        pool, now = self._pool, self._clock()
+        due: Sequence[WebhookDelivery] = ()
+        with suppress(StoreError, Unavailable):
+            due = await self._store.webhooks.list_due(now, limit=pool.room, per_owner=PER_OWNER)
+        for delivery in due:
+            if pool.has_room(delivery.owner):
+                pool.start(delivery.owner, self._deliver(delivery))
 
     async def _deliver(self, delivery: WebhookDelivery) -> None:
+        try:
+            await self._deliver_once(delivery)
+        except (StoreError, Unavailable) as error:  # it is due again when its lease is over
+            log.debug("the webhook of run %s waits: %s", delivery.run_id, error.message)
+        except Exception:
+            log.exception("the webhook of run %s failed", delivery.run_id)
+
+    async def _deliver_once(self, delivery: WebhookDelivery) -> None:
         now = self._clock()
         if not await self._store.webhooks.claim(delivery, until=now + LEASE):
             return

@@ -77,7 +77,7 @@ class PushConfigStatements:
         counted = select(func.count()).select_from(push_configs)
         self.count = compiler.compile(counted.where(columns.owner == bindparam("owner")))
         of_task = runs.c.session_id == columns.session_id, runs.c.message_id == columns.message_id
-        due = found.add_columns(runs.c.id, runs.c.started_at).join_from(
+        due = found.add_columns(runs.c.id.label("run_id"), runs.c.started_at).join_from(
             push_configs, runs, of_task[0] & of_task[1]
         )
         due = due.where(
@@ -85,8 +85,13 @@ class PushConfigStatements:
             runs.c.started_at > columns.delivered,
             columns.next_at <= bindparam("now"),
         )
-        newest = due.order_by(runs.c.started_at.desc()).limit(bindparam("limit")).offset(literal_column("0"))
-        self.due = compiler.compile(newest)
+        order = runs.c.started_at.desc(), columns.id
+        of_owner = func.row_number().over(partition_by=columns.owner, order_by=order)
+        ranked = due.add_columns(of_owner.label("of_owner")).subquery()
+        shown = [ranked.c[name] for name in (*PushConfig.__struct_fields__, "run_id", "started_at")]
+        fair = select(*shown).where(ranked.c.of_owner <= bindparam("per_owner"))
+        newest = fair.order_by(ranked.c.of_owner, ranked.c.started_at.desc())
+        self.due = compiler.compile(newest.limit(bindparam("limit")).offset(literal_column("0")))
         taken: dict[str, Any] = {"next_at": bindparam("until")}
         self.take = compiler.compile(
             update(push_configs).where(*this, columns.next_at == bindparam("seen")).values(taken)
@@ -150,13 +155,15 @@ class PushConfigRepository:
         params = {"of": task_id, "config_id": id}
         return await self._database.write(lambda connection: connection.execute(self._sql.delete, params) > 0)
 
-    async def take_due(self, *, limit: int = 50) -> Sequence[DueDelivery]:
-        """Return what is to be posted now; of several hosts one gets it, for `LEASE` seconds.
+    async def take_due(
+        self, *, limit: int = 50, per_owner: int = 50, admits: Callable[[str], bool] = lambda _: True
+    ) -> Sequence[DueDelivery]:
+        """Return what is to be posted now, of all owners in turn that `admits` returns True for.
 
-        What this host cannot decrypt is left to one that can.
+        Of several hosts one gets it, for `LEASE` seconds. What this host cannot decrypt is left to others.
         """
         now = self._clock()
-        params = {"now": now, "limit": limit}
+        params = {"now": now, "limit": limit, "per_owner": per_owner}
         rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.due, params))
         newest: dict[tuple[str, str], DueDelivery] = {}
         for row in rows:
@@ -164,6 +171,8 @@ class PushConfigRepository:
             newest.setdefault((due.config.task_id, due.config.id), due)
         taken = []
         for due in newest.values():
+            if not admits(due.config.owner):
+                continue
             try:
                 config = await self._open(due.config)
             except StoreError as error:

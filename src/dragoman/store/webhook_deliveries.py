@@ -7,7 +7,18 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, bindparam, delete, exists, literal_column, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from dragoman.store.connection import (
     Compiler,
@@ -57,14 +68,20 @@ class WebhookDeliveryStatements:
             earlier.c.status == literal_column("'pending'"),
             is_before,
         )
+        of_owner = func.row_number().over(partition_by=table.c.owner, order_by=(table.c.next_at, table.c.id))
         due = found.where(IS_PENDING_DELIVERY, table.c.next_at <= bindparam("now"), ~waits)
+        ranked = due.add_columns(of_owner.label("of_owner")).subquery()
+        fair = select(*(ranked.c[name] for name in WebhookDelivery.__struct_fields__)).where(
+            ranked.c.of_owner <= bindparam("per_owner")
+        )
+        first = fair.order_by(ranked.c.of_owner, ranked.c.next_at)
         this = table.c.id == bindparam("id")
         claimed = update(table).where(this, IS_PENDING_DELIVERY, table.c.attempts == bindparam("at_attempts"))
         result: dict[str, Any] = {
             name: bindparam(name) for name in ("status", "next_at", "ended_at", "error")
         }
         self.insert = compiler.compile(compiler.insert(table).on_conflict_do_nothing(index_elements=["id"]))
-        self.due = compiler.compile(due.order_by(table.c.next_at).limit(bindparam("limit")).offset(zero))
+        self.due = compiler.compile(first.limit(bindparam("limit")).offset(zero))
         self.claim = compiler.compile(
             claimed.values(attempts=bindparam("attempts"), next_at=bindparam("next_at"))
         )
@@ -90,9 +107,9 @@ class WebhookDeliveryRepository:
         """In a job: add a delivery, unless there is one of its id."""
         connection.execute_batched(self._sql.insert, to_params(delivery))
 
-    async def list_due(self, now: float, *, limit: int) -> Sequence[WebhookDelivery]:
-        """Return deliveries to try now: of each session the first one that is pending."""
-        return await self._read(self._sql.due, {"now": now, "limit": limit})
+    async def list_due(self, now: float, *, limit: int, per_owner: int) -> Sequence[WebhookDelivery]:
+        """Return deliveries to try now: of each session the first that is pending, of all owners in turn."""
+        return await self._read(self._sql.due, {"now": now, "limit": limit, "per_owner": per_owner})
 
     async def claim(self, delivery: WebhookDelivery, *, until: float) -> bool:
         """Count an attempt, and keep other hosts from it until a time. False when another one was faster."""

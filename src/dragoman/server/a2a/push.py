@@ -24,6 +24,7 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import messages_size
 from dragoman.offload import offload
+from dragoman.runs.delivery_pool import DeliveryPool
 from dragoman.server.a2a.tasks import TaskRecord, write_task
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.store.push_configs import DueDelivery, PushConfig
@@ -34,6 +35,7 @@ from dragoman.wire.a2a.task import TERMINAL_STATES, StreamItem
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL = 2.0  # seconds between two looks for what is to be posted
+PER_LOOK = 5  # deliveries of an owner that begin at a look
 MAX_ATTEMPTS = 8
 MAX_WAIT = 300.0  # seconds between two attempts
 MAX_BODY = 1_000_000  # bytes; a larger task is posted without its artifacts
@@ -135,16 +137,25 @@ class PushNotifier:
 
     async def run(self) -> None:
         """Look for what is to be posted every `POLL_INTERVAL` seconds."""
-        while True:
-            await asyncio.sleep(POLL_INTERVAL)
-            if not self._store.database.is_up:
-                continue
-            try:
-                due = await self._store.push_configs.take_due()
-            except (StoreError, Unavailable) as error:
-                log.warning("push notifications wait: %s", error.message)
-                continue
-            await asyncio.gather(*map(self._deliver, due))
+        pool = DeliveryPool()
+        try:
+            while True:
+                await asyncio.sleep(POLL_INTERVAL)
+                if self._store.database.is_up and pool.room:
+                    await self._start_due(pool)
+        finally:
+            await pool.close()
+
+    async def _start_due(self, pool: DeliveryPool) -> None:
+        try:
+            due = await self._store.push_configs.take_due(
+                limit=pool.room, per_owner=PER_LOOK, admits=pool.has_room
+            )
+        except (StoreError, Unavailable) as error:
+            log.warning("push notifications wait: %s", error.message)
+            return
+        for delivery in due:
+            pool.start(delivery.config.owner, self._deliver(delivery))
 
     async def _deliver(self, due: DueDelivery) -> None:
         config = due.config
