@@ -17,13 +17,13 @@ from dragoman.mcp.client.message_bodies import MessageBodies, split_events
 from dragoman.mcp.server_spec import ServerSpec
 from tests.loop_lag import MOST, best_lag
 
-SIZE = 8_000_000
+SIZE = 4_000_000
 PIECE = 200_000
 KINDS: dict[str, Any] = {
     "plain": "word " * (SIZE // 5),
     "escapes": '\n"' * (SIZE // 4),
     "wide": "\u00e9\u20ac" * (SIZE // 5),
-    "values": [{"id": number, "name": "x"} for number in range(60_000)],
+    "values": [{"id": number, "name": "x"} for number in range(30_000)],
 }
 MODES = {
     "JSON": b"%b",
