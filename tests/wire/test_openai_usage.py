@@ -72,7 +72,7 @@ USAGES: list[tuple[dict[str, Any], str, e.Usage | None]] = [
         "m",
         e.Usage(9, 5, 14, reasoning_tokens=3, cached_input_tokens=4, cache_write_tokens=2),
     ),
-    ({"prompt_tokens": "4", "completion_tokens": "9" * 5_000}, "m", e.Usage(4)),
+    ({"prompt_tokens": "4", "completion_tokens": "9" * 5_000}, "m", e.Usage(4, 10**18 - 1, 10**18 + 3)),
     ({"prompt_tokens": "4", "completion_tokens": "²"}, "m", e.Usage(4)),
 ]
 

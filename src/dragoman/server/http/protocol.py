@@ -250,7 +250,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             flow=self.flow,
             logger=self.logger,
             access_logger=self.access_logger,
-            access_log=False,
+            access_log=self.access_log,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 BODYLESS = (204, 304)  # statuses
 HEAD_BYTES = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # of RFC 9110, with obs-text
@@ -92,7 +93,15 @@ class ResponseCycle(RequestResponseCycle):
             raise RuntimeError("a header has characters that HTTP does not allow")
         self.response_started = True
         self.waiting_for_100_continue = False
+        if self.access_log:
+            self._log(status)
         self.transport.write(LINE_END.join([*lines, b"", b""]))
+
+    def _log(self, status: int) -> None:
+        scope = self.scope
+        client, path = get_client_addr(scope), get_path_with_query_string(scope)
+        form = '%s - "%s %s HTTP/%s" %d'  # as uvicorn's, whose formatter may read it
+        self.access_logger.info(form, client, scope["method"], path, scope["http_version"], status)
 
     def _choose_framing(self, status: int, lines: list[bytes]) -> None:
         """Choose how a body of unknown length ends."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.json_text import parse_digits
+from dragoman.json_text import MAX_DIGITS, parse_digits
 
 _READ_FIELDS = (
     "cached_tokens",
@@ -219,7 +219,7 @@ def _token_count(value: Mapping[str, Any], *names: str) -> int | None:
         if isinstance(count, float) and count.is_integer():
             count = int(count)
         elif isinstance(count, str):
-            count = parse_digits(count)
+            count = parse_digits(count[:MAX_DIGITS])  # no count has more; one that cannot be is clamped
         if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
             return count
     return None
