@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dragoman.errors import BadRequest, CallDenied
+from dragoman.errors import BadRequest, CallDenied, CallError
 from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
@@ -21,6 +21,8 @@ MAX_PAGE = 60_000  # characters of a page's text
 CALL_SECONDS = 120.0
 SNAPSHOT = "browser_snapshot"
 FORWARD = "() => { history.forward(); }"
+NAVIGATES = "Execution context was destroyed"  # Playwright's error when the page changes under a script
+SNAPSHOT_TRIES = 5  # of a page that changes meanwhile
 # What a snapshot leaves out: hidden from assistive technology, in shadow trees, in the address.
 VISIBLE_TEXT = """() => {
   const texts = [location.href];
@@ -123,7 +125,11 @@ class BrowserOperations:
     async def go_forward(self, *, context: Context) -> dict[str, Any]:
         """Go to the page that go_back came from."""
         async with self._browsers.use(context) as session:
-            await session.call("browser_evaluate", input={"function": FORWARD}, context=context)
+            try:
+                await session.call("browser_evaluate", input={"function": FORWARD}, context=context)
+            except CallError as error:
+                if NAVIGATES not in error.message:  # it ends by what it does, when that is quick
+                    raise
         return await self._page(SNAPSHOT, input={}, context=context)
 
     async def close(self, *, context: Context) -> str:
@@ -133,9 +139,9 @@ class BrowserOperations:
     async def _page(self, tool: str, *, input: Mapping[str, Any], context: Context) -> dict[str, Any]:
         """Call a tool and return the page as it is then."""
         async with self._browsers.use(context) as session:
-            result = await session.call(tool, input=input, context=context)
-            if tool != SNAPSHOT:  # the others tell of a file with the snapshot
-                result = await session.call(SNAPSHOT, input={}, context=context)
+            if tool != SNAPSHOT:  # they tell of a file with the snapshot
+                await session.call(tool, input=input, context=context)
+            result = await take_snapshot(session, context)
             refused = session.take_refusals()
         text = INVISIBLE.sub("", result if isinstance(result, str) else str(result))
         page: dict[str, Any] = {"notice": NOTICE, "page": text[:MAX_PAGE]}
@@ -151,6 +157,18 @@ def target(ref: str | None, element: str) -> dict[str, Any]:
     if not (ref or element):
         raise BadRequest("Name the element: `ref` as in the snapshot.", field="ref")
     return {"target": ref or element, "element": element or str(ref)}
+
+
+async def take_snapshot(session: BrowserSession, context: Context) -> Any:
+    """Return what is on the page; again, if the page changes meanwhile. Raises CallError."""
+    tries = SNAPSHOT_TRIES
+    while True:
+        try:
+            return await session.call(SNAPSHOT, input={}, context=context)
+        except CallError as error:
+            tries -= 1
+            if NAVIGATES not in error.message or not tries:
+                raise
 
 
 async def refuse_secrets(session: BrowserSession, context: Context) -> None:
