@@ -24,7 +24,9 @@ from tests.waiting import until
 
 WORDS = ["So ", "it ", "is."]
 ANSWER: list[dict[str, Any]] = [{"reasoning": WORDS, "text": WORDS, "delay": 0.01}]
-HALF = """select 1 from parts where body like '%"reasoning"%'"""
+SLOW_ANSWER: list[dict[str, Any]] = [{**ANSWER[0], "delay": 0.3}]  # so that its parts are in several commits
+HALF = """select 1 from parts where body like '%"reasoning"%'
+    and exists (select 1 from runs where status = 'running')"""
 AGENTS: dict[str, Any] = {
     "clerk": {"model": "sim/any"},
     "brief": {"model": "sim/any", "after_crash": "close"},
@@ -41,8 +43,10 @@ async def cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, 
     config, data = write_config(folder, ANSWER, agents=AGENTS), folder / "crashed"
     if database not in CUT_OFF:
         copies = Copies(folder / "hub", folder / "copies", once=HALF)
+        (folder / "slow").mkdir()
+        slow = write_config(folder / "slow", SLOW_ANSWER, agents=AGENTS)
         with copies.after_each_commit(monkeypatch):
-            async with hub_of(config, folder / "hub") as hub:
+            async with hub_of(slow, folder / "hub") as hub:
                 await hub.post(ask("go"))
         CUT_OFF[database] = (copies.taken[0] / DATABASE_FILE).read_bytes()
     data.mkdir(mode=0o700)
