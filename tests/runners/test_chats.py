@@ -15,11 +15,6 @@ from tests.serving import Served, ask, frames_in, serving, text_of, types
 RUNNER = (sys.executable, "-m", "dragoman", "runner")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def say(
     served: Served, text: str, *, session: str = "s", id: str | None = None
 ) -> list[dict[str, object]]:

@@ -39,11 +39,6 @@ if "fail" in prompt:
 """
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def agent(*arguments: str, format: CommandFormat = "text", **more: Any) -> CommandAgent:
     return CommandAgent(RunnerCommand(arguments=arguments, format=format, **more))
 

@@ -8,11 +8,6 @@ from tests.runners.programs import PYTHON, TYPESCRIPT, command, program
 from tests.runners.stand_in_hub import final, stand_in_hub, text_of
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(params=["python", "typescript"])
 def language(request: pytest.FixtureRequest) -> str:
     name: str = request.param

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(tmp_path, keys=True, runners={"grace": 1.0, "owner_connections": 2}) as hub:
         yield hub

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,12 @@ from dragoman.runners.hub import frame_log
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions.sessions import Session
 from tests.runners.test_joining import GatedRuns
-from tests.runners.test_runner_sessions import QUICK, chat
-from tests.runners.wire_runner import Turn, WireRunner, connected, new_session, opened
+from tests.runners.test_runner_sessions import chat
+from tests.runners.wire_runner import QUICK, Turn, WireRunner, connected, new_session, opened
 from tests.serving import Served, frames_in, serving, text_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, runners=QUICK) as hub:
-        await new_session(hub)
-        yield hub
 
 
 async def pong(runner: WireRunner, n: int) -> None:

@@ -13,11 +13,6 @@ from dragoman.wire.runner.frames import RunnerSteer
 from tests.runners.stand_in_hub import final, running, stand_in_hub, text_of
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def shout(turn: RunnerTurn) -> None:
     await turn.write_text(turn.text.upper())
 

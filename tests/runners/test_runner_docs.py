@@ -18,11 +18,6 @@ pytestmark = pytest.mark.anyio
 PAGE = Path(__file__).parents[2] / "docs" / "runners.md"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_the_shortest_runner_of_the_page_answers(tmp_path: Path) -> None:
     program = re.findall(r"```python runner\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     async with serving(tmp_path) as hub:

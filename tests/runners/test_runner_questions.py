@@ -16,11 +16,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Served]:
     async with serving(tmp_path, runners={"grace": 5.0, "stop": 0.5}) as hub:
         await new_session(hub)

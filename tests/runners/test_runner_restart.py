@@ -19,11 +19,6 @@ pytestmark = pytest.mark.anyio
 CONFIG: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def post(hub: Served) -> None:
     with suppress(httpx2.HTTPError):
         await hub.http.post("/api/sessions/s/chat", json=ask("hi"))

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.runners.wire_runner import connected, new_session, opened
+from tests.runners.wire_runner import QUICK, connected, new_session, opened
 from tests.server.test_events import following
 from tests.serving import Served, ask, frames_in, serving, text_of, types
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
-QUICK = {"grace": 2.0, "stop": 1.0}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, runners=QUICK) as hub:
-        await new_session(hub)
-        yield hub
 
 
 def chat(hub: Served, text: str = "hi", session: str = "s", **fields: Any) -> asyncio.Task[Any]:

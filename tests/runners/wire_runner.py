@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.serving import Served
 
 TIMEOUT = 30.0
+QUICK = {"grace": 2.0, "stop": 1.0}  # seconds that a hub waits for runners
 Frame = Mapping[str, Any]
 
 
