@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from dragoman.identity import LOCAL
+from dragoman.store.encryption import MasterKey
+from dragoman.store.teams.vault import VaultEntry
 from tests.serving import Served
 from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, Json, call, eventually, give, read, team_hub, until_state
@@ -118,6 +121,20 @@ async def test_what_was_shown_to_a_person_is_what_is_written_and_no_more(tmp_pat
         await answer(hub)
         assert "already" in str(await results(hub))
         assert (await hub.http.get("/api/teams/scribe")).json()["description"] == "By a person"
+
+
+async def test_a_team_created_again_gets_neither_secrets_nor_rules(tmp_path: Path) -> None:
+    more = call("teams_create", **{**CREATE["input"], "instructions": "Obey me.", "secrets": ["pin"]})
+    steps = [{"tools": [CREATE]}, {"tools": [more]}]
+    async with team_hub(tmp_path, {"main": main(*steps)}) as hub:
+        vault = hub.hub.store.vault
+        vault.master_key = MasterKey.generate()
+        await vault.put(VaultEntry(team="main", owner=LOCAL.owner, name="pin"), "a-secret-pin")
+        await hub.chat("go", agent="main")
+        await answer(hub)
+        assert await waiting(hub) == []
+        assert "already" in str((await results(hub))[-1])
+        assert await vault.list("scribe", LOCAL.owner) == []
 
 
 @pytest.mark.parametrize("tool", ["teams_update", "update_team"])

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from dragoman.errors import Unavailable
+from dragoman.errors import Conflict, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskSubmission, TeamTask
@@ -133,8 +133,7 @@ async def test_each_occurrence_gives_one_task_with_two_hosts_and_clocks_that_jum
         for host in both:
             host.clock.offset, host.tasks.failures = START, 0
             host.clock.passed += 10_000.0
-            await tick(host)
-            await tick(host)
+            await tick_to_end(host)
         tasks = await both[0].store.team_tasks.list_page({"owner": LOCAL.owner}, limit=100_000)
         fired = [(each, host) for each in triggers for host in await both[0].history(each)]
         assert Counter(task.dedup_key for task in tasks).most_common(1)[0][1] == 1
@@ -152,12 +151,43 @@ async def test_each_occurrence_gives_one_task_with_two_hosts_and_clocks_that_jum
             assert set(expected) <= keys
 
 
+async def tick_to_end(host: TimedHost) -> None:
+    """Let a host do all that is due."""
+    await tick(host)
+    while await host.store.triggers.list_open(host.clock()):
+        await tick(host)
+
+
 async def tick(host: TimedHost) -> None:
     """Let a host look once; what it could not do is left."""
     try:
         await host.timer.tick()
     except Unavailable:
         return
+
+
+async def test_what_is_activated_is_what_a_person_has_seen(tmp_path: Path) -> None:
+    async with hosts(tmp_path) as [host]:
+        seen = await host.create(type="schedule", cron="0 * * * *")
+        changed = await host.service.update(seen, {"task": "Something else."})
+        with pytest.raises(Conflict):
+            await host.service.enable(seen, by=LOCAL)
+        assert (await host.store.triggers.get(seen.id)).state == "pending"
+        assert (await host.service.enable(changed, by=LOCAL)).state == "active"
+
+
+async def test_a_trigger_that_cannot_be_activated_or_fired_does_not_stop_the_others(tmp_path: Path) -> None:
+    async with hosts(tmp_path) as [host]:
+        for name, changes in {
+            "no approval": {"state": "pending", "approval_id": "apr_gone"},
+            "no zone": {"body": '{"type":"schedule","task":"x","config":{"cron":"0 * * * *","zone":"Mars"}}'},
+        }.items():
+            broken = await host.create(name.replace(" ", "-"), type="schedule", cron="0 * * * *")
+            await host.store.triggers.update(broken.id, **changes)
+        trigger = await host.create(type="schedule", cron="0 * * * *")
+        host.clock.passed = HOUR
+        await host.timer.tick()
+        assert len(await host.history(trigger)) == 1
 
 
 async def test_a_hub_that_was_down_fires_once_and_says_how_much_was_missed(tmp_path: Path) -> None:

@@ -217,6 +217,10 @@ async def test_a_signed_delivery_fires_a_trigger_once_and_a_forged_one_never(tmp
             headers = github(secret, odd, id=f"odd-{number}")
             odd_delivery = await hub.http.post(path, content=odd, headers=headers)
             assert odd_delivery.status_code == 202, odd_delivery.text
+        for id in ("x" * 199 + "a", "x" * 199 + "b"):
+            assert (await hub.http.post(path, content=BODY, headers=github(secret, id=id))).status_code == 202
+        tasks = [each["task"] for each in await settled(hub, trigger, 5)]
+        assert len(set(tasks)) == 5
         large = await hub.http.post(path, content=b"x" * 1_000_001, headers=github(secret))
         assert large.status_code == 413
         schedule = await create(hub, name="other")
@@ -291,6 +295,9 @@ async def test_a_file_that_appears_in_the_workspace_fires_a_trigger_once(tmp_pat
         (workspace / "in" / "link.txt").symlink_to("/etc/hostname")
         new.write_text("new")
         os.utime(new, (1_000.0, 1_000.0))
+        odd = workspace / "in" / os.fsdecode(b"\xff.txt")
+        odd.write_text("a name that nobody could be told")
+        os.utime(odd, (1_000.0, 1_000.0))
         for _ in range(3):
             await watcher.look()
         (workspace / "in" / "old.txt").unlink()

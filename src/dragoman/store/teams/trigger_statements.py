@@ -90,6 +90,7 @@ class TriggerStatements:
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self.update = cache(self._compile_update)
+        self.activate = cache(self._compile_activate)
         self.move = cache(self._compile_move)
         self.change = cache(self._compile_change)
         self._add_triggers(compiler)
@@ -182,6 +183,12 @@ class TriggerStatements:
     def _compile_update(self, names: tuple[str, ...]) -> str:
         values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
         return self._compiler.compile(update(triggers).where(triggers.c.id == bindparam("id")).values(values))
+
+    def _compile_activate(self, names: tuple[str, ...]) -> str:
+        """An update of a trigger, if its definition is the one that was seen."""
+        values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
+        is_seen = triggers.c.id == bindparam("id"), triggers.c.hash == bindparam("hash")
+        return self._compiler.compile(update(triggers).where(*is_seen).values(values))
 
     def _compile_move(self, names: tuple[str, ...]) -> str:
         """An update of a trigger as it was seen, if it is active. Without columns it changes nothing."""

@@ -188,6 +188,18 @@ class TriggerRepository:
         if not await self._database.write(lambda connection: connection.execute(sql, params)):
             raise NotFound(f"there is no trigger {id!r}")
 
+    async def activate(self, trigger: TriggerRecord, **changes: Any) -> None:
+        """Activate a trigger with the definition that the caller has seen, and change columns of it.
+
+        Raises Conflict when it has another one by now, or is gone.
+        """
+        changed = changes | {"state": "active", "updated_at": self.now()}
+        sql = self._sql.activate(tuple(sorted(changed)))
+        params = {f"new_{name}": value for name, value in changed.items()}
+        params |= {"id": trigger.id, "hash": trigger.hash}
+        if not await self._database.write(lambda connection: connection.execute(sql, params)):
+            raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile", hint="look at it again")
+
     async def delete(self, id: str) -> bool:
         """Delete a trigger with its history; False when there is none."""
         return await self._database.write(

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from dragoman.errors import StoreError, Unavailable
@@ -37,9 +36,13 @@ class StallDetector:
     async def run(self) -> None:
         """Look now and then, until cancelled."""
         while True:
-            with suppress(StoreError, Unavailable):
+            try:
                 if self._store.database.is_up:
                     await self.look()
+            except (StoreError, Unavailable) as error:
+                log.info("tasks that stall are looked for later: %s", error.message)
+            except Exception:
+                log.exception("tasks that stall could not be looked for")
             await asyncio.sleep(LOOK_INTERVAL)
 
     async def look(self) -> Sequence[TeamTask]:

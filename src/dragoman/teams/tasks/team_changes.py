@@ -146,12 +146,11 @@ class TeamChanges:
         content = new.to_yaml(above)
         rules = {INSTRUCTIONS: new.instructions} if new.instructions.strip() else {}
         secrets = await self._check_secrets(own, new.secrets, context=context)
-        if not self._files.local.has_team(new.name, content=content):
+        is_repeated = has_consent(context) and self._files.local.has_team(new.name, content=content)
+        if not is_repeated:  # after a crash it may be there already
             self._files.local.check_team(new.name, content=content)
-            wanted: Json = {"name": new.name, TEAM_FILE: content, **rules}
-            require_consent(
-                "teams.create", wanted | ({"secrets": secrets} if secrets else {}), context=context
-            )
+        wanted: Json = {"name": new.name, TEAM_FILE: content, **rules}
+        require_consent("teams.create", wanted | ({"secrets": secrets} if secrets else {}), context=context)
         await self._files.create_team(new.name, content=content, files=rules)
         await self._copy_secrets(own, new.name, names=secrets, context=context)
         return {"team": new.name, "parent": above, "created": True}

@@ -295,9 +295,13 @@ class TaskWorker:
     async def run(self) -> None:
         """Do what other hosts have left, until cancelled."""
         while True:
-            with suppress(StoreError, Unavailable):
+            try:
                 if self._store.database.is_up:
                     await self.sweep()
+            except (StoreError, Unavailable) as error:
+                log.info("what other hosts have left is done later: %s", error.message)
+            except Exception:
+                log.exception("a sweep of the tasks of teams failed")
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self) -> None:

@@ -63,8 +63,12 @@ class FileWatcher:
             is_new = self._changed.is_set()
             self._changed.clear()
             has_some = True
-            with suppress(StoreError, Unavailable):
+            try:
                 has_some = await self.look(is_new=is_new)
+            except (StoreError, Unavailable) as error:
+                log.info("files for triggers are looked at later: %s", error.message)
+            except Exception:
+                log.exception("a look at the files of teams failed")
             with suppress(TimeoutError):
                 delay = LOOK_INTERVAL if has_some else REFRESH_INTERVAL
                 await asyncio.wait_for(self._changed.wait(), delay)
@@ -153,7 +157,8 @@ def scan(folder: Path, pattern: str) -> Seen:
             relative = full.relative_to(folder).as_posix()
             if len(found) >= MAX_FILES or not fnmatchcase(relative, pattern) or full.is_symlink():
                 continue
-            with suppress(OSError):  # it is gone
+            with suppress(OSError, UnicodeEncodeError):  # it is gone, or its name is not text
+                relative.encode()
                 stat = full.stat()
                 found[relative] = (stat.st_mtime_ns, stat.st_size)
     return found

@@ -7,6 +7,7 @@ once.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
@@ -76,6 +77,15 @@ def period_limits(definition: TriggerDefinition) -> PeriodLimits | None:
             return PeriodLimits(ticks=config.max_ticks, tokens=config.max_tokens, usd=config.max_usd)
         case _:
             return None
+
+
+def task_key(occurrence: TriggerOccurrence) -> str:
+    """Return the `dedup_key` of the task of an occurrence; one that is too long ends with its hash."""
+    text = f"{occurrence.trigger_id} {occurrence.key}"
+    if len(text) <= MAX_KEY:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f"{text[: MAX_KEY - len(digest) - 1]} {digest}"
 
 
 def smallest(*amounts: float | None) -> float | None:
@@ -168,7 +178,7 @@ class TriggerFiring:
                 priority=definition.fields.priority,
                 topic=definition.fields.topic,
                 correlation_id=trigger.id,
-                dedup_key=f"{trigger.id} {occurrence.key}"[:MAX_KEY],
+                dedup_key=task_key(occurrence),
                 source_session=trigger.session_id,
                 subagent=definition.fields.subagent,
                 max_steps=definition.fields.max_steps,

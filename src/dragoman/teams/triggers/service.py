@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, Conflict, NotFound
+from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.operations.access import is_visible, visible_owner
@@ -35,6 +36,7 @@ from dragoman.teams.trigger_spec import (
 )
 from dragoman.teams.triggers.occurrence_input import occurrence_input
 
+log = logging.getLogger(__name__)
 ACTIVATE = "triggers.enable"
 MESSAGE_TYPES = ("message", "keyword")
 MAX_CURSOR = 8_192  # bytes
@@ -188,9 +190,9 @@ class TriggerService:
     async def enable(self, trigger: TriggerRecord, *, by: Identity) -> TriggerRecord:
         """Activate a trigger as it is now. A trigger of a file gets the identity of who activates it.
 
-        The session that it names is made if it is not there.
+        The session that it names is made if it is not there. Raises Conflict when it was changed meanwhile.
         """
-        changes: dict[str, Any] = {"state": "active", "reason": None, "failures": 0, "overlaps": 0}
+        changes: dict[str, Any] = {"reason": None, "failures": 0, "overlaps": 0}
         if trigger.source != "api" and trigger.state == "pending":
             changes |= {"owner": by.owner, "key_id": by.key_id}
         definition, owner = read_definition(trigger), str(changes.get("owner", trigger.owner))
@@ -201,7 +203,7 @@ class TriggerService:
         if trigger.type in MESSAGE_TYPES:  # messages from now on
             changes["progress"] = str(await self.store.events.last_position())
         changes["next_at"] = next_time(definition, self.triggers.now())
-        await self.triggers.update(trigger.id, **changes)
+        await self.triggers.activate(trigger, **changes)
         self.on_change()
         return await self.triggers.get(trigger.id)
 
@@ -290,18 +292,30 @@ class TriggerService:
         """Activate what was approved, and disable what was denied; return whether something still waits."""
         waiting = False
         for trigger in await self.triggers.list_for_approval():
-            approval = await self.store.approvals.get(trigger.approval_id or "")
-            match approval.status:
-                case "pending":
-                    waiting = True
-                case "approved" | "used" if approval.input.get("hash") == trigger.hash:
-                    await self.enable(trigger, by=Identity(owner=trigger.owner, key_id=trigger.key_id))
-                case "denied":
-                    reason = approval.reason or "its activation was denied"
-                    await self.triggers.update(trigger.id, state="disabled", reason=reason, approval_id=None)
-                case _:
+            try:
+                waiting |= await self._apply_approval(trigger)
+            except (StoreError, Unavailable):
+                raise
+            except DragomanError as error:  # the approval is gone, or what it is for
+                log.warning("the trigger %s cannot be activated: %s", trigger.id, error.message)
+                with suppress(NotFound):
                     await self.triggers.update(trigger.id, approval_id=None)
         return waiting
+
+    async def _apply_approval(self, trigger: TriggerRecord) -> bool:
+        """Do what was answered about one trigger; return whether the answer is still to come."""
+        approval = await self.store.approvals.get(trigger.approval_id or "")
+        match approval.status:
+            case "pending":
+                return True
+            case "approved" | "used" if approval.input.get("hash") == trigger.hash:
+                await self.enable(trigger, by=Identity(owner=trigger.owner, key_id=trigger.key_id))
+            case "denied":
+                reason = approval.reason or "its activation was denied"
+                await self.triggers.update(trigger.id, state="disabled", reason=reason, approval_id=None)
+            case _:
+                await self.triggers.update(trigger.id, approval_id=None)
+        return False
 
 
 def do_nothing() -> None:

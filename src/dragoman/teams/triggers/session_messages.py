@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from dragoman.errors import BadRequest, RateLimited, StoreError, Unavailable
+from dragoman.errors import BadRequest, NotFound, RateLimited, StoreError, Unavailable
 from dragoman.hub_events.event_filter import MESSAGE, EventFilter
 from dragoman.hub_events.event_log import EventLog
 from dragoman.messages import DataPart, Message
@@ -63,6 +63,9 @@ class MessageWatcher:
             except (StoreError, Unavailable, RateLimited) as error:
                 log.info("messages for triggers are read later: %s", error.message)
                 delay = RETRY_INTERVAL
+            except Exception:
+                log.exception("messages for triggers could not be read")
+                delay = REFRESH_INTERVAL
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), delay)
 
@@ -92,7 +95,8 @@ class MessageWatcher:
 
     async def _save(self, triggers: Sequence[TriggerRecord], position: str) -> None:
         for each in triggers:
-            await self._triggers.update(each.id, progress=position)
+            with suppress(NotFound):  # it was deleted meanwhile
+                await self._triggers.update(each.id, progress=position)
 
     async def _fire(self, event: HubEvent, triggers: Sequence[TriggerRecord]) -> None:
         """Fire the triggers that a message matches. Raises StoreError, Unavailable."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dragoman.errors import BadRequest, DragomanError, StoreError, Unavailable
+from dragoman.errors import BadRequest, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.store.teams.task_records import TeamTask
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.schedule import due_occurrences, find_zone, occurrence_key, tick_key, window_at
@@ -80,10 +80,14 @@ class TriggerTimer:
         """Fire what is due, until cancelled."""
         while True:
             delay = RETRY_INTERVAL
-            with suppress(StoreError, Unavailable):
+            try:
                 if self._database.is_up:
                     await self.tick()
                     delay = await self._delay()
+            except (StoreError, Unavailable) as error:
+                log.info("triggers fire later: %s", error.message)
+            except Exception:
+                log.exception("a look of the timer of triggers failed")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), delay)
             self._woken.clear()
@@ -95,7 +99,8 @@ class TriggerTimer:
         if self._approvals_wait:
             self._approvals_wait = await self._service.apply_approvals()
         while self._ended:
-            await self._firing.task_ended(self._ended.popleft())
+            with suppress(NotFound):  # the trigger was deleted just now
+                await self._firing.task_ended(self._ended.popleft())
         now = self._triggers.now()
         for trigger in await self._triggers.list_due(now, limit=AT_ONCE):
             await self._fire(trigger)
@@ -111,7 +116,7 @@ class TriggerTimer:
         now = self._triggers.now()
         for trigger in await self._triggers.list_active(("schedule", "window")):
             await asyncio.sleep(0)  # a thousand of them would hold the event loop
-            with suppress(BadRequest):
+            with suppress(BadRequest, NotFound):
                 expected = next_time(read_definition(trigger), now)
                 if trigger.next_at is None or (expected is not None and expected < trigger.next_at):
                     await self._triggers.update(trigger.id, next_at=expected)
@@ -152,7 +157,10 @@ class TriggerTimer:
                     await self._triggers.update(trigger.id, next_at=None)
         except BadRequest as error:  # a time zone that is not there any more
             log.warning("the trigger %s is disabled: %s", trigger.id, error.message)
-            await self._service.disable(trigger, error.message)
+            with suppress(NotFound):
+                await self._service.disable(trigger, error.message)
+        except NotFound:
+            log.debug("the trigger %s was deleted while it was due", trigger.id)
 
     async def _fire_schedule(self, trigger: TriggerRecord, config: ScheduleConfig) -> None:
         now, zone = self._triggers.now(), find_zone(config.zone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 
@@ -29,11 +30,14 @@ class BackgroundCommands:
 
     def __init__(self) -> None:
         self._commands: dict[str, BackgroundCommand] = {}
+        self._starting: Counter[tuple[str, str | None]] = Counter()
+        """How many commands are being started, by caller."""
 
     async def start(self, program: ShellProgram, *, seconds: float, context: Context) -> str:
         """Start a command that ends after some seconds at the latest; return its id. Raises LimitReached."""
-        own = [(id, each) for id, each in self._commands.items() if each.caller == caller_of(context)]
-        if sum(not each.task.done() for _, each in own) >= MAX_RUNNING:
+        caller = caller_of(context)
+        own = [(id, each) for id, each in self._commands.items() if each.caller == caller]
+        if sum(not each.task.done() for _, each in own) + self._starting[caller] >= MAX_RUNNING:
             if program.on_end is not None:
                 program.on_end()
             raise LimitReached(
@@ -42,10 +46,15 @@ class BackgroundCommands:
         for id, each in own[: max(0, len(own) - MAX_KEPT + 1)]:
             if each.task.done():
                 del self._commands[id]
-        command = await ShellCommand.start(program)
+        self._starting[caller] += 1
+        try:
+            command = await ShellCommand.start(program)
+        finally:
+            self._starting[caller] -= 1
+            self._starting += Counter()  # without those that are 0
         id = new_id("cmd")
         task = asyncio.create_task(command.run(seconds), name=f"background command {id}")
-        self._commands[id] = BackgroundCommand(command, caller_of(context), context.run_id, task)
+        self._commands[id] = BackgroundCommand(command, caller, context.run_id, task)
         return id
 
     def get(self, id: str, context: Context) -> ShellCommand:

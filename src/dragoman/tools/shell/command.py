@@ -40,9 +40,17 @@ class ShellCommand:
 
     @classmethod
     async def start(cls, spec: ShellProgram) -> Self:
-        """Start a command without input. Raises OSError."""
-        program = await Program.spawn(spec.arguments, cwd=spec.folder, environ=spec.environ)
-        await program.write_input(b"")
+        """Start a command without input. Raises OSError; then nothing of it is left."""
+        program: Program | None = None
+        try:
+            program = await Program.spawn(spec.arguments, cwd=spec.folder, environ=spec.environ)
+            await program.write_input(b"")
+        except BaseException:
+            if program is not None:
+                await asyncio.shield(program.stop(grace=0))
+            if spec.on_end is not None:
+                spec.on_end()
+            raise
         return cls(program, spec)
 
     async def run(self, seconds: float, *, on_output: Callable[[], None] | None = None) -> CommandEnd:
