@@ -46,12 +46,16 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     estimated: bool = False
 
     def __post_init__(self) -> None:
-        """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more."""
+        """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more.
+
+        A count below zero is unknown.
+        """
         counts = _read_counts(self)
-        if max(filter(None, counts), default=0) > MAX_TOKENS:
+        some = [count for count in counts if count]
+        if some and (max(some) > MAX_TOKENS or min(some) < 0):
             for name, count in zip(_COUNTS, counts, strict=True):
-                if count is not None and count > MAX_TOKENS:
-                    msgspec.structs.force_setattr(self, name, MAX_TOKENS)
+                if count is not None and not 0 <= count <= MAX_TOKENS:
+                    msgspec.structs.force_setattr(self, name, MAX_TOKENS if count > 0 else None)
 
     @property
     def cached(self) -> int:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
+
+MAX_COUNT = 2**53 - 1  # the largest integer that JavaScript reads exactly
+MAX_USD = 1_000_000_000  # a billion: the database counts in nano-dollars
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -17,3 +22,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 NO_LIMITS = Limits()
+
+
+def limit_problems(limits: Limits) -> Iterator[tuple[str, str]]:
+    """Yield the limits that cannot be kept, each by its name and with what is wrong with it."""
+    for name in limits.__struct_fields__:
+        value = getattr(limits, name)
+        highest = MAX_USD if name.startswith("usd_") else MAX_COUNT
+        if value is not None and not value >= 0:  # NaN is not a limit either
+            yield name, f"expected a number >= 0, got {value!r:.40}"
+        elif value is not None and value > highest:
+            yield name, f"expected a number <= {highest}, got {value!r:.40}"

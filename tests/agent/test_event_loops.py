@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dragoman import operation
+from dragoman import Hooks, operation
 from dragoman.agent import run as run_module
 from dragoman.agent.agent import Agent
+from dragoman.agent.hooks.events import PreModel
 from dragoman.agent.run import Run
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall
@@ -185,3 +187,22 @@ async def test_a_result_is_set_when_reporting_the_end_fails(
     result = await Agent(scripted("hi")).run("hi")
     assert result.exit_reason == "crashed"
     assert "no memory" in result.error.message
+
+
+async def test_an_agent_that_ends_does_not_end_the_hooks_that_it_shares() -> None:
+    hooks, begun, release = Hooks(), list[str](), threading.Event()
+
+    @hooks.pre_model
+    def look(event: PreModel) -> None:
+        begun.append(event.run_id or "")
+        release.wait()
+
+    agent = Agent(scripted(*["four"] * 9, turns=True), hooks=hooks)
+    runs = [agent.spawn(ASK) for _ in range(9)]  # one more than there are threads
+    try:
+        await until(lambda: len(begun) == 8)
+        async with Agent(scripted("four"), hooks=hooks):
+            pass
+    finally:
+        release.set()
+    assert {(await run.result).exit_reason for run in runs} == {"success"}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from dragoman.config import parse_config
+from dragoman.errors import ConfigError
+from dragoman.limits import Limits
 from dragoman.server import auth
 from tests.waiting import poll
 
@@ -216,3 +220,36 @@ async def test_a_request_without_a_body_is_refused_before_a_provider_is_asked(tm
         refused = await at.http.post("/v1/chat/completions", content=b"", headers=key)
         assert refused.status_code == 400
         assert at.sites["up"].requests == []
+
+
+IMPOSSIBLE: Sequence[tuple[str, Any]] = [
+    ("usd_total", 1e300),
+    ("usd_per_day", -5),
+    ("parallel", -1),
+    ("requests_per_minute", 10**30),
+    ("tokens_per_minute", -0.5),
+]
+
+
+async def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        admin = await at.key(scopes=["admin"])
+        for name, value in IMPOSSIBLE:
+            body = {"owner": "ada", "limits": {name: value}}
+            refused = await at.http.post("/api/keys", json=body, headers=admin)
+            assert (refused.status_code, name in refused.text) == (400, True), refused.text
+    for name, value in [*IMPOSSIBLE[:4], ("usd_total", float("nan")), ("usd_total", float("inf"))]:
+        with pytest.raises(ConfigError, match=name):
+            parse_config({"limits": {"owners": {"ada": {name: value}}}})
+
+
+async def test_a_key_of_an_earlier_version_with_a_limit_beyond_all_counts_goes_on(tmp_path: Path) -> None:
+    async with desk(tmp_path, keys=True, up=Site(completion())) as at:
+        key = await at.key(limits=Limits(usd_total=1.0))
+        await at.hub.store.write(
+            lambda connection: connection.execute("UPDATE keys SET limits = '{\"usd_total\":1e300}'", {})
+        )
+        admin = await at.key(scopes=["admin"])
+        assert (await at.chat(key=key)).status_code == 200
+        listed = (await at.http.get("/api/budgets", headers=admin)).json()["budgets"]
+        assert [row["limits"] for row in listed] == [{"usd_total": 1e300}]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.gateway.sdk_clients import HI, Pair, completion, final, message
-from tests.gateway.upstream import LINES, Answer, Stage
+from tests.gateway.upstream import LINES, Answer, Stage, document
 from tests.wire.anthropic_streams import STREAMS
 from tests.wire.ollama_streams import STREAMS as OLLAMA
 from tests.wire.openai_streams import chunk, sse
@@ -245,3 +245,12 @@ def test_a_stream_that_becomes_a_document_keeps_its_opaque_reasoning(
     reply = completion(chat.hub, "oai/m", tools=[FUNCTION]).choices[0].message.to_dict()
     assert unnumbered(opaque_fields(reply)) == unnumbered(wanted)
     assert reply["tool_calls"][0]["extra_content"] == GOOGLE
+
+
+def test_the_tokens_of_a_conversation_are_counted_without_it(stage: Stage, messages: Pair) -> None:
+    """Anthropic refuses a signature that is not its own, also where it only counts."""
+    stage.upstream.play(streamed([{"reasoning_details": [TEXT]}], call=True))
+    turns = next_turn(final(messages.hub, "oai/m", messages=HI), call=True)
+    stage.upstream.play(document({"input_tokens": 7}))
+    assert messages.hub.messages.count_tokens(model="ant/m", messages=turns).input_tokens == 7
+    assert [block["type"] for block in stage.upstream.body["messages"][1]["content"]] == ["tool_use"]

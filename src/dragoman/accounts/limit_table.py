@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from dragoman.accounts.price import NANOS_PER_DOLLAR
+from dragoman.accounts.price import to_nanos
 from dragoman.accounts.request_limiter import ScopeLimits
 from dragoman.identity import Identity
 from dragoman.limits import NO_LIMITS, Limits
@@ -67,10 +67,6 @@ def budget_windows(day: int) -> tuple[str, str]:
     """Return the day and month windows of a UTC day, counted from 1970."""
     date = datetime.fromtimestamp(day * DAY_SECONDS, UTC)
     return f"day:{date:%Y-%m-%d}", f"month:{date:%Y-%m}"
-
-
-def to_nanos(usd: float) -> int:
-    return round(usd * NANOS_PER_DOLLAR)
 
 
 # Local budgets: what this process knows of the budgets, so that they are enforced while the database is down.

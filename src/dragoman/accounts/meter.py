@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import Self
 
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
-from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, with_cost
+from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, to_nanos, with_cost
 from dragoman.accounts.price_list import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
 from dragoman.accounts.shared_budgets import SharedBudgets
@@ -85,6 +85,7 @@ class Admission:
         "_meter",
         "charges",
         "lease",
+        "lost_tokens",
         "price",
         "rates",
         "reserved",
@@ -103,6 +104,8 @@ class Admission:
         """Nano-dollars reserved in the database."""
         self.reserved_locally = 0
         """Nano-dollars reserved in this process only, because the database was down."""
+        self.lost_tokens = 0
+        """Tokens of attempts whose answers had begun and failed."""
         self._meter = meter
         self._is_closed = False
         self._final_record: UsageRecord | None = None
@@ -130,6 +133,23 @@ class Admission:
                 self, record, price=model_price, provider_cost=provider_cost
             )
         return self._final_record or record
+
+    def charge(
+        self,
+        record: UsageRecord,
+        *,
+        price: Price | None,
+        provider_cost: float | None,
+        shared: Sequence[ChargedBudget],
+    ) -> UsageRecord:
+        """Record an attempt that failed after its answer had begun; the request goes on by another route.
+
+        Return the record with its cost, which the `shared` budgets pay, too.
+        """
+        record = with_cost(record, price, provider_cost=provider_cost)
+        self.lost_tokens += count_tokens(record.tokens) or 0
+        self._meter.charge_attempt(self, record, shared=shared)
+        return record
 
     def release(self) -> None:
         """Release what was reserved; nothing was spent. The request still counts against its rate limit."""
@@ -259,6 +279,26 @@ class Meter:
                 raise
         return admission
 
+    async def reserve_more(
+        self,
+        admission: Admission,
+        price: Price | None,
+        *,
+        input_tokens: int,
+        max_output: int | None,
+        model: str,
+    ) -> None:
+        """Reserve what a request may cost with another model, above what is reserved for it.
+
+        Raises BudgetExhausted and BadRequest as `admit` does.
+        """
+        if price is not None:
+            reserved = admission.reserved + admission.reserved_locally
+            if (more := price.max_cost(input_tokens, max_output) - reserved) > 0:
+                await self._reserve(admission, more)
+        elif self.limits.unpriced == "refuse":
+            raise unpriced_error(model, admission.charges[0])
+
     async def _count_shared(self, bounds: Sequence[ScopeLimits], *, tokens: int) -> Sequence[CountedRate]:
         """Count a request in the rates of all hosts together. LimitReached."""
         if self._shared_rates is None:
@@ -274,6 +314,8 @@ class Meter:
 
     def _release_rates(self, admission: Admission, *, tokens: int | None) -> None:
         """Count the tokens that a request used, None if only the estimate is known."""
+        if tokens is not None:
+            tokens += admission.lost_tokens
         if admission.lease is not None:
             self._limiter.release(self._monotonic(), admission.lease, tokens=tokens)
         if self._shared_rates is not None:
@@ -312,7 +354,7 @@ class Meter:
     ) -> UsageRecord:
         """Do what `Admission.settle` does, once."""
         record = with_cost(record, price, provider_cost=provider_cost)
-        cost = None if record.cost is None else round(record.cost * NANOS_PER_DOLLAR)
+        cost = None if record.cost is None else to_nanos(record.cost)
         if admission.lease is None and not admission.charges and not admission.shares:
             self.ledger.add(Settlement(record))
         else:
@@ -321,6 +363,20 @@ class Meter:
         for observe in self.observers:
             observe(record)
         return record
+
+    def charge_attempt(
+        self, admission: Admission, record: UsageRecord, *, shared: Sequence[ChargedBudget]
+    ) -> None:
+        """Do what `Admission.charge` does."""
+        charges, spent = admission.charges, to_nanos(record.cost or 0.0)
+        if charges:
+            self._local_budgets.settle(charges, reserved=0, spent=spent)
+        parts = tuple((charge, 0) for charge in shared)
+        self.ledger.add(
+            Settlement(record, charges, 0, spent, self.ledger.boot_id, shared=parts, shared_spent=spent)
+        )
+        for observe in self.observers:
+            observe(record)
 
     def release_admission(self, admission: Admission) -> None:
         """Do what `Admission.release` does, once."""
@@ -340,7 +396,7 @@ class Meter:
         spent = cost or 0
         shared_spent = max((part for _, part in admission.shares), default=0) if answered else 0
         if cost is None and answered and not is_free:
-            spent = max(reserved, admission.reserved_locally)  # something was consumed, but not reported
+            spent = reserved + admission.reserved_locally  # something was consumed, but not reported
         if charges:
             self._local_budgets.settle(charges, reserved=admission.reserved_locally, spent=spent)
         self.ledger.add(
@@ -361,9 +417,9 @@ class Meter:
             refusal = await self.ledger.reserve(charges, amount)
         except (StoreError, Unavailable):
             refusal = await self._reserve_locally(charges, amount)
-            admission.reserved_locally = 0 if refusal else amount
+            admission.reserved_locally += 0 if refusal else amount
         else:
-            admission.reserved = 0 if refusal else amount
+            admission.reserved += 0 if refusal else amount
         if refusal is not None:
             self._local_budgets.record_spent(refusal.charge, refusal.spent)
             raise budget_error(refusal, amount)

@@ -12,19 +12,19 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.price import provider_cost, usage_of_error, with_cost
+from dragoman.accounts.price import Price, usage_of_error, with_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
-from dragoman.accounts.upstream_answer import AnswerProgress, Batch, UpstreamAnswer
+from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
@@ -38,9 +38,9 @@ from dragoman.ids import sortable_id
 from dragoman.model_request import ModelRequest
 from dragoman.providers.balance import RouteAttempt
 from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.retry import RetryPolicy
+from dragoman.providers.retry import RetryPolicy, pause
 from dragoman.providers.routing import ModelRoutes, Route
-from dragoman.tracing.interface import NO_TRACING, ModelSpan, Tracing
+from dragoman.tracing.interface import NO_TRACING, Tracing
 from dragoman.usage_record import UsageRecord
 from dragoman.wire.token_estimate import estimate_input
 
@@ -56,61 +56,6 @@ NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
 
-# ---- the answer --------------------------------------------------------------------------------------
-
-
-class EventAnswer:
-    """An answer read as batches of events from `Provider.stream`."""
-
-    def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
-        self.span = span
-        self.progress = AnswerProgress(model=model)
-        self._batches = batches
-        self._first: Batch | None = None
-        self._records_content = span.records_content
-
-    async def start(self) -> Self:
-        """See `UpstreamAnswer.start`: fetch the first batch."""
-        self._first = await anext(self._batches, None)
-        if self._first is not None:
-            self.progress.started = True
-            self.span.first_byte()
-        return self
-
-    async def receive(self) -> Batch | None:
-        """See `UpstreamAnswer.receive`."""
-        batch, self._first = self._first, None
-        if batch is None:
-            batch = await anext(self._batches, None)
-            if batch is None:
-                return None
-        progress = self.progress
-        if self._records_content:
-            self.span.add(batch)
-        for event in batch:
-            kind = type(event)
-            if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
-            elif kind is e.ToolInputDelta:
-                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
-            elif isinstance(event, e.FinishStep):
-                self._note_finish(event)
-        return batch
-
-    async def close(self, *, abandoned: bool) -> None:
-        """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
-        await self._batches.aclose()
-
-    def _note_finish(self, event: e.FinishStep) -> None:
-        progress = self.progress
-        progress.finish = event
-        progress.usage, progress.finish_reason = event.usage, event.finish_reason
-        progress.model, progress.key = event.model or progress.model, event.key
-        progress.cost = provider_cost(event)
-
-
-# ---- the call ----------------------------------------------------------------------------------------
-
 
 class ModelCall(Generic[T]):
     """One model call: its request, its answer, and what it cost.
@@ -120,7 +65,9 @@ class ModelCall(Generic[T]):
     has settled it.
 
     The usage is the provider's. Where the provider reports none, an answer that has begun, or whose client
-    has left before it began, is estimated and marked so. This is the one place that decides it.
+    has left before it began, is estimated and marked so; what a provider has refused is free. This is the one
+    place that decides it. An answer that had begun, and failed so that another route was asked, has a record
+    of its own.
     """
 
     def __init__(
@@ -156,6 +103,7 @@ class ModelCall(Generic[T]):
         self._provider_cost: float | None = None
         self._attempt: RouteAttempt | None = None
         self._lost_length = 0
+        self._is_refused = False  # by all that were asked so far: no provider works on it
 
     @staticmethod
     def for_events(
@@ -265,6 +213,9 @@ class ModelCall(Generic[T]):
         except DragomanError as error:
             self.fail(error)
             raise
+        except asyncio.CancelledError as cancelled:
+            self._is_refused = self._is_refused or isinstance(cancelled.__cause__, ProviderError)
+            raise
         if self.answer.progress.started:
             self._first_byte = time.perf_counter() - self._clock_start
         return await self.next()
@@ -364,7 +315,7 @@ class ModelCall(Generic[T]):
                     await self._suggest_models(error)
                     raise
                 log.info("retrying the model in %.1f s: %s", delay, error.message)
-            await asyncio.sleep(delay)
+                await pause(asyncio.sleep(delay), error)
             attempt += 1
 
     async def _suggest_models(self, error: ProviderError) -> None:
@@ -377,7 +328,7 @@ class ModelCall(Generic[T]):
         """Return the answer of the first route that has one."""
         routes = self._routes.routes
         for route, following in zip(routes, [*routes[1:], None], strict=True):
-            self.route, self.answer = route, None
+            self.route, self.answer, self._is_refused = route, None, False
             attempt = self._attempt = self._routes.start_attempt(route)
             try:
                 self.answer = self._open_answer(route)
@@ -386,11 +337,13 @@ class ModelCall(Generic[T]):
                     attempt.mark_answered()
                 return answer
             except (ProviderError, BadRequest) as raised:
-                error = self._failed_attempt(raised)
+                error, self._is_refused = self._failed_attempt(raised), True
                 if following is None or not self._routes.allows_fallback(error):
                     raise error from None
                 log.warning("%s failed (%s), falling back to %s", route.name, error.message, following.name)
                 self._routes.on_fallback(route.name, following.name)
+                await self._drop_answer(error)
+                await self._reserve_more(following)
         raise Unavailable("no provider is left to ask")
 
     def _failed_attempt(self, raised: ProviderError | BadRequest) -> ProviderError | BadRequest:
@@ -401,6 +354,38 @@ class ModelCall(Generic[T]):
             with self.answer.span as span:
                 span.fail(error)
         return error
+
+    async def _reserve_more(self, route: Route) -> None:
+        """Reserve what the next route may cost above what the last one might. BudgetExhausted, BadRequest."""
+        meter, admission = self._payment.meter, self._admission
+        if meter is not None and admission is not None and admission.charges:
+            await meter.reserve_more(
+                admission,
+                self._payment.price(route),
+                input_tokens=self._reserved_input(),
+                max_output=self._max_output,
+                model=route.name,
+            )
+
+    async def _drop_answer(self, error: ProviderError | BadRequest) -> None:
+        """Close the answer of a route that failed, and pay for what it had written."""
+        answer = self.answer
+        if answer is None:
+            return
+        await answer.close(abandoned=True)
+        self.answer = None
+        if not answer.progress.started and usage_of_error(error) is None:
+            return
+        record, price = self._usage_record(answer.progress, "failed", error=error), self._route_price()
+        reported = error.cost if isinstance(error, ProviderError) else answer.progress.cost
+        if self._admission is None:
+            record = with_cost(record, price, provider_cost=reported)
+        else:
+            shared = () if self._shared is None else self._shared.charges
+            record = self._admission.charge(record, price=price, provider_cost=reported, shared=shared)
+        self._payment.add(record.cost)
+        if self._reservation is not None:
+            self._reservation.budget.settle(0.0, record.cost or 0.0)
 
     def _redact(self, error: ProviderError) -> ProviderError:
         """Return the error without the provider's keys."""
@@ -418,13 +403,9 @@ class ModelCall(Generic[T]):
         record = self._usage_record(progress, status, error=error)
         self._provider_cost = error.cost if isinstance(error, ProviderError) else progress.cost
         if self._admission is not None:
-            admission, route = self._admission, self.route
-            price = admission.price  # of the first route
-            if route is not self._routes.first:
-                price = None if route is None else self._payment.price(route)
             shares = () if self._shared is None else self._shared.take()
-            self._record = admission.settle(
-                record, price=price, provider_cost=self._provider_cost, shares=shares
+            self._record = self._admission.settle(
+                record, price=self._route_price(), provider_cost=self._provider_cost, shares=shares
             )
         else:
             self._record, self._needs_price = record, True
@@ -471,7 +452,7 @@ class ModelCall(Generic[T]):
         The prompt of a call that was aborted before its answer began counts: the provider has read it.
         """
         usage = None if progress.usage == NO_USAGE else progress.usage
-        abandoned = status == "aborted" and self.route is not None
+        abandoned = status == "aborted" and self.route is not None and not self._is_refused
         complete = status == "finished" or progress.finish_reason is not None
         if usage is not None and (usage.output_tokens or complete):
             return usage
@@ -484,10 +465,15 @@ class ModelCall(Generic[T]):
             usage, input_tokens=prompt, output_tokens=output, total_tokens=prompt + output, estimated=True
         )
 
+    def _route_price(self) -> Price | None:
+        """Return the price of the route that was asked last."""
+        if self._admission is not None and self.route is self._routes.first:
+            return self._admission.price
+        return None if self.route is None else self._payment.price(self.route)
+
     def _priced(self, record: UsageRecord) -> UsageRecord:
         """Return the record of a call without a meter with its cost."""
-        price = None if self.route is None else self._payment.price(self.route)
-        return with_cost(record, price, provider_cost=self._provider_cost)
+        return with_cost(record, self._route_price(), provider_cost=self._provider_cost)
 
     def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
         if self.answer is None or not self.answer.span.is_recording:

@@ -82,13 +82,23 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+def to_nanos(usd: float) -> int:
+    """Return US dollars in nano-dollars, rounded; at most what the database can count."""
+    return MAX_NANOS if usd >= MAX_NANOS / NANOS_PER_DOLLAR else round(usd * NANOS_PER_DOLLAR)
+
+
 def provider_cost(finish: FinishStep) -> float | None:
     """Return the cost in US dollars that the provider reported, if it did."""
     for metadata in (finish.provider_metadata or {}).values():
         usd = metadata.get("costUsd")
-        if isinstance(usd, int | float):
-            return float(usd)
+        if isinstance(usd, int | float) and not isinstance(usd, bool):
+            return usd
     return None
+
+
+def credible_cost(usd: float | None) -> float | None:
+    """Return a cost that another program reports; None for one below zero, or that nothing can cost."""
+    return float(usd) if usd is not None and 0 <= usd <= MAX_NANOS / NANOS_PER_DOLLAR else None
 
 
 def usage_of_error(error: DragomanError | None) -> Usage | None:
@@ -99,11 +109,10 @@ def usage_of_error(error: DragomanError | None) -> Usage | None:
 
 def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float | None) -> UsageRecord:
     """Return the record with its cost: its own, else by the price, else as reported by the provider."""
+    own, reported = credible_cost(record.cost), credible_cost(provider_cost)
     if record.cost is not None:
-        return record
+        return record if own == record.cost else replace(record, cost=own)
     cost = price.cost(record.tokens) if price is not None else None
     if price is not None and cost is not None:
         return replace(record, cost=cost / NANOS_PER_DOLLAR, price_model=record.price_model or price.name)
-    return (
-        record if provider_cost is None else replace(record, cost=provider_cost, price_model=PROVIDER_PRICE)
-    )
+    return record if reported is None else replace(record, cost=reported, price_model=PROVIDER_PRICE)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from dragoman.accounts.budget_reservation import BudgetReservation
-from dragoman.accounts.price import NANOS_PER_DOLLAR
+from dragoman.accounts.price import NANOS_PER_DOLLAR, to_nanos
 from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BudgetExhausted, DragomanError, StoreError, Unavailable
 from dragoman.ids import new_id
@@ -48,10 +48,6 @@ def shared_limits(budget: Budget) -> Sequence[ChargedBudget]:
     ]
 
 
-def to_nanos(usd: float) -> int:
-    return round(usd * NANOS_PER_DOLLAR)
-
-
 class SharedReservation:
     """What a model call has reserved in the rows of the budgets that its run shares.
 
@@ -62,6 +58,11 @@ class SharedReservation:
         self._ledger = ledger
         self._own = own
         self._parts = dict.fromkeys(shared_charges(own.budget), 0)
+
+    @property
+    def charges(self) -> Sequence[ChargedBudget]:
+        """The budgets that pay."""
+        return tuple(self._parts)
 
     async def reserve(self) -> None:
         """Reserve in the rows what was reserved in this process. BudgetExhausted."""

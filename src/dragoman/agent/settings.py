@@ -40,8 +40,8 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"max_steps must be at least 1, not {self.max_steps!r}")
         for name in ("max_budget_usd", "max_calls", "timeout"):
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ConfigError(f"{name} must not be negative: {value!r}")
+            if value is not None and not value >= 0:  # NaN would be no limit at all
+                raise ConfigError(f"{name} must be a number of at least 0, not {value!r}")
 
 
 DEFAULT_LIMITS = RunLimits()

@@ -23,7 +23,7 @@ from dragoman.config.sections import (
 )
 from dragoman.config.type_check import struct_fields
 from dragoman.config.yaml_document import InvalidScalar
-from dragoman.limits import Limits
+from dragoman.limits import Limits, limit_problems
 from dragoman.suggestions import suggest
 
 # Agents: stop conditions, functions, output schemas.
@@ -388,16 +388,9 @@ def _limit_problems(limits: LimitsConfig) -> Iterator[ConfigProblem]:
     fields: dict[FieldPath, Limits] = {("key",): limits.key, ("owner",): limits.owner}
     fields |= {("owners", owner): owner_limits for owner, owner_limits in limits.owners.items()}
     yield from chain.from_iterable(
-        _negative_limit_problems(scope_limits, path=("limits", *path))
+        (ConfigProblem(("limits", *path, field), problem) for field, problem in limit_problems(scope_limits))
         for path, scope_limits in fields.items()
     )
-
-
-def _negative_limit_problems(limits: Limits, *, path: FieldPath) -> Iterator[ConfigProblem]:
-    for field in limits.__struct_fields__:
-        value = getattr(limits, field)
-        if value is not None and value < 0:
-            yield ConfigProblem((*path, field), f"expected a number >= 0, got {value}")
 
 
 MIN_USAGE_SECONDS = 31 * 86_400.0

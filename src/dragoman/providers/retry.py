@@ -98,8 +98,19 @@ async def with_retries(
                 soon = (error.retry_after or 0.0) <= policy.max_wait
                 error.caller_may_retry = error.transient and soon and not policy.retries
                 raise
-        await sleep(wait)
+            await pause(sleep(wait), error)
         number += 1
+
+
+async def pause(sleep: Awaitable[object], refusal: ProviderError) -> None:
+    """Wait before another attempt. Whoever is cancelled meanwhile has the refusal as the cause.
+
+    So it can be told from one that is cancelled while a provider works on its request, which has a price.
+    """
+    try:
+        await sleep
+    except asyncio.CancelledError as cancelled:
+        raise cancelled from refusal
 
 
 def classify_response(

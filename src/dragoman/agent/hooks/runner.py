@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -123,6 +124,7 @@ class HookRunner:
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._hooks = hooks
         self._threads: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()  # event loops in several threads share the threads of hooks
 
     def has_hooks(self, name: HookName, *, operation: str | None = None) -> bool:
         """Return whether any hook applies to this event."""
@@ -153,10 +155,14 @@ class HookRunner:
                 log.warning("hook %s, which watches %s, failed: %s", hook.name, name, error)
 
     def close(self) -> None:
-        """Shut the threads down without waiting for busy ones."""
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+        """Shut the threads down without waiting for busy ones.
+
+        What is queued still runs: other agents, or runs in other event loops, may have called these hooks.
+        """
+        with self._lock:
+            threads, self._threads = self._threads, None
+            if threads is not None:
+                threads.shutdown(wait=False)
 
     def _matching_hooks(self, name: HookName, event: HookEvent, *, watches: bool) -> list[Hook]:
         operation = getattr(event, "operation", None)
@@ -199,13 +205,15 @@ class HookRunner:
         function: Callable[[Any], Any] = hook.function
         if is_async(function):
             return await function(event)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hook")
-        loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(
-            self._threads, copy_context().run, call_in_thread, function, event
-        )
+        result = await asyncio.wrap_future(self._submit(function, event))
         return await result if inspect.isawaitable(result) else result
+
+    def _submit(self, function: Callable[[Any], Any], event: HookEvent) -> Future[Any]:
+        """Queue a plain function for a thread."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="hook")
+            return self._threads.submit(copy_context().run, call_in_thread, function, event)
 
 
 def check_decision(hook: Hook, result: Any) -> Decision:

@@ -97,6 +97,10 @@ class Gateway:
     async def count_tokens(self, exchange: Exchange) -> None:
         """How many tokens a Messages request has: as its provider counts, or an estimate."""
         exchange.response_headers |= request_id_headers(exchange.request_id)
+        with self._meter.enter(exchange.identity):
+            await self._count_tokens(exchange)
+
+    async def _count_tokens(self, exchange: Exchange) -> None:
         raw = await exchange.read_body(self._settings.body_limit)
         head = await offload(len(raw), lambda: RawRequestBody(raw))
         route = self.routes(exchange, head, select=False).first
@@ -271,7 +275,7 @@ async def count_upstream(route: Route, head: RawRequestBody, *, headers: Mapping
     try:
         await provider.relay(
             url,
-            lambda: head.rewrite(route.model, options={}),
+            lambda: head.rewrite(route.model, options={}, replaced=MESSAGES.replaced_fields(head)),
             size=head.size,
             headers=passed,
             handle=listen,

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, bindparam, insert, select, update
 
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.identity import Identity, Scope
-from dragoman.limits import Limits
+from dragoman.limits import NO_LIMITS, Limits, limit_problems
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -279,13 +279,15 @@ def secret_id_of(digest: str) -> str:
 
 
 def check_key(key: ApiKey) -> ApiKey:
-    """Return the key. Raises BadRequest for an unknown scope or an empty model pattern."""
+    """Return the key. Raises BadRequest for an unknown scope, an empty pattern or an impossible limit."""
     if unknown := key.scopes.difference(SCOPES):
         raise BadRequest(
             f"unknown scope {min(unknown)!r}", field="scopes", hint=f"the scopes are {', '.join(SCOPES)}"
         )
     if key.models is not None and not all(key.models):
         raise BadRequest("a model pattern is empty", field="models", hint="write patterns such as openai/*")
+    for name, problem in limit_problems(key.limits or NO_LIMITS):
+        raise BadRequest(f"limits.{name}: {problem}", field=f"limits.{name}")
     return key
 
 

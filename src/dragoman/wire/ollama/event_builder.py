@@ -158,11 +158,15 @@ class OllamaEventBuilder:
 
 def read_usage(chunk: OllamaChunk) -> Usage | None:
     """Return the counts. The prompt's is absent if the prompt was cached: unknown, not zero."""
-    prompt, output = chunk.prompt_eval_count, chunk.eval_count
+    prompt, output = _count(chunk.prompt_eval_count), _count(chunk.eval_count)
     if prompt is None and output is None:
         return None
     total = None if prompt is None or output is None else prompt + output
     return Usage(input_tokens=prompt, output_tokens=output, total_tokens=total)
+
+
+def _count(value: int | None) -> int | None:
+    return None if value is None or value < 0 else value
 
 
 def _metadata(chunk: OllamaChunk) -> ProviderMetadata | None:
