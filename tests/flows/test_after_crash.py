@@ -13,13 +13,14 @@ import pytest
 from dragoman.model_request import ModelRequest
 from dragoman.operations import Registry, operation
 from dragoman.providers.scripted import ScriptedProvider
+from dragoman.runs import crash_recovery
 from dragoman.server.app.services import HubServices
 from dragoman.spokes import Spoke
 from dragoman.store.store import DATABASE_FILE
 from tests.databases import BACKENDS, database_url, query
 from tests.faults.commits import Copies
 from tests.faults.process import write_config
-from tests.serving import ask, frames_in, hub_of, text_of, types
+from tests.serving import Served, ask, frames_in, hub_of, text_of, types
 from tests.waiting import until
 
 WORDS = ["So ", "it ", "is."]
@@ -52,6 +53,11 @@ async def cut_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, 
     data.mkdir(mode=0o700)
     (data / DATABASE_FILE).write_bytes(CUT_OFF[database])
     return config, data
+
+
+async def is_closed(hub: Served) -> bool:
+    """Whether the run has ended."""
+    return (await hub.runs())[-1].status != "running"
 
 
 def texts(message: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -108,6 +114,19 @@ async def test_a_stop_ends_an_answer_that_has_not_gone_on_yet(
         stopped = (await hub.http.post("/api/chat/s/stop")).json()
         [run] = await hub.runs()
         assert (stopped["stopped"], stopped["runId"], run.status) == (True, run.id, "stopped")
+
+
+@pytest.mark.parametrize("broken", ["restore_answer", "load_run"])
+async def test_an_answer_that_cannot_go_on_by_an_internal_error_is_closed_and_its_session_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    config, data = await cut_off(tmp_path, monkeypatch)
+    monkeypatch.setattr(crash_recovery, broken, None)
+    async with hub_of(config, data) as hub:
+        await until(lambda: is_closed(hub))
+        assert text_of(await hub.post(ask("more"))) == "So it is."
+        first, second = await hub.runs()
+        assert (first.status, second.status) == ("failed", "finished")
 
 
 CLOSED = {

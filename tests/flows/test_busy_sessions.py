@@ -80,6 +80,7 @@ async def test_a_message_that_queues_is_streamed_to_its_sender_once_it_is_answer
         assert notice[0]["data"]["runId"] == waiting["runId"]
         assert types(frames)[0] == "start"
         assert text_of(frames) == "Second."
+        assert not hub.hub.runs.queue._waiters, "nobody waits any more"
 
 
 async def test_a_page_that_follows_on_at_the_end_of_an_answer_gets_the_next_one(tmp_path: Path) -> None:

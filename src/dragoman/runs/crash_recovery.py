@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 MAX_CRASHES = 3
 RETRY_INTERVAL = 5.0  # seconds until a run is tried again that the database did not let go on
 RUNNER_AGENT = "runner"  # the agent in the rows of runs that a runner answers
+FAILED = "the hub stopped during the run, which could not go on after that: an internal error of the hub"
 CLOSED = "the hub stopped during the run"
 TOO_MANY_CRASHES = f"the hub stopped {MAX_CRASHES} times while this answer was made, so it is not tried again"
 OWN_TOOLS = "the hub stopped during the run, and its model had run tools itself, which must not run twice"
@@ -208,11 +209,32 @@ class CrashRecovery:
         except (StoreError, Unavailable) as error:
             log.warning("run %s cannot go on yet: %s", run.id, error.message)
             return None
-        except Exception:
+        except Exception:  # it would be under way for ever, and its session busy
             log.exception("run %s cannot go on", run.id)
             resumed = None
+            if not await self._give_up(run):
+                return None
         self._waiting.pop(run.session_id, None)
         return resumed
+
+    async def _give_up(self, run: rows.RunRecord) -> bool:
+        """Close a run that cannot go on, if its message can be read with it; False if that cannot be yet."""
+        run, job = self._waiting.get(run.session_id, run), None
+        try:
+            stored = await load_run(self._store, run)
+            if stored is not None:
+                closed = close_message(stored.message, stored.calls, finish_reason="error")
+                job = self._store.messages.replace_job(run.session_id, closed)
+        except (StoreError, Unavailable):
+            return False
+        except Exception:
+            log.exception("the message of run %s cannot be read", run.id)
+        with suppress(StoreError, Unavailable):
+            await self._store.runs.finish(
+                run.id, self._ending("failed", FAILED), extra_job=job, epoch=run.epoch or 1
+            )
+            return True
+        return False
 
     async def _load(self, run: rows.RunRecord, earlier_host: str | None) -> StoredRun | None:
         """Return a claimed run as the database has it; None if its message is gone."""

@@ -27,6 +27,7 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.context import Context
 from dragoman.runs.active_run import ActiveRun
 from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash
@@ -184,11 +185,28 @@ async def record_answer(event: Event, run_plan: RunPlan, *, toolbox: Toolbox, by
     return response_event(stored_answer(stored), run_plan.assistant.parts)
 
 
-async def withdraw_requests(
-    run_plan: RunPlan, session_id: str, *, toolbox: Toolbox, identity: Identity, store: Store
-) -> None:
+async def wait_stored(storing: asyncio.Future[None]) -> None:
+    """Wait until a run is stored. A cancellation meanwhile takes effect when the caller waits next.
+
+    It would not stop the database, and nobody would drive the run then.
+    """
+    task, is_cancelled = asyncio.current_task(), False
+    while not storing.done():
+        try:
+            await asyncio.wait([storing])
+        except asyncio.CancelledError:
+            is_cancelled = True
+            if task is not None:
+                task.uncancel()
+    if is_cancelled and task is not None:
+        task.cancel()
+    storing.result()
+
+
+async def withdraw_requests(run_plan: RunPlan, context: Context, *, toolbox: Toolbox, store: Store) -> None:
     """Decline the requests that the run passes over: in the store, and in the messages that show them."""
-    by = replace(identity, scopes=frozenset({"admin"}))  # whoever else may answer them
+    by = replace(context.identity, scopes=frozenset({"admin"}))  # whoever else may answer them
+    session_id = context.session_id or ""
     try:
         for approval_id in run_plan.withdrawn:
             with suppress(NotFound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
@@ -14,6 +15,9 @@ from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.context.policy import summarise_above
 from dragoman.agent.loop import Loop
 from dragoman.agent.tools.toolbox import Toolbox
+from dragoman.agent.turn import TurnSpec
+from dragoman.errors import StoreError, Unavailable
+from dragoman.fold import merge_metadata
 from dragoman.identity import Identity
 from dragoman.messages import Message
 from dragoman.model_request import Tool
@@ -27,6 +31,7 @@ from dragoman.runs.preparation import (
     new_session,
     plan_run,
     store_answers,
+    wait_stored,
     with_inputs,
     withdraw_requests,
 )
@@ -148,19 +153,45 @@ class RunFactory:
             context = await self.bind_context(context)
         toolbox = await self.toolbox(agent.operations, (*agent.client_tools, *request.tools), context=context)
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
-        storing = await self._store_begin(
-            row, run_plan, session=session, toolbox=toolbox, identity=identity, claim=claim
-        )
-        if agent.briefing is not None:
-            run_plan = await add_briefing(run_plan, agent.briefing, context=context)
-        turn = make_turn(
-            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
-        )
+        storing = await self._store_begin(row, run_plan, session=session, claim=claim)
+        try:
+            turn = await self._make_turn(run_plan, resolved, context=context, toolbox=toolbox)
+        except BaseException:
+            if cut_off is None:
+                await asyncio.shield(self._close_unbegun(row, run_plan, storing=storing))
+            raise
         action = request.action if cut_off is None else None
         run = HubRun(row, Loop(turn), action=action, store=self._store, settings=self.settings, on_end=on_end)
         if storing is not None:
             await self._await_begin(run, storing)
         return run
+
+    async def _make_turn(
+        self, run_plan: RunPlan, resolved: ResolvedAgent, *, context: Context, toolbox: Toolbox
+    ) -> TurnSpec:
+        """Return the turn of a run, and do what else its beginning needs."""
+        if run_plan.withdrawn:
+            await withdraw_requests(run_plan, context, toolbox=toolbox, store=self._store)
+        if resolved.agent.briefing is not None:
+            run_plan = await add_briefing(run_plan, resolved.agent.briefing, context=context)
+        return make_turn(
+            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
+        )
+
+    async def _close_unbegun(
+        self, row: rows.RunRecord, run_plan: RunPlan, *, storing: asyncio.Future[None] | None
+    ) -> None:
+        """Close a run that is stored and cannot begin: its session would wait for it for ever."""
+        if storing is not None:
+            await wait_stored(storing)
+        message = with_inputs(run_plan)
+        metadata = merge_metadata(message.metadata, {"finishReason": "error"})
+        job = self._store.messages.replace_job(row.session_id, replace(message, metadata=metadata))
+        ending = rows.RunEnding(
+            status="failed", finished_at=time.time(), finish_reason="error", error="the run could not begin"
+        )
+        with suppress(StoreError, Unavailable):  # it is written once the database is up again
+            await self._store.runs.finish(row.id, ending, extra_job=job)
 
     async def _read_history(self, request: ChatRequest, session: Session | None) -> Sequence[Message]:
         """Return the messages of a session. One that is known to be empty is not read."""
@@ -172,7 +203,7 @@ class RunFactory:
         """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
         run.await_begin()
         try:
-            await storing
+            await wait_stored(storing)
         except BaseException:
             run.abandon()
             raise
@@ -202,8 +233,6 @@ class RunFactory:
         run_plan: RunPlan,
         *,
         session: Session,
-        toolbox: Toolbox,
-        identity: Identity,
         claim: DatabaseJob[None] | None,
     ) -> asyncio.Future[None] | None:
         """Store the run with the messages that its plan adds, changes and drops; or that it goes on.
@@ -226,12 +255,8 @@ class RunFactory:
         is_simple = not run_plan.withdrawn and not run_plan.input_events and claim is None
         if is_simple and self._store.host_id is None and self.settings.hooks is None:
             return storing
-        await storing
+        await wait_stored(storing)
         runs.note_created()
-        if run_plan.withdrawn:
-            await withdraw_requests(
-                run_plan, session.id, toolbox=toolbox, identity=identity, store=self._store
-            )
         return None
 
     def _resolve_agent(self, request: ChatRequest, session: Session, *, identity: Identity) -> ResolvedAgent:

@@ -246,6 +246,7 @@ class RunQueue:
             waiter = self._waiters.setdefault(queued.id, asyncio.get_running_loop().create_future())
             found = await self._find_begun(queued)
             if found is not None:
+                self._wake(queued.id)  # nobody else would
                 return found
             timeout = None if self._store.host_id is None else POLL_INTERVAL
             await asyncio.wait([waiter], timeout=timeout)
@@ -355,7 +356,11 @@ class RunQueue:
         except (StoreError, Unavailable):
             raise
         except DragomanError as error:
-            await self._give_up(queued, error)
+            await self._give_up(queued, error.message)
+            return True
+        except Exception:  # a row that cannot be read, say: what waits behind it must not wait for ever
+            log.exception("message %s of session %s could not be answered", queued.id, session_id)
+            await self._give_up(queued, "an internal error of the hub")
             return True
         finally:
             self._beginning -= queued.background
@@ -375,9 +380,9 @@ class RunQueue:
             return True
         return self._clock() < (row.finished_at or 0.0) + CLIENT_TOOL_WAIT
 
-    async def _give_up(self, queued: QueuedRun, error: DragomanError) -> None:
-        log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, error.message)
-        await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=error.message)
+    async def _give_up(self, queued: QueuedRun, reason: str) -> None:
+        log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, reason)
+        await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)
         self._tell(queued.id)
 
     def _tell(self, id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -32,7 +33,7 @@ from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource, stored_seq
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import RUNNER_AGENT, CrashRecovery, CutOffRun
 from dragoman.runs.plan import RunPlan, make_plan, plan_after_crash
-from dragoman.runs.preparation import new_row, store_answers, with_inputs, withdraw_requests
+from dragoman.runs.preparation import new_row, store_answers, wait_stored, with_inputs, withdraw_requests
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
@@ -160,7 +161,10 @@ class RunnerRuns:
         )
         toolbox: Toolbox = await self._toolbox((), (), context=context)
         plan = replace(plan, input_events=await store_answers(plan, toolbox, by=identity))
-        await self._store_begin(row, plan, session=session, toolbox=toolbox, identity=identity, claim=claim)
+        await self._store_begin(row, plan, session=session, claim=claim)
+        if plan.withdrawn:
+            withdrawing = withdraw_requests(plan, context, toolbox=toolbox, store=self._store)
+            await wait_stored(asyncio.ensure_future(withdrawing))
         return row, plan, context
 
     def _run(
@@ -213,15 +217,13 @@ class RunnerRuns:
         plan: RunPlan,
         *,
         session: Session,
-        toolbox: Toolbox,
-        identity: Identity,
         claim: DatabaseJob[None] | None,
     ) -> None:
         """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
         if plan.restored is not None:
             await self._store.runs.resume(row, plan.assistant)
             return
-        await self._store.runs.create(
+        storing = self._store.runs.submit_create(
             row,
             assistant=with_inputs(plan),
             user=plan.user,
@@ -229,8 +231,8 @@ class RunnerRuns:
             drop_from=plan.drop_from,
             extra_job=claim,
         )
-        if plan.withdrawn:
-            await withdraw_requests(plan, session.id, toolbox=toolbox, identity=identity, store=self._store)
+        await wait_stored(storing)
+        self._store.runs.note_created()
 
     async def take_answer(self, approval: ApprovalRequest) -> bool:
         """Give an answer to the run that waits for it while it goes on; False when none does."""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest
@@ -19,19 +19,35 @@ from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
+RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
 RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
 RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
 
 
+BackgroundJob: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
 @contextmanager
-def run_in_background(job: Coroutine[Any, Any, None]) -> Iterator[None]:
-    """Run the job while the block runs; cancel it at the end."""
-    task = asyncio.ensure_future(job)
+def run_in_background(job: BackgroundJob) -> Iterator[None]:
+    """Run the job while the block runs; cancel it at the end. One that fails is logged, and begins again."""
+    task = asyncio.ensure_future(run_again(job))
     try:
         yield
     finally:
         task.cancel()
+
+
+async def run_again(job: BackgroundJob) -> None:
+    """Run a job; again after an unexpected error, since nobody else does what it does."""
+    while True:
+        try:
+            await job()
+        except Exception:
+            log.exception("a background job of the hub failed; it begins again in %g s", RESTART_INTERVAL)
+            await asyncio.sleep(RESTART_INTERVAL)
+        else:
+            return
 
 
 async def release_lost_reservations(store: Store) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dragoman.runs.takeover import HostTakeover, QueuedTurns
 from dragoman.server.accounts.key_monitor import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
+    BackgroundJob,
     RetentionPurge,
     release_lost_reservations,
     run_in_background,
@@ -195,22 +197,25 @@ class Hub:
                 log.warning("%s", name)
             yield hub
 
-    def _background_jobs(self, config: Config) -> Iterator[Coroutine[Any, Any, None]]:
+    def _background_jobs(self, config: Config) -> Iterator[BackgroundJob]:
         """Yield what a hub does until it is closed."""
         services = self._services
         consent = services.calls.approval_flow
-        yield self.retention.run()
-        yield ApprovalResumer(services.store, self.queued_turns.resume, consent=consent).run()
-        yield self.key_monitor.run()
-        yield self.share_with_hosts()
-        yield self.runs.recovery.run()
-        yield self.endpoints.push_notifier.run()
-        yield services.shared_access.run()
-        yield self.runs.queue.run()
-        yield build_webhook_sender(config, services).run()
-        yield services.events.run()
-        yield services.events.trim()
-        yield self.team_tasks.worker.run()
+        yield self.retention.run
+        yield ApprovalResumer(services.store, self.queued_turns.resume, consent=consent).run
+        yield self.key_monitor.run
+        yield self.host.watch
+        yield self.share_operations
+        yield self.external.follow_other_hosts
+        yield partial(release_lost_reservations, self.store)
+        yield self.runs.recovery.run
+        yield self.endpoints.push_notifier.run
+        yield services.shared_access.run
+        yield self.runs.queue.run
+        yield build_webhook_sender(config, services).run
+        yield services.events.run
+        yield services.events.trim
+        yield self.team_tasks.worker.run
         yield from self.triggers.jobs()
 
     def internal_routes(self) -> Sequence[HostRoutes]:
@@ -223,14 +228,9 @@ class Hub:
         )
         return health_routes(), self.internal_runs.routes(), spoke_calls.routes()
 
-    async def share_with_hosts(self) -> None:
-        """Do what a host does for and by the others, until cancelled."""
-        await asyncio.gather(
-            self.host.watch(),
-            self.external.share_operations(self._services.host_client, self.meter.shared_budgets),
-            self.external.follow_other_hosts(),
-            release_lost_reservations(self.store),
-        )
+    async def share_operations(self) -> None:
+        """Register the operations of spokes of other hosts, until cancelled."""
+        await self.external.share_operations(self._services.host_client, self.meter.shared_budgets)
 
     async def unknown_policy_names(self, config: Config) -> Sequence[str]:
         """Return a sentence for each name in a rule of the policy that no agent or operation has."""
@@ -308,7 +308,7 @@ class Hub:
         membership = self.store.membership
         if membership is not None:
             membership.watch(on_host_lost=self.take_over, on_fenced=self.end_fenced)
-            stack.enter_context(run_in_background(self.takeover.run()))
+            stack.enter_context(run_in_background(self.takeover.run))
 
     def end_fenced(self) -> None:
         """Refuse all requests, and stop all runs without writing anything: other hosts have them.

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -177,7 +178,7 @@ def open_search(
     search, meanings = build_search(config, registry)
     if meanings is None:
         return search, None
-    stack.enter_context(run_in_background(meanings.run()))
+    stack.enter_context(run_in_background(meanings.run))
     return search, meanings.embedder
 
 
@@ -220,7 +221,9 @@ def follow_grants(store: Store) -> SharedAccess:
 
 def follow_rules(store: Store, calls: Calls, *, stack: AsyncExitStack) -> None:
     """Keep standing rules in force until `stack` ends."""
-    stack.enter_context(run_in_background(follow_standing_rules(store, calls.access_control.standing)))
+    stack.enter_context(
+        run_in_background(partial(follow_standing_rules, store, calls.access_control.standing))
+    )
 
 
 def build_guard(config: Config, store: Store) -> AccessControl:
@@ -253,7 +256,7 @@ def replay_answers(store: Store, stack: AsyncExitStack) -> None:
     """Write spooled answers each time the database is up again, until `stack` ends."""
     replayer = AnswerReplayer(store)
     store.database.on_recovery(replayer.wake)
-    stack.enter_context(run_in_background(replayer.run()))
+    stack.enter_context(run_in_background(replayer.run))
 
 
 def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -97,7 +98,7 @@ class TeamTools:
             await files.refresh()
         except (StoreError, Unavailable) as error:
             log.warning("generated files of other hosts are not there yet: %s", error.message)
-        self._stack.enter_context(run_in_background(files.follow(wakeup)))
+        self._stack.enter_context(run_in_background(partial(files.follow, wakeup)))
 
     async def _open_plugins(self, services: ToolServices, access: AccessControl) -> None:
         """Register the operations over plugins, and the active plugins."""
@@ -116,7 +117,7 @@ class TeamTools:
         if services.store.host_id is not None:
             wakeup = Wakeup()
             services.store.signals.subscribe("definitions", wakeup.wake)
-            self._stack.enter_context(run_in_background(plugins.follow(wakeup)))
+            self._stack.enter_context(run_in_background(partial(plugins.follow, wakeup)))
         try:
             await plugins.load()
         except Unavailable as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from dragoman.config import Config
+from dragoman.server.app.background_jobs import BackgroundJob
 from dragoman.server.app.services import HubServices
 from dragoman.server.metrics.metrics import Metrics
 from dragoman.teams.tasks.service import TeamTasks
@@ -40,14 +40,14 @@ class TeamTriggers:
             for operation in trigger_operations(self.service):
                 services.registry.add(operation)
 
-    def jobs(self) -> Iterator[Coroutine[Any, Any, None]]:
+    def jobs(self) -> Iterator[BackgroundJob]:
         """Yield what is done until the hub is closed; nothing in a hub without teams."""
         if self.service.teams.root is not None:
-            yield self.timer.run()
-            yield self.stalls.run()
-            yield self.messages.run()
-            yield self.file_changes.run()
-            yield self.team_files.run()
+            yield self.timer.run
+            yield self.stalls.run
+            yield self.messages.run
+            yield self.file_changes.run
+            yield self.team_files.run
 
     def approval_answered(self) -> None:
         """Look whether what was answered activates a trigger, or lets it run."""
