@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +26,13 @@ class Copies:
         self._folder = folder
         self._once = once
         self._beside = beside
+        self._lock = threading.Lock()  # on Postgres two writers commit at the same time
 
     def take(self) -> None:
+        with self._lock:
+            self._take()
+
+    def _take(self) -> None:
         data = self._folder / f"copy{len(self.taken)}"
         if not query(self._data, self._once):
             return

@@ -145,7 +145,7 @@ async def test_a_key_gets_the_events_of_its_owner_and_an_admin_those_of_all(tmp_
 async def test_an_approval_is_told_when_it_is_requested_and_when_it_is_answered(tmp_path: Path) -> None:
     steps: list[dict[str, Any]] = [{"tools": [{"name": "time_now", "input": {}}]}, {"text": "It is late."}]
     config: dict[str, Any] = {"pinned": ["time.now"], "policy": [{"ask": "time.now"}]}
-    async with serving(tmp_path, steps, **config) as hub, following(hub, "?name=approval.") as events:
+    async with serving(tmp_path, steps, **config) as hub, following(hub) as events:
         await hub.chat("what time is it?")
         requested = (await events.until("approval.requested"))[-1]["data"]
         assert requested["status"] == "pending"
@@ -153,6 +153,7 @@ async def test_an_approval_is_told_when_it_is_requested_and_when_it_is_answered(
         assert answered.status_code == 200
         event = (await events.until("approval.answered"))[-1]
         assert (event["data"]["status"], event["actor"]) == ("approved", "local")
+        assert (await events.until("run.ended"))[-1]["data"]["status"] == "finished"  # the script is played
 
 
 async def test_a_slow_follower_misses_nothing_and_holds_nobody_up(tmp_path: Path) -> None:

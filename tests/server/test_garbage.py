@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.databases import database_url
 from tests.effort import rounds
 from tests.odd_values import ODD_VALUES
 from tests.server.openapi import DOCUMENT, JSON, resolve
@@ -151,7 +152,10 @@ async def hub(tmp_path: Path) -> AsyncIterator[Served]:
     """A hub with a session, an answer and a team."""
     (tmp_path / "teams" / "s").mkdir(parents=True)
     (tmp_path / "teams" / "s" / "team.yaml").write_text("description: A team.\n")
-    async with serving(tmp_path, PLAY, play="turns", teams=str(tmp_path / "teams")) as hub:
+    config: dict[str, Any] = {"teams": str(tmp_path / "teams")}
+    if (url := database_url(tmp_path / "hub")) is not None:
+        config["database"] = url  # `/api/system/tables` reads what the configuration names
+    async with serving(tmp_path, PLAY, play="turns", **config) as hub:
         await hub.chat()
         yield hub
 
