@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from dragoman.errors import Unavailable
 from dragoman.server.gateway.responses import background
 from dragoman.store import sqlite
 from tests.faults.test_usage_database_down import busy
 from tests.gateway.metered_hub import Site, desk, tokens
-from tests.gateway.test_responses import events_in
+from tests.gateway.test_conversations import new_conversation, texts
+from tests.gateway.test_responses import ask, events_in
 from tests.gateway.test_responses_background import until_ended
-from tests.waiting import until
+from tests.waiting import poll, until
 
 pytestmark = pytest.mark.sqlite_file  # the file itself is locked
 
@@ -62,3 +64,33 @@ async def test_events_and_the_end_that_came_while_the_database_was_down_are_stor
         deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
         assert "".join(deltas) == "one two three"
         assert events[-1]["type"] == "response.completed"
+
+
+async def test_what_is_stored_again_and_again_has_its_conversation_too_and_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "WRITE_INTERVAL", 0.05)
+    refused, accepts = asyncio.Event(), asyncio.Event()
+    async with desk(tmp_path, up=Site(tokens("one"))) as at:
+        append = at.hub.store.conversations.append
+
+        async def refuse_at_first(*values: Any, **names: Any) -> None:
+            refused.set()
+            if not accepts.is_set():
+                raise Unavailable("the database does not take it")
+            await append(*values, **names)
+
+        monkeypatch.setattr(at.hub.store.conversations, "append", refuse_at_first)
+        conversation = await new_conversation(at)
+        begun = (await ask(at, input="a", background=True, conversation=conversation)).json()
+
+        async def cancel_requested() -> bool | None:
+            response = await at.hub.store.responses.get(begun["id"], owner="local")
+            return response.cancel_requested or None
+
+        await refused.wait()
+        cancelling = asyncio.ensure_future(at.http.post(f"/v1/responses/{begun['id']}/cancel"))
+        await poll(cancel_requested)
+        accepts.set()
+        assert (await cancelling).json()["status"] == "completed"
+        assert await texts(at, conversation) == ["a", "one"]

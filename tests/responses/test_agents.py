@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from dragoman.errors import Unavailable
 from dragoman.identity import LOCAL
 from dragoman.messages import Message, TextPart
 from dragoman.server.gateway.responses import background
@@ -343,3 +344,35 @@ async def test_the_clients_threshold_outlives_the_process_and_the_wait_for_a_bus
 async def texts_of(hub: Served) -> bool:
     """Whether the third answer is there."""
     return len(await hub.messages()) == 6 and hub.active_run() is None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_requests_that_continue_the_same_response_at_once_are_branches(
+    tmp_path: Path, stream: bool
+) -> None:
+    async with (
+        serving(tmp_path, [{"text": "Hello"}, *[{"text": "Yes"}] * 3]) as hub,
+        client_of(hub) as client,
+    ):
+        first = await ask(client)
+        branches = (ask(client, word, stream=stream, previous_response_id=first.id) for word in "abc")
+        found = await asyncio.gather(*branches)
+        histories = [await hub.messages(each.dragoman["session"]) for each in found]
+        texts = [[message["parts"][-1]["text"] for message in history] for history in histories]
+        assert texts == [["hi", "Hello", word, "Yes"] for word in "abc"]
+
+
+async def test_no_run_goes_on_whose_response_in_the_background_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, [{"text": "Hello", "delay": 60}]) as hub, client_of(hub) as client:
+
+        async def refuse(*_: object) -> None:
+            raise Unavailable("the database does not take it")
+
+        monkeypatch.setattr(hub.hub.store.responses, "save", refuse)
+        with pytest.raises(openai.APIStatusError):
+            await ask(client, background=True)
+        [session] = await sessions(hub)
+        [run] = await hub.runs(session["id"])
+        assert run.status == "stopped"

@@ -6,7 +6,7 @@ A response stores the items that its own request added, and its answer; what was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -136,7 +136,7 @@ class ResponseStatements:
             )
         )
         self.find_item = compiler.compile(
-            select(response_items.c.position, *(table[name] for name in StoredResponse.__struct_fields__))
+            select(response_items.c.response_id, response_items.c.position, table.size)
             .join(responses, responses.c.id == response_items.c.response_id)
             .where(response_items.c.owner == owner, response_items.c.id == bindparam("id"))
         )
@@ -255,17 +255,42 @@ class ResponseRepository:
 
         return await self._database.read(query)
 
-    async def find_items(self, ids: Sequence[str], *, owner: str) -> Mapping[str, msgspec.Raw]:
-        """Return those of the items that exist, by id."""
+    async def find_items(self, ids: Iterable[str], *, owner: str, max_size: int) -> Mapping[str, msgspec.Raw]:
+        """Return those of the items that exist, by id.
+
+        Raises TooLarge when the responses that have them are more than `max_size` bytes together.
+        """
+
+        def find(connection: DatabaseConnection) -> Mapping[str, list[ItemPlace]]:
+            found: dict[str, list[ItemPlace]] = {}
+            total = 0
+            for id in dict.fromkeys(ids):
+                row = connection.fetch_one(self._sql.find_item, {"owner": owner, "id": id})
+                if row is None:
+                    continue
+                response_id, position, size = str(row[0]), int(row[1]), int(row[2])
+                total += 0 if response_id in found else size
+                found.setdefault(response_id, []).append(ItemPlace(id, position))
+            if total > max_size:
+                text = f"the responses whose items are referred to have {total} bytes; {max_size} are allowed"
+                raise TooLarge(text, hint="continue the last response by previous_response_id")
+            return found
+
+        items: dict[str, msgspec.Raw] = {}
+        for response_id, places in (await self._database.read(find)).items():
+            items |= await self._items_of(response_id, places, owner=owner)
+        return items
+
+    async def _items_of(
+        self, id: str, places: Sequence[ItemPlace], *, owner: str
+    ) -> Mapping[str, msgspec.Raw]:
+        """Return items of one response, by id; those of a response that is gone by now are left out."""
 
         def query(connection: DatabaseConnection) -> Mapping[str, msgspec.Raw]:
-            found: dict[str, msgspec.Raw] = {}
-            for id in ids:
-                row = connection.fetch_one(self._sql.find_item, {"owner": owner, "id": id})
-                items = to_struct(StoredResponse, row[1:]).items if row is not None else []
-                if row is not None and row[0] < len(items):
-                    found[id] = items[row[0]]
-            return found
+            row = connection.fetch_one(self._sql.get, {"id": id, "owner": owner})
+            items = [] if row is None else to_struct(StoredResponse, row).items
+            # Copies: each of the items would keep the whole response in memory.
+            return {place.id: items[place.position].copy() for place in places if place.position < len(items)}
 
         return await self._database.read(query)
 

@@ -7,17 +7,19 @@ response of the chain goes on in a fork of the session.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import (
     BadRequest,
+    DragomanError,
     Forbidden,
     LimitReached,
     NotFound,
@@ -43,6 +45,12 @@ from dragoman.server.gateway.responses.agent_input import (
     read_input,
     user_message,
 )
+from dragoman.server.gateway.responses.agent_turns import (
+    AgentTurn,
+    response_head,
+    stored_head,
+    turn_of,
+)
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
@@ -60,7 +68,6 @@ from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import START_POSITION
 from dragoman.wire.client_request import RawRequestBody
-from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -73,17 +80,6 @@ _OWN_ITEM = re.compile(
     r"(?:msg|rs|fc|ctc|mcp|ig|cmp)_([\w-]{18})\d{4}"
 )  # the id of an item that the hub made
 CANCELLED = "cancelled by the client"
-ANSWER_FIELDS = (
-    "id",
-    "object",
-    "created_at",
-    "status",
-    "error",
-    "incomplete_details",
-    "model",
-    "output",
-    "usage",
-)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,23 +89,6 @@ class AgentRequested(Exception):
     def __init__(self, body: bytes) -> None:
         super().__init__()
         self.body = body
-
-
-class AgentTurn(msgspec.Struct, rename={"message_id": "messageId"}, omit_defaults=True):
-    """Where the answer of a response is: the field `dragoman` of the response object.
-
-    `parts`: how many parts of the message are of the responses before it.
-    """
-
-    session: str
-    message_id: str
-    parts: int = 0
-
-
-class AgentResponse(msgspec.Struct):
-    """The field of a response object that tells its turn; None if a model has answered."""
-
-    dragoman: AgentTurn | None = None
 
 
 class DetachedAgentResponse(msgspec.Struct, frozen=True):
@@ -158,6 +137,7 @@ class AgentResponses:
         self._store = store
         self._states = states
         self._keep_alive = keep_alive
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session
 
     async def create(
         self, exchange: Exchange, body: bytes, *, background: BackgroundResponses
@@ -174,22 +154,13 @@ class AgentResponses:
             raise NotFound(f"there is no agent {name!r:.100}", hint="the models of this hub: GET /v1/models")
         state = await offload(len(body), partial(read_state, body))
         if state.background:
-            background.check_room(state)
+            background.check_room(state, owner=identity.owner)
         if state.conversation_id is not None:
             hint = "continue with previous_response_id: a chain of an agent's responses is a session"
             raise BadRequest("agents take no conversation", field="conversation", hint=hint)
         previous, state = await self._find_previous(state, owner=identity.owner)
         agent_input = await offload(len(body), partial(read_input, state))
-        session_id, action, approved = await self._choose_action(agent_input, previous, caller=identity)
-        chat = ChatRequest(
-            session_id=session_id,
-            action=action,
-            agent=name,
-            tools=tuple(agent_input.parsed.request.tools),
-            background=state.background,
-            compact_threshold=agent_input.parsed.compact_threshold,
-        )
-        started = await self._start(chat, identity)
+        started, session_id, approved = await self._continue(agent_input, previous, name=name, by=identity)
         turn = AgentTurn(session_id, message_id_of(started), parts=parts_before(started))
         head = response_head(
             agent_input.parsed, turn, model=f"{PREFIX}{name}", is_queued=agent_input.state.background
@@ -197,11 +168,38 @@ class AgentResponses:
         encoder = AgentEncoder(head, approved=approved)
         if state.background:
             answer = self._background_answer(agent_input, started, encoder=encoder, previous=previous)
-            return DetachedAgentResponse(await background.start(exchange, answer), state.stream)
+            try:
+                return DetachedAgentResponse(await background.start(exchange, answer), state.stream)
+            except DragomanError:  # nobody would find its answer
+                if answer.stop is not None:
+                    await answer.stop()
+                raise
         record = partial(self._record, state=agent_input.state, previous=previous, owner=identity.owner)
         exchange.send = ResponseRecorder(exchange.send, record)
         await self._answer(exchange, started, encoder=encoder, agent_input=agent_input, session_id=session_id)
         return None
+
+    async def _continue(
+        self, agent_input: AgentInput, previous: PreviousResponse | None, *, name: str, by: Identity
+    ) -> tuple[StartedRun | StoredAnswer, str, Sequence[ToolPart]]:
+        """Begin the run of a request; return it, its session, and the calls that the request answers.
+
+        Requests that continue the same response take turns: the first goes on in its session, the others in
+        forks.
+        """
+        key = new_id("turn") if previous is None else previous.turn.session
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            session_id, action, approved = await self._choose_action(agent_input, previous, caller=by)
+            chat = ChatRequest(
+                session_id=session_id,
+                action=action,
+                agent=name,
+                tools=tuple(agent_input.parsed.request.tools),
+                background=agent_input.state.background,
+                compact_threshold=agent_input.parsed.compact_threshold,
+            )
+            return await self._start(chat, by), session_id, approved
 
     async def _start(self, chat: ChatRequest, identity: Identity) -> StartedRun | StoredAnswer:
         """Begin the run of a request. Raises LimitReached when too many run in the background."""
@@ -425,47 +423,6 @@ async def read_run(exchange: Exchange, started: StartedRun, *, encoder: Response
             await encode_batch(encoder, batch)
         watch.response_complete = True
     await encode_batch(encoder, None)
-
-
-def response_head(
-    parsed: ResponsesRequest, turn: AgentTurn, *, model: str, is_queued: bool = False
-) -> ResponseHead:
-    """Return what is known of a response before its answer."""
-    fields = {**parsed.response_fields, "dragoman": msgspec.to_builtins(turn)}
-    return ResponseHead(
-        id=new_id("resp"),
-        model=model,
-        created_at=int(time.time()),
-        tools=parsed.tools,
-        fields=fields,
-        queued=is_queued,
-        hub_runs_calls=True,
-        shows_approvals=parsed.tools.declares_hub,
-        shows_compactions=parsed.compact_threshold is not None,
-    )
-
-
-def stored_head(response: StoredResponse) -> ResponseHead:
-    """Return what was known of a stored response before its answer."""
-    body: dict[str, Any] = msgspec.json.decode(response.body)
-    repeated = {name: body.get(name) or [] for name in ("tools", "context_management")}
-    request = parse_responses_request(_encode({"model": body["model"], "input": "-", **repeated}))
-    tools = request.tools
-    return ResponseHead(
-        id=response.id,
-        model=body["model"],
-        created_at=body["created_at"],
-        tools=tools,
-        fields={name: value for name, value in body.items() if name not in ANSWER_FIELDS},
-        hub_runs_calls=True,
-        shows_approvals=tools.declares_hub,
-        shows_compactions=request.compact_threshold is not None,
-    )
-
-
-def turn_of(response: StoredResponse) -> AgentTurn | None:
-    """Return where the answer of a response is; None if a model has answered."""
-    return msgspec.json.decode(response.body, type=AgentResponse).dragoman
 
 
 def message_id_of(started: StartedRun | StoredAnswer) -> str:

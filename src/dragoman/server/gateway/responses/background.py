@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -53,6 +54,7 @@ LOST_AFTER = 20.0  # seconds without a sign of life of the process that makes a 
 CANCEL_SECONDS = 5.0  # that a cancel request waits for the process that makes the response
 MAX_REFUSALS = 20  # times that a database which is there does not take the end of a response
 MAX_ACTIVE = 1_000  # responses of this process at once
+MAX_OWNER_ACTIVE = 250  # of one owner
 
 Serve = Callable[[Exchange], Awaitable[None]]
 
@@ -98,32 +100,45 @@ class BackgroundResponses:
         self._states = states
         self._lasting = lasting
         self._active: dict[str, asyncio.Task[None]] = {}
+        self._active_by_owner: Counter[str] = Counter()
+        self._ending: set[str] = set()  # those that have ended, and are being stored
         self._is_closed = False
 
-    def check_room(self, request: RequestState) -> None:
+    def check_room(self, request: RequestState, *, owner: str) -> None:
         """Raise BadRequest for a request that is not to be stored, LimitReached when too many are made."""
         if not request.store:
             raise BadRequest("background needs store: its response is read later", field="background")
         if len(self._active) >= MAX_ACTIVE:
             raise LimitReached(f"the hub makes {MAX_ACTIVE} responses in the background already")
+        if self._active_by_owner[owner] >= MAX_OWNER_ACTIVE:
+            raise LimitReached(f"{MAX_OWNER_ACTIVE} responses of yours are made in the background already")
 
     async def start(self, exchange: Exchange, answer: BackgroundAnswer) -> StoredResponse:
         """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
-        self.check_room(answer.request)
-        encoder = answer.encoder
+        owner, encoder = exchange.identity.owner, answer.encoder
+        self.check_room(answer.request, owner=owner)
         response = stored_response(
             _encode(encoder.response),
             answer.expanded,
             request=answer.request,
-            owner=exchange.identity.owner,
+            owner=owner,
         )
         await self._states.repository.save(response, [])
+        await self._states.trim(owner, response.size)
         writer = BackgroundWriter(self._states, response, answer=answer)
         await writer({"type": "http.response.body", "body": encoder.start()})
         task = asyncio.ensure_future(self._make(exchange, answer, writer=writer))
         self._active[response.id] = task
-        task.add_done_callback(lambda _: self._active.pop(response.id, None))
+        self._active_by_owner[owner] += 1
+        task.add_done_callback(lambda _: self._forget(response.id, owner=owner))
         return response
+
+    def _forget(self, id: str, *, owner: str) -> None:
+        del self._active[id]
+        self._ending.discard(id)
+        self._active_by_owner[owner] -= 1
+        if not self._active_by_owner[owner]:
+            del self._active_by_owner[owner]
 
     async def get(self, id: str, *, owner: str) -> StoredResponse:
         """Return a stored response; one whose process is gone has failed. Raises ResponseNotFound."""
@@ -164,7 +179,7 @@ class BackgroundResponses:
         if response.is_active:
             await self._states.repository.request_cancel(id, owner=owner)
             task = self._active.get(id)
-            if task is not None:
+            if task is not None and id not in self._ending:
                 task.cancel()
             with suppress(TimeoutError):
                 async with asyncio.timeout(CANCEL_SECONDS):
@@ -230,6 +245,7 @@ class BackgroundResponses:
             raise
         finally:
             writing.cancel()
+        self._ending.add(writer.response.id)
         if error is None and writer.last is not None:
             await self._store_end(writer.response.id, writer.finish)
         elif error is not None or answer.stop is None:
@@ -320,7 +336,7 @@ class BackgroundWriter:
             await asyncio.sleep(WRITE_INTERVAL)
 
     async def finish(self) -> None:
-        """Write the last events, and the whole response."""
+        """Write the last events, and the whole response. Raises StoreError, Unavailable."""
         await self._write()
         request, expanded = self._answer.request, self._answer.expanded
         if self.last is None:
@@ -334,6 +350,7 @@ class BackgroundWriter:
             )
         places = await offload(response.size, partial(item_places, request, response))
         await self._states.repository.finish(response, places)
+        await self._states.trim(owner, len(self.last))
 
     async def _write(self) -> bool:
         """Write the events that are not in the database; they are kept until it has them."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import msgspec
 from starlette.types import Message, Receive
 
+from dragoman.errors import StoreError, Unavailable
 from dragoman.json_text import decode_fields
 from dragoman.offload import offload
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
@@ -22,6 +24,7 @@ from dragoman.server.gateway.responses.state import (
 )
 from dragoman.store.responses import ResponseOutput
 
+log = logging.getLogger(__name__)
 MAX_REMEMBERED = 8  # responses of a connection that are not stored
 
 
@@ -107,19 +110,27 @@ class ResponseCreation:
             return
         if self._memory is not None:
             id = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))).id
-            output = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseOutput))).output
+            output = await offload(len(raw), partial(copied_output, raw))
             context = expanded.context
             items = [*context.items, *expanded.items, *output]
             is_stored = request.store and context.is_stored
             self._memory.keep(id, ResponseContext(context.root_id or id, items, is_stored))
         if request.conversation_id is not None:
-            await self._states.extend_conversation(
-                raw, expanded, owner=self._owner, id=request.conversation_id
-            )
+            try:
+                await self._states.extend_conversation(
+                    raw, expanded, owner=self._owner, id=request.conversation_id
+                )
+            except (StoreError, Unavailable) as error:  # the client has its answer all the same
+                log.warning("a response is not added to its conversation: %s", error.message)
         if request.store:
             make = partial(stored_response, raw, expanded, request=request, owner=self._owner)
             response = await offload(len(raw), make)
             await self._states.save(response, request)
+
+
+def copied_output(raw: bytes) -> list[msgspec.Raw]:
+    """Return the output of a response object, without what else that has: it repeats the instructions."""
+    return [item.copy() for item in msgspec.json.decode(raw, type=ResponseOutput).output]
 
 
 def empty_body(receive: Receive) -> Receive:

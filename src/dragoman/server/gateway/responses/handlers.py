@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from dragoman.accounts.request_size import token_factor
 from dragoman.errors import BadRequest, ProviderError
@@ -29,7 +31,6 @@ from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
     ResponseStates,
     list_page,
-    raw_size,
     read_state,
 )
 from dragoman.server.gateway.routes import Gateway
@@ -114,7 +115,7 @@ class ResponseHandlers:
         request, expanded, dialect = creation.request, creation.expanded, creation.dialect
         if request is None or expanded is None:
             return
-        self.background.check_room(request)
+        self.background.check_room(request, owner=exchange.identity.owner)
         dialect.make_queued()
         dialect.parse_request(expanded.body)
         answer = BackgroundAnswer(
@@ -195,8 +196,8 @@ class ResponseHandlers:
         """List the items that a response answers, with those of the responses before it."""
         id, owner = exchange.path_params["id"], exchange.identity.owner
         chain = await self._states.repository.chain(id, owner=owner, max_size=self._states.limits.context)
-        items = [item for response in chain[:-1] for item in response.items] + chain[-1].input_items
-        page = await offload(raw_size(items), partial(list_page, items, exchange.query))
+        size = sum(response.size for response in chain)
+        page = await offload(size, partial(list_chain_page, chain, exchange.query))
         await exchange.respond(200, page)
 
     async def input_tokens(self, exchange: Exchange) -> None:
@@ -212,6 +213,12 @@ class ResponseHandlers:
         )
         counted = {"object": "response.input_tokens", "input_tokens": count}
         await exchange.respond(200, counted, headers={"x-dragoman-estimated": "true"})
+
+
+def list_chain_page(chain: Sequence[StoredResponse], query: dict[str, str]) -> dict[str, Any]:
+    """Return a page of the items that the last response of a chain answers. BadRequest."""
+    items = [item for response in chain[:-1] for item in response.items] + chain[-1].input_items
+    return list_page(items, query)
 
 
 async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:

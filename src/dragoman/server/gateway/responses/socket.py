@@ -30,6 +30,7 @@ from dragoman.wire.sse import SSEParser
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 CONNECTION_SECONDS = 3_600.0
+MAX_LANE_ID = 200  # characters, which each of its events repeats
 MAX_LANES = 16  # with requests that are not answered yet
 MAX_WAITING = 8  # requests of a lane behind the one that is answered
 MAX_WAITING_SIZE = 64_000_000  # bytes of all that wait; one request of any size may
@@ -165,6 +166,9 @@ class ResponsesConnection:
         lane: str | None = None
         try:
             head = _read_head(raw)
+            if head.stream_id is not None and len(head.stream_id) > MAX_LANE_ID:
+                text = f"stream_id has {len(head.stream_id)} characters; {MAX_LANE_ID} are allowed"
+                raise BadRequest(text, field="stream_id")
             lane = head.stream_id
             match head.type:
                 case "response.create":

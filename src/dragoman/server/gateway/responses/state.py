@@ -36,6 +36,7 @@ _decode_items = msgspec.json.Decoder(list[msgspec.Raw])
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 ADDING_STATUSES = ("completed", "incomplete")
 MAX_PAGE, DEFAULT_PAGE = 100, 20  # items
+READ_FACTOR = 8  # times the bytes of a context that are read to find the items that a request refers to
 TRIM_SHARE = 16  # an owner's bytes are counted each time he has added this part of the limit
 
 
@@ -162,6 +163,7 @@ class ResponseStates:
         try:
             limit = self.limits.context
             chain = await self.repository.chain(id, owner=owner, max_size=limit, trims=trims)
+            size = sum(response.size for response in chain)
         except ResponseNotFound:
             raise UnknownPreviousResponse(
                 f"there is no response {id[:100]!r}, or one before it was deleted",
@@ -169,9 +171,7 @@ class ResponseStates:
             ) from None
         if chain and chain[-1].is_active:
             raise BadRequest(f"the response {id[:100]!r} is still in progress", field="previous_response_id")
-        if not chain or chain[0].previous_id is not None:
-            chain = from_a_message(chain)
-        return ResponseContext(chain[0].root_id, [item for response in chain for item in response.items])
+        return await offload(size, partial(context_of, chain))
 
     async def _conversation(self, id: str, *, owner: str) -> ResponseContext:
         items = await self.conversations.items(id, owner=owner, max_size=self.limits.context)
@@ -182,15 +182,16 @@ class ResponseStates:
     ) -> None:
         """Add the items of a request, and of the response object that answers it, to a conversation.
 
-        A response that failed adds nothing. While the database is down, or once the conversation was deleted,
-        the client has its answer all the same.
+        A response that failed adds nothing; nor does any once the conversation was deleted. Items that are
+        there are not added again. Raises StoreError, Unavailable.
         """
-        items = await offload(len(raw), partial(added_items, raw, expanded.items))
+        size = len(raw) + raw_size(expanded.items)
+        items = await offload(size, partial(added_items, raw, expanded.items))
         if not items:
             return
         try:
             await self.conversations.append(id, items, owner=owner, max_size=self.limits.owner)
-        except (ResponseNotFound, StoreError, Unavailable) as error:
+        except ResponseNotFound as error:
             log.warning("a response is not added to the conversation %s: %s", id, error.message)
 
     async def _resolve(
@@ -202,9 +203,10 @@ class ResponseStates:
             return request.items
         if not all(isinstance(id, str) for id in wanted):
             raise BadRequest("the id of an item_reference must be a string", field="input")
-        found = dict(await self.repository.find_items(wanted, owner=owner))
+        limit = self.limits.context
+        found = dict(await self.repository.find_items(wanted, owner=owner, max_size=READ_FACTOR * limit))
         if not context.is_stored or request.conversation_id is not None:
-            found |= {msgspec.json.decode(item, type=ItemHead).id: item for item in context.items}
+            found |= await offload(raw_size(context.items), partial(items_by_id, context.items))
         for id in wanted:
             if id not in found:
                 raise ResponseNotFound(
@@ -212,6 +214,9 @@ class ResponseStates:
                     code="item_not_found",
                     hint="send the item itself; only responses that are stored can be referred to",
                 )
+        size = raw_size([*context.items, *(found[id] for id in wanted)])
+        if size > limit:
+            raise TooLarge(f"the items that the request refers to have {size} bytes; {limit} are allowed")
         return [
             found[head.id] if head.kind == "item_reference" else item
             for head, item in zip(request.heads, request.items, strict=True)
@@ -229,12 +234,12 @@ class ResponseStates:
         try:
             places = await offload(response.size, partial(item_places, request, response))
             await self.repository.save(response, places)
-            await self._trim(response.owner, response.size)
+            await self.trim(response.owner, response.size)
         except (StoreError, Unavailable) as error:
             log.warning("the response %s is not stored: %s", response.id, error.message)
 
-    async def _trim(self, owner: str, size: int) -> None:
-        """Count what an owner has stored, now and then, and delete the oldest above his limit."""
+    async def trim(self, owner: str, size: int) -> None:
+        """Count what an owner has added, now and then all of it, and delete the oldest above the limit."""
         if owner not in self._added and len(self._added) > MAX_ITEMS:
             self._added.clear()
         added = self._added.get(owner, self.limits.owner) + size  # counted when the hub has just started
@@ -273,6 +278,13 @@ def stored_response(
         body=body,
         input=added,
     )
+
+
+def context_of(chain: Sequence[StoredResponse]) -> ResponseContext:
+    """Return the items of a chain of responses. Raises TooLarge for one that cannot begin where it does."""
+    if not chain or chain[0].previous_id is not None:
+        chain = from_a_message(chain)
+    return ResponseContext(chain[0].root_id, [item for response in chain for item in response.items])
 
 
 def from_a_message(chain: Sequence[StoredResponse]) -> Sequence[StoredResponse]:
@@ -356,6 +368,11 @@ def conversation_items(items: Sequence[msgspec.Raw]) -> Sequence[ConversationIte
     return [
         ConversationItem(id, item) for id, item in zip(ids, items, strict=True) if isinstance(id, str) and id
     ]
+
+
+def items_by_id(items: Sequence[msgspec.Raw]) -> dict[Any, msgspec.Raw]:
+    """Return items by their ids."""
+    return {msgspec.json.decode(item, type=ItemHead).id: item for item in items}
 
 
 def _read_conversation_id(fields: Mapping[str, msgspec.Raw]) -> str | None:
