@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import NotFound
-from dragoman.identity import Identity
+from dragoman.identity import LOCAL, Identity
 from tests.serving import Served
 from tests.teams import gate
 from tests.teams.team_hub import (
@@ -157,6 +157,27 @@ async def test_a_result_that_wakes_is_answered_by_the_agent_of_the_session(tmp_p
         messages = await eventually(lambda: finished(hub, 4))
         assert [each["role"] for each in messages] == ["user", "assistant", "user", "assistant"]
         assert messages[2]["id"] == f"result_{task.id}"
+
+
+@pytest.mark.parametrize("wake", [False, True])
+async def test_a_result_goes_only_where_whoever_gave_the_task_may_still_write(
+    tmp_path: Path, *, wake: bool
+) -> None:
+    ada, gone = Identity(owner="ada"), Identity(owner=LOCAL.owner, key_id="key_gone")
+    async with team_hub(tmp_path, {"press": HOLD}) as hub:
+        await hub.chat("hi")
+        given = {"source_session": session_of(), "deliver": "session", "wake": wake}
+        await hub.http.put("/api/sessions/s/grants", json={"owner": "ada", "role": "write"})
+        task = await give(hub, "press", identity=ada, **given)
+        await hub.http.delete("/api/sessions/s/grants?owner=ada")
+        gate.doors["door"].set()
+        await until_delivered(hub, task.id)
+        assert len(await hub.messages()) == 2
+        revoked = await give(hub, "press", identity=gone, **given)
+        await until_delivered(hub, revoked.id)
+        assert [each["role"] for each in await hub.messages()] == ["user", "assistant", "user"]
+        assert "was revoked" in str((await hub.messages())[2])
+        assert await hub.hub.store.team_tasks.list_undelivered() == []
 
 
 async def finished(hub: Served, count: int) -> list[Any]:

@@ -78,7 +78,7 @@ class TimedHost:
         self.store, self.clock = store, clock
         self.tasks = StoredTasks(store)
         self.service = TriggerService(store, teams)
-        firing = TriggerFiring(self.service, cast(TeamTasks, self.tasks))
+        firing = TriggerFiring(self.service, cast(TeamTasks, self.tasks), write_usage=store.flush)
         self.timer = TriggerTimer(self.service, firing, monotonic=clock.monotonic)
 
     async def create(self, name: str = "t", **fields: Any) -> TriggerRecord:

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.identity import Identity
 from dragoman.store.teams.triggers import TriggerOccurrence
-from tests.serving import Served, ask, serving
+from tests.serving import Served, ask, serving, usage
 from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, call, eventually, team_hub, write_teams
 
@@ -414,6 +414,23 @@ async def test_a_hub_without_teams_has_no_operations_of_triggers(tmp_path: Path)
         operations = (await hub.http.get("/api/operations")).json()
         assert "triggers.create" not in str(operations)
         assert (await hub.http.get("/api/triggers")).json() == {"triggers": []}
+
+
+async def test_an_occurrence_has_used_what_its_task_and_those_below_it_have(tmp_path: Path) -> None:
+    tokens = usage(100, 10)
+    asking = call("teams_ask", teams=["desk"], question="How many?")
+    press = {
+        "steps": [{"tools": [asking], "usage": tokens}, {"text": "Seven.", "usage": tokens}],
+        "allowed_tools": ["teams.ask"],
+        "members": ["desk"],
+    }
+    desk = {"steps": [{"text": "7", "usage": tokens}]}
+    async with team_hub(tmp_path, {"press": press, "desk": desk}) as hub:
+        trigger = await create(hub, topic="daily")
+        for count in (1, 2):
+            await hub.http.post(f"/api/triggers/{trigger['id']}/run")
+            found = await settled(hub, trigger, count)
+            assert [(each["state"], each["tokens"]) for each in found] == [("done", 330)] * count
 
 
 async def test_a_window_that_has_spent_its_money_rests_until_the_next_one(tmp_path: Path) -> None:

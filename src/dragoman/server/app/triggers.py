@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dragoman.accounts.meter import Meter
 from dragoman.config import Config
 from dragoman.server.app.background_jobs import BackgroundJob
 from dragoman.server.app.services import HubServices
@@ -22,11 +23,15 @@ from dragoman.teams.triggers.timer import TriggerTimer
 class TeamTriggers:
     """The triggers of a hub."""
 
-    def __init__(self, config: Config, services: HubServices, *, tasks: TeamTasks, metrics: Metrics) -> None:
+    def __init__(
+        self, config: Config, services: HubServices, *, tasks: TeamTasks, metrics: Metrics, meter: Meter
+    ) -> None:
         registry = services.teams.registry
         settings = TriggerSettings(approval_seconds=config.approval_seconds)
         self.service = TriggerService(services.store, registry, settings=settings)
-        self.timer = TriggerTimer(self.service, TriggerFiring(self.service, tasks))
+        self.timer = TriggerTimer(
+            self.service, TriggerFiring(self.service, tasks, write_usage=meter.ledger.flush)
+        )
         self.messages = MessageWatcher(self.service, services.events)
         self.file_changes = FileWatcher(self.service)
         self.team_files = TriggerFiles(self.service)

@@ -10,7 +10,19 @@ from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
-from sqlalchemy import ClauseElement, bindparam, func, literal_column, select, tuple_
+from sqlalchemy import (
+    CTE,
+    ClauseElement,
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
 
 from dragoman.events import Usage
 from dragoman.store.accounts.usage_report import (
@@ -22,12 +34,13 @@ from dragoman.store.accounts.usage_report import (
 )
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Params, Row, to_params
 from dragoman.store.database import Database
-from dragoman.store.tables.core import usage
+from dragoman.store.tables.core import team_tasks, usage
 from dragoman.usage_record import UsageRecord
 
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
 COLUMNS = (*RECORD_COLUMNS, *Usage.__struct_fields__)
 BATCH_SIZES = (32, 8, 1)  # records in one statement
+NO_TOTALS = (0, None, 0, *(None for _ in TOKEN_COLUMNS))
 # A record's fields and those of its tokens, in the order in which an INSERT names the columns.
 _FIELDS = (*UsageRecord.__struct_fields__, *Usage.__struct_fields__)
 order_values = itemgetter(*(_FIELDS.index(column.name) for column in usage.columns))
@@ -47,6 +60,7 @@ class UsageStatements:
     def __init__(self, compiler: Compiler) -> None:
         added = compiler.insert(usage).values({name: bindparam(name) for name in COLUMNS})
         self.insert = compiler.compile(added)
+        self.of_task = compiler.compile(select_sums().join(*tasks_in_tree()))
         columns = [usage.c[name] for name in COLUMNS]
         self.get = compiler.compile(select(*columns).where(usage.c.id == bindparam("id")))
         self.insert_missing = [
@@ -117,7 +131,14 @@ class UsageRepository:
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         sql = self._database.query_sql(select_totals, frozenset(params))
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
-        return to_totals(row or (0, None, 0, *(None for _ in TOKEN_COLUMNS)))
+        return to_totals(row or NO_TOTALS)
+
+    async def task_totals(self, task_id: str) -> UsageTotals:
+        """Return sums over what a task of a team, and the tasks below it, have used so far."""
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(self._sql.of_task, {"task_id": task_id})
+        )
+        return to_totals(row or NO_TOTALS)
 
     async def report(
         self,
@@ -166,9 +187,31 @@ class UsageRepository:
 
 def select_totals(names: frozenset[str]) -> ClauseElement:
     """Return the query for the sums of all records with these parameters."""
+    return select_sums().where(*filter_conditions(names))
+
+
+def select_sums() -> Select[Any]:
+    """Return the query for the sums of all records."""
     sums = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
     estimated = func.count().filter(usage.c.estimated)
-    return select(func.count(), estimated, *sums).where(*filter_conditions(names))
+    return select(func.count(), estimated, *sums).select_from(usage)
+
+
+def tasks_in_tree() -> tuple[CTE, ColumnElement[bool]]:
+    """Return a task of a team with all below it, and the condition that a record is of one of them.
+
+    The tasks of a topic share a session, one after the other: a record belongs to the one that ran then.
+    """
+    place = team_tasks.c.session_id, team_tasks.c.started_at, team_tasks.c.ended_at
+    tree = select(*place).where(team_tasks.c.id == bindparam("task_id")).cte("tree", recursive=True)
+    is_child = team_tasks.c.source_session == tree.c.session_id
+    tree = tree.union(select(*place).join(tree, and_(is_child, runs_at(team_tasks.c.created_at, of=tree))))
+    return tree, and_(usage.c.session_id == tree.c.session_id, runs_at(usage.c.started_at, of=tree))
+
+
+def runs_at(time: ColumnElement[float], *, of: CTE) -> ColumnElement[bool]:
+    """Return the condition that a task ran at a time."""
+    return and_(time >= of.c.started_at, or_(of.c.ended_at.is_(None), time <= of.c.ended_at))
 
 
 def adding(compiler: Compiler, *, size: int) -> ClauseElement:

@@ -53,7 +53,8 @@ class TaskBudgets:
             return None
         limit = Budget(usd=task.budget, parent=above, name=f"task:{task.id}")
         if task.attempts > 1 or task.state != "queued":
-            usage = await self._store.usage.totals(session_id=task.session_id, since=task.created_at)
+            since = task.started_at or task.created_at  # others of its topic ran before it
+            usage = await self._store.usage.totals(session_id=task.session_id, since=since)
             limit.spent = usage.cost or 0.0
             await self._shared.rejoin(limit)
         return self._limits.setdefault(task.id, limit)

@@ -5,11 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from dragoman.errors import Conflict, DragomanError, LimitReached, NotFound, StoreError, Unavailable
+from dragoman.errors import (
+    Conflict,
+    DragomanError,
+    Forbidden,
+    LimitReached,
+    NotFound,
+    StoreError,
+    Unauthorized,
+    Unavailable,
+)
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, TextPart
-from dragoman.runs.preparation import find_requester, is_waiting
+from dragoman.runs.preparation import find_requester, find_writable_session, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.sessions.sessions import Session
@@ -79,15 +88,34 @@ class ResultDelivery:
                 log.info("the result of task %s cannot be delivered yet: %s", task.id, error.message)
 
     async def _deliver(self, task: TeamTask) -> None:
-        session = await self._store.sessions.get(str(task.source_session))
+        try:
+            identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
+        except (Unauthorized, Forbidden):
+            identity = None  # its key is gone since
+        session = await self._find_session(task, identity)
         if session is None:
             await self._store.write(self._store.team_tasks.deliver_job(task.id))
-        elif task.wake and await self._may_wake(session.id):
-            await self._queue(task, session)
-        else:
+        elif not task.wake:
             await self._append(task, session)
+        elif identity is None:
+            await self._append(task, session, note="It wakes nobody: the key of whoever gave it is gone.")
+        elif await self._may_wake(session.id):
+            await self._queue(task, session, identity=identity)
+        else:
+            note = f"It wakes nobody: that happened {self._max_wakes} times in a row."
+            await self._append(task, session, note=note)
 
-    async def _queue(self, task: TeamTask, session: Session) -> None:
+    async def _find_session(self, task: TeamTask, identity: Identity | None) -> Session | None:
+        """Return where a result goes to: None when that is gone, or not shared with its owner any more."""
+        session = await self._store.sessions.get(str(task.source_session))
+        if session is None or session.owner == task.owner:
+            return session
+        try:
+            return identity and await find_writable_session(self._store, session.id, identity=identity)
+        except (NotFound, Forbidden):
+            return None
+
+    async def _queue(self, task: TeamTask, session: Session, *, identity: Identity) -> None:
         """Let the session's agent answer the result, once the session is free."""
         message, giver = result_message(task), await self._store.runs.get_last(session.id)
         request = ChatRequest(
@@ -99,7 +127,6 @@ class ResultDelivery:
             when_busy="queue",
             background=True,
         )
-        identity = await find_requester(self._store, task, key_id=task.key_id, owner=task.owner)
         await self._runs.queue.add(
             request,
             message,
@@ -109,9 +136,10 @@ class ResultDelivery:
         )
         self._runs.queue.dispatch_soon(session.id)
 
-    async def _append(self, task: TeamTask, session: Session) -> None:
-        """Add the result to the session, unless it is busy or waits for a person."""
-        note = f"It wakes nobody: that happened {self._max_wakes} times in a row." if task.wake else None
+    async def _append(self, task: TeamTask, session: Session, *, note: str | None = None) -> None:
+        """Add the result to the session, unless it is busy or waits for a person; `note` says why it wakes
+        nobody.
+        """
         store, message = self._store, result_message(task, note=note)
         mark = store.team_tasks.deliver_job(task.id, is_unanswered=task.wake)
 
@@ -122,7 +150,7 @@ class ResultDelivery:
         if await self._waits(session.id) or not await store.runs.write_unless_running(session.id, job):
             self._awaited.add(session.id)
         elif task.wake:
-            log.warning("the result of task %s wakes nobody: %s wakes in a row", task.id, self._max_wakes)
+            log.warning("the result of task %s: %s", task.id, note)
             self.on_added(session.id)
 
     async def _may_wake(self, session_id: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -96,8 +96,12 @@ def smallest(*amounts: float | None) -> float | None:
 class TriggerFiring:
     """Takes occurrences from one state to the next."""
 
-    def __init__(self, service: TriggerService, tasks: TeamTasks) -> None:
+    def __init__(
+        self, service: TriggerService, tasks: TeamTasks, *, write_usage: Callable[[], Awaitable[None]]
+    ) -> None:
+        """`write_usage` waits until the usage records of model calls that have ended are written."""
         self._service = service
+        self._write_usage = write_usage
         self._triggers = service.triggers
         self._store = service.store
         self._tasks = tasks
@@ -283,8 +287,8 @@ class TriggerFiring:
             await self._cancel(task.id, f"the window has used its {limits.tokens} tokens")
 
     async def _usage(self, task: TeamTask) -> tuple[int | None, float | None]:
-        """Return the tokens and the cost of a task so far; None for what is not known."""
-        totals = await self._store.usage.totals(session_id=task.session_id)
+        """Return the tokens and the cost of a task and all below it so far; None for what is not known."""
+        totals = await self._store.usage.task_totals(task.id)
         counted = [
             each for each in (totals.tokens.input_tokens, totals.tokens.output_tokens) if each is not None
         ]
@@ -292,6 +296,7 @@ class TriggerFiring:
 
     async def _settle(self, trigger: TriggerRecord, occurrence: TriggerOccurrence, *, task: TeamTask) -> None:
         definition = read_definition(trigger)
+        await self._write_usage()
         tokens, cost = await self._usage(task)
         is_done = task.state == "done"
         if is_done and definition.fields.learn is not None:
