@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, LimitReached
+from dragoman.events import Usage
 from dragoman.store.runs import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
@@ -21,6 +22,8 @@ from dragoman.store.teams.task_records import (
     TaskSubmission,
     TeamTask,
 )
+from dragoman.store.teams.team_tasks import MAX_QUESTIONS
+from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
 from tests.store.samples import assistant, run, user
 
@@ -219,17 +222,72 @@ async def test_an_end_is_written_once_and_a_result_delivered_once(store: Store, 
     ended = await asyncio.gather(*(store.team_tasks.end(begun, DONE) for _ in range(5)))
     [end] = [each for each in ended if each is not None]
     assert (end.state, end.result, end.ended_at, end.delivered_at) == ("done", "42", 1_005.0, None)
-    assert await store.team_tasks.list_undelivered() == [end]
+    assert await store.team_tasks.awaiting_sessions(limit=9) == ["s"]
     jobs = [store.write(store.team_tasks.deliver_job("t")) for _ in range(5)]
     delivered = await asyncio.gather(*jobs, return_exceptions=True)
     assert sum(each is None for each in delivered) == 1
-    assert await store.team_tasks.list_undelivered() == []
+    assert await store.team_tasks.awaiting_sessions(limit=9) == []
+
+
+async def test_sessions_that_are_to_get_results_are_found_in_turn(store: Store) -> None:
+    for number in range(3):
+        wanted = task(f"t{number}", deliver="session", source_session=f"s{number % 2}")
+        await submit(store, wanted)
+        await store.team_tasks.end(wanted, DONE)
+    assert await store.team_tasks.awaiting_sessions(limit=1) == ["s0"]
+    assert await store.team_tasks.awaiting_sessions("s0", limit=1) == ["s1"]
+    assert await store.team_tasks.awaiting_sessions("s1", limit=1) == []
+
+
+async def test_questions_that_are_being_answered_are_limited(store: Store) -> None:
+    for number in range(MAX_QUESTIONS):
+        await submit(store, task(f"t{number}", read_only=True), max_waiting=1)
+    with pytest.raises(LimitReached, match="questions"):
+        await submit(store, task("more", read_only=True))
+    await submit(store, task("work"), max_waiting=MAX_QUESTIONS + 1)
+    await submit(store, task("other", owner="p", read_only=True))
+
+
+async def test_what_a_task_used_is_its_own_and_that_of_all_below_it(store: Store, clock: Clock) -> None:
+    """Two tasks of a topic share a session, and the first one has a task below it."""
+    for id, fields, at in (
+        ("first", {"session_id": "topic"}, 10.0),
+        ("below", {"source_session": "topic", "created_at": 11.0}, 12.0),
+        ("second", {"session_id": "topic"}, 20.0),
+    ):
+        wanted = task(id, **fields)
+        await submit(store, wanted)
+        clock.now = at
+        await begin(store, wanted)
+        used = UsageRecord(
+            id=f"use-{id}",
+            owner="o",
+            session_id=wanted.session_id,
+            status="finished",
+            started_at=at + 1.0,
+            tokens=Usage(input_tokens=int(at)),
+        )
+        await store.usage.add(used)
+        clock.now = at + (5.0 if id == "first" else 2.0)
+        if id != "first":
+            await store.runs.finish(f"run-{id}", RunEnding(status="finished", finished_at=clock.now))
+            await store.team_tasks.end(await stored(store, id), DONE)
+        if id == "below":
+            await store.runs.finish("run-first", RunEnding(status="finished", finished_at=15.0))
+            await store.team_tasks.end(await stored(store, "first"), DONE)
+    found = {id: await store.usage.task_totals(id) for id in ("first", "below", "second", "none")}
+    assert {id: each.tokens.input_tokens for id, each in found.items()} == {
+        "first": 22,
+        "below": 12,
+        "second": 20,
+        "none": None,
+    }
 
 
 async def test_what_nobody_is_to_have_is_not_delivered(store: Store) -> None:
     await submit(store, task())
     await store.team_tasks.end(await stored(store), TaskEnd(state="cancelled"))
-    assert await store.team_tasks.list_undelivered() == []
+    assert await store.team_tasks.awaiting_sessions(limit=9) == []
 
 
 async def test_a_task_whose_run_has_ended_is_found_until_its_end_is_written(store: Store) -> None:

@@ -246,18 +246,17 @@ async def test_a_result_is_told_to_the_session_once_its_end_is_written(store: St
         session_id="s1",
         created_at=1.0,
         source="trigger",
+        source_session="s-source",
     )
     await store.team_tasks.submit(task, session=session, max_waiting=9)
     await store.team_tasks.end(task, TaskEnd(state="done", result="found it"))
     await store.triggers.create(trigger(), limit=9)
     await store.triggers.fire(trigger(), [occurrence(state="running", task_id="t1")])
-    assert await store.team_tasks.list_undelivered() == []
+    assert await store.team_tasks.awaiting_sessions(limit=9) == []
     ending = OccurrenceEnding(state="done", ended_at=7.0)
     running = occurrence(state="running", task_id="t1")
     await store.triggers.settle(running, ending, threshold=None, delivery="session")
-    assert [(each.id, each.deliver) for each in await store.team_tasks.list_undelivered()] == [
-        ("t1", "session")
-    ]
+    assert await store.team_tasks.awaiting_sessions(limit=9) == ["s-source"]
 
 
 async def test_old_occurrences_are_deleted_and_open_ones_are_not(store: Store) -> None:

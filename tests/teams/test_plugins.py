@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,18 @@ async def test_another_owner_neither_sees_nor_replaces_a_plugin(bench: Bench) ->
         await bench.plugins.deprecate("main", "count", reason="mine", by=eve)
     with pytest.raises(Conflict):
         await bench.plugins.propose("main", "count", text=GOOD, by=eve)
+
+
+async def test_of_two_owners_who_propose_one_name_at_once_one_has_it(bench: Bench) -> None:
+    if not WORKS:
+        return
+    owners = (LOCAL, Identity(owner="eve"))
+    made = await asyncio.gather(
+        *(bench.plugins.propose("main", "count", text=GOOD, by=each) for each in owners),
+        return_exceptions=True,
+    )
+    [error] = [each for each in made if isinstance(each, Exception)]
+    assert isinstance(error, Conflict)
 
 
 async def test_a_deprecated_plugin_is_not_callable_until_it_is_activated_again(bench: Bench) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.errors import NotFound
 from dragoman.identity import LOCAL, Identity
+from dragoman.store.teams.task_records import TaskEnd
 from tests.serving import Served
 from tests.teams import gate
 from tests.teams.team_hub import (
@@ -166,7 +167,7 @@ async def test_a_result_goes_only_where_whoever_gave_the_task_may_still_write(
     ada, gone = Identity(owner="ada"), Identity(owner=LOCAL.owner, key_id="key_gone")
     async with team_hub(tmp_path, {"press": HOLD}) as hub:
         await hub.chat("hi")
-        given = {"source_session": session_of(), "deliver": "session", "wake": wake}
+        given: dict[str, Any] = {"source_session": session_of(), "deliver": "session", "wake": wake}
         await hub.http.put("/api/sessions/s/grants", json={"owner": "ada", "role": "write"})
         task = await give(hub, "press", identity=ada, **given)
         await hub.http.delete("/api/sessions/s/grants?owner=ada")
@@ -177,7 +178,27 @@ async def test_a_result_goes_only_where_whoever_gave_the_task_may_still_write(
         await until_delivered(hub, revoked.id)
         assert [each["role"] for each in await hub.messages()] == ["user", "assistant", "user"]
         assert "was revoked" in str((await hub.messages())[2])
-        assert await hub.hub.store.team_tasks.list_undelivered() == []
+        assert await hub.hub.store.team_tasks.awaiting_sessions(limit=9) == []
+
+
+async def test_a_task_that_a_lost_host_left_waiting_for_nothing_ends(tmp_path: Path) -> None:
+    delegate = {"tools": [call("teams_delegate", team="desk", task="Look.")]}
+    press = {
+        "steps": [delegate, {"text": "I wait."}],
+        "allowed_tools": ["teams.delegate"],
+        "members": ["desk"],
+        "wake": True,
+    }
+    async with team_hub(tmp_path, {"press": press, "desk": HOLD}) as hub:
+        task = await give(hub, "press")
+        waiting = await until_state(hub, task.id, "waiting")
+        tasks = hub.hub.store.team_tasks
+        [below] = await tasks.open_children(waiting.session_id)
+        await tasks.end(below, TaskEnd(state="done", result="seen"), is_silent=True)  # and then it was killed
+        for _ in range(2):
+            await hub.hub.team_tasks.worker.sweep()
+        assert ((await read(hub, task.id)).state, (await read(hub, task.id)).result) == ("done", "I wait.")
+        gate.doors["door"].set()
 
 
 async def finished(hub: Served, count: int) -> list[Any]:

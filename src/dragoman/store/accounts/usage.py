@@ -192,9 +192,9 @@ def select_totals(names: frozenset[str]) -> ClauseElement:
 
 def select_sums() -> Select[Any]:
     """Return the query for the sums of all records."""
-    sums = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
-    estimated = func.count().filter(usage.c.estimated)
-    return select(func.count(), estimated, *sums).select_from(usage)
+    sums: list[ColumnElement[Any]] = [func.sum(usage.c[name]) for name in ("cost", *TOKEN_COLUMNS)]
+    counts: list[ColumnElement[Any]] = [func.count(), func.count().filter(usage.c.estimated)]
+    return select(*counts, *sums).select_from(usage)
 
 
 def tasks_in_tree() -> tuple[CTE, ColumnElement[bool]]:

@@ -79,6 +79,9 @@ class TeamTaskStatements:
         self.of_key = compiler.compile(FOUND.where(OWNED, TABLE.c.dedup_key == bindparam("key")))
         self.alike = compiler.compile(alike.order_by(TABLE.c.created_at, TABLE.c.id))
         self.count_waiting = compiler.compile(count.where(OWNED, state_in("queued"), IS_OPEN))
+        self.count_questions = compiler.compile(
+            count.where(OWNED, ACTIVE, IS_OPEN, TABLE.c.read_only.is_not(false()))
+        )
         self.count_running = compiler.compile(running)
         self.claim = compiler.compile(
             update(TABLE).where(THIS, claimable()).values(begun).returning(*COLUMNS)
@@ -125,7 +128,9 @@ class TaskListStatements:
         self.of_session = compiler.compile(of_session.limit(literal_column("1")).offset(ZERO))
         self.ready = compiler.compile(FOUND.where(TEAM, ready).order_by(*order).limit(LIMIT).offset(ZERO))
         self.ready_teams = compiler.compile(teams)
-        self.undelivered = compiler.compile(FOUND.where(IS_OPEN, ~ACTIVE).limit(LIMIT).offset(ZERO))
+        source = TABLE.c.source_session
+        awaiting = select(source).where(IS_OPEN, ~ACTIVE, source > bindparam("after")).distinct()
+        self.awaiting_sessions = compiler.compile(awaiting.order_by(source).limit(LIMIT).offset(ZERO))
         self.idle = compiler.compile(idle.limit(LIMIT).offset(ZERO))
         self.late = compiler.compile(late.limit(LIMIT).offset(ZERO))
         self.orphans = compiler.compile(orphans.limit(LIMIT).offset(ZERO))

@@ -42,6 +42,7 @@ from dragoman.store.teams.task_records import (
 from dragoman.store.teams.task_statements import TaskListStatements, TeamTaskStatements
 
 MAX_SWEPT = 200
+MAX_QUESTIONS = 200  # of an owner that are being answered: each may ask further teams
 T = TypeVar("T")
 
 
@@ -82,10 +83,15 @@ class TeamTaskRepository:
             if alike and task.overlap == "skip":
                 return TaskSubmission(alike[-1], is_new=False)
             replaced = [self._end(connection, each, ending=REPLACED) for each in alike]
-            row = connection.fetch_one(self._sql.count_waiting, {"owner": task.owner})
+            counted = self._sql.count_questions if task.read_only else self._sql.count_waiting
+            row = connection.fetch_one(counted, {"owner": task.owner})
             check_waiting(task, 0 if row is None else row[0], limit=max_waiting)
             self._sessions.insert(connection, session)
-            connection.execute(self._sql.insert, task_params(task))
+            if not connection.execute(self._sql.insert, task_params(task)):
+                earlier = self._find_key(connection, task)  # given to another team at this moment
+                if earlier is None:
+                    raise Conflict(f"the task {task.id!r} could not be stored")
+                return TaskSubmission(earlier, is_new=False)
             self._events.insert(connection, task_event("task.queued", task))
             return TaskSubmission(task, replaced=tuple(each for each in replaced if each is not None))
 
@@ -221,9 +227,13 @@ class TeamTaskRepository:
         """Return cancelled tasks whose run is still active."""
         return await self._read(self._lists.still_running, {"limit": MAX_SWEPT})
 
-    async def list_undelivered(self) -> Sequence[TeamTask]:
-        """Return tasks that have ended, whose results have not been delivered."""
-        return await self._read(self._lists.undelivered, {"limit": MAX_SWEPT})
+    async def awaiting_sessions(self, after: str = "", *, limit: int) -> Sequence[str]:
+        """Return the sessions that are to get results of tasks that have ended, by id, after one."""
+        params = {"after": after, "limit": limit}
+        rows = await self._database.read(
+            lambda connection: connection.fetch_all(self._lists.awaiting_sessions, params)
+        )
+        return [row[0] for row in rows]
 
     async def open_children(self, session_id: str) -> Sequence[TeamTask]:
         """Return the tasks given in a session that are active, or whose results were not delivered."""
@@ -291,9 +301,12 @@ def select_task_page(names: frozenset[str]) -> Select[Any]:
 
 
 def check_waiting(task: TeamTask, count: int, *, limit: int) -> None:
-    """Raise LimitReached when as many tasks of its owner wait as may; a question does not wait."""
-    if count >= limit and not task.read_only:
-        raise LimitReached(f"{count} tasks of their owner wait already, as many as may", retry_after=5.0)
+    """Raise LimitReached when as many tasks of its owner wait as may, or are questions that are answered."""
+    if count >= (MAX_QUESTIONS if task.read_only else limit):
+        what = (
+            "questions of their owner are being answered" if task.read_only else "tasks of their owner wait"
+        )
+        raise LimitReached(f"{count} {what} already, as many as may", retry_after=5.0)
 
 
 def task_event(name: str, task: TeamTask, **details: str) -> NewEvent:

@@ -131,6 +131,7 @@ class TriggerStatements:
                 query = found.where(*[owned] * by_owner, *[of_team] * by_team)
                 page = query.order_by(columns.team, columns.name, columns.id).limit(bindparam("limit"))
                 self.lists[by_owner, by_team] = compiler.compile(page.offset(literal_column("0")))
+        self.of_files = compiler.compile(found.where(columns.source == literal_column("'file'")))
         active = found.where(one_of(columns.state, "active"), columns.type == bindparam("type"))
         self.active = compiler.compile(active.order_by(columns.id))
         for_approval = one_of(columns.state, "pending"), columns.approval_id.is_not(None)

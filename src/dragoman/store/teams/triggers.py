@@ -133,8 +133,8 @@ class TriggerRepository:
             connection.lock(f"triggers of {trigger.owner}")
             row = connection.fetch_one(self._sql.count, {"owner": trigger.owner})
             if row is not None and row[0] >= limit:
-                text = f"the owner {trigger.owner!r} has {limit} triggers"
-                raise LimitReached(text, hint="delete some: `dragoman triggers remove ID`")
+                hint = "delete some: `dragoman triggers remove ID`"
+                raise LimitReached(f"the owner {trigger.owner!r} has {limit} triggers", hint=hint)
             if not connection.execute(self._sql.insert, params):
                 raise Conflict(f"the team {trigger.team!r} has a trigger {trigger.name!r} already")
 
@@ -152,8 +152,7 @@ class TriggerRepository:
         params = {"team": team, "name": name, "owner": owner}
         found = await self._read(self._sql.find if owner is None else self._sql.find_owned, params)
         if not found:
-            hint = "`triggers.list` lists them"
-            raise NotFound(f"the team {team!r} has no trigger {name!r}", hint=hint)
+            raise NotFound(f"the team {team!r} has no trigger {name!r}", hint="`triggers.list` lists them")
         if len(found) > 1:
             raise Conflict(f"several owners have a trigger {name!r} of the team {team!r}", hint="use its id")
         return found[0]
@@ -163,9 +162,7 @@ class TriggerRepository:
     ) -> Sequence[TriggerRecord]:
         """Return triggers by team and name, without secrets."""
         params = {"owner": owner, "team": team, "limit": limit}
-        sql = self._sql.lists[owner is not None, team is not None]
-        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
-        return [msgspec.structs.replace(to_struct(TriggerRecord, row), secret=None) for row in rows]
+        return await self._read_sealed(self._sql.lists[owner is not None, team is not None], params)
 
     async def list_active(self, types: Sequence[str]) -> Sequence[TriggerRecord]:
         """Return the active triggers of these types."""
@@ -173,6 +170,10 @@ class TriggerRepository:
         for type in types:
             rows += await self._read(self._sql.active, {"type": type})
         return rows
+
+    async def list_of_files(self) -> Sequence[TriggerRecord]:
+        """Return the triggers that people have written in files, without secrets."""
+        return await self._read_sealed(self._sql.of_files, {})
 
     async def list_for_approval(self) -> Sequence[TriggerRecord]:
         """Return the pending triggers whose activation somebody is asked to approve."""
@@ -464,6 +465,10 @@ class TriggerRepository:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         found = [to_struct(TriggerRecord, row) for row in rows]
         return [each if each.secret is None else await self._opened(each) for each in found]
+
+    async def _read_sealed(self, sql: str, params: Params) -> Sequence[TriggerRecord]:
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [msgspec.structs.replace(to_struct(TriggerRecord, row), secret=None) for row in rows]
 
     async def _occurrences(self, sql: str, params: Params) -> Sequence[TriggerOccurrence]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))

@@ -30,6 +30,11 @@ class OpenBrowser:
         self.users: set[tuple[str, str | None]] = set()
         self.idle: asyncio.TimerHandle | None = None
 
+    def stop_waiting(self) -> None:
+        """Do not close when idle: it is used."""
+        if self.idle is not None:
+            self.idle.cancel()
+
 
 class TeamBrowsers:
     """Starts browsers when they are needed. `web` are the limits of the hub, which hold here too."""
@@ -71,14 +76,16 @@ class TeamBrowsers:
         browser = await self._browser((team.name, context.identity.owner), team)
         if context.run_id is not None:
             browser.users.add((context.run_id, context.agent))
-        if browser.idle is not None:
-            browser.idle.cancel()
-        async with browser.session.lock:
-            yield browser.session
-        key = (team.name, context.identity.owner)
-        if self._browsers.get(key) is browser:
-            loop = asyncio.get_running_loop()
-            browser.idle = loop.call_later(IDLE_SECONDS, self._close_soon, key)
+        try:
+            async with browser.session.lock:
+                browser.stop_waiting()
+                yield browser.session
+        finally:
+            browser.stop_waiting()
+            key = (team.name, context.identity.owner)
+            if self._browsers.get(key) is browser:
+                loop = asyncio.get_running_loop()
+                browser.idle = loop.call_later(IDLE_SECONDS, self._close_soon, key)
 
     async def close_own(self, context: Context) -> bool:
         """Close the browser of the calling team; return whether there was one."""
@@ -118,8 +125,7 @@ class TeamBrowsers:
         browser = self._browsers.pop(key, None)
         if browser is None:
             return False
-        if browser.idle is not None:
-            browser.idle.cancel()
+        browser.stop_waiting()
         await asyncio.shield(browser.session.close())
         return True
 

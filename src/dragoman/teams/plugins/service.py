@@ -7,6 +7,7 @@ team match it, and the active skill of the run declares it. Each of these is che
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -32,6 +33,7 @@ from dragoman.tools.shell.sandbox import Sandbox
 DeclaredTools: TypeAlias = Callable[[Context], Collection[str]]
 """Returns the ids of the operations that the active skill of a call's run declares."""
 
+log = logging.getLogger(__name__)
 SOURCE_PREFIX = "plugin:"
 FOLLOW_INTERVAL = 30.0
 TEST_SECONDS = 10.0
@@ -61,12 +63,21 @@ class Plugins:
         self._declared_tools = declared_tools
         self._processes: dict[str, PluginProcess] = {}
         self._crashes: dict[str, deque[float]] = {}
+        self._changing = asyncio.Lock()
+        """Held while what was checked is stored."""
 
     async def load(self) -> None:
         """Register the active plugins. Raises Unavailable."""
         for record in await self.store.load():
             if record.state == "active" and self._teams.find(record.team) is not None:
-                self._register(record)
+                self._try_register(record)
+
+    def _try_register(self, record: PluginRecord) -> None:
+        """Register a plugin; one that cannot be is left out, and does not stop the hub."""
+        try:
+            self._register(record)
+        except DragomanError as error:
+            log.warning("the plugin %s is left out: %s", record.id, error.message)
 
     async def follow(self, wakeup: Wakeup) -> None:
         """Do here what other hosts do with plugins, soon after they are woken, until cancelled."""
@@ -91,9 +102,15 @@ class Plugins:
                 await self._end(record.id)
             if is_active and find(self._registry, record.id) is None:
                 await asyncio.to_thread(self._write_missing, record)
-                self._register(record)
+                self._try_register(record)
 
     def _write_missing(self, record: PluginRecord) -> None:
+        try:
+            self._write(record)
+        except (DragomanError, OSError) as error:
+            log.warning("the file of the plugin %s cannot be written here: %s", record.id, error)
+
+    def _write(self, record: PluginRecord) -> None:
         if not self._files.path(record.team, file_name(record.name)).exists():
             self._files.write(record.team, file_name(record.name), content=record.source)
 
@@ -135,10 +152,14 @@ class Plugins:
             await self.verify(source)
         except CallError as error:
             await self._end(record.id)
-            await self.store.put(replace(record, state="failed_verification", reason=error.message))
+            async with self._changing:
+                self._check_free(team, name, owner=by.owner)
+                await self.store.put(replace(record, state="failed_verification", reason=error.message))
             raise
         await self._end(record.id)
-        return await self.store.put(record)
+        async with self._changing:
+            self._check_free(team, name, owner=by.owner)  # somebody may have taken it meanwhile
+            return await self.store.put(record)
 
     async def activate(
         self, team: str, name: str, *, hash: str, schema: Mapping[str, Any], by: Identity
@@ -152,10 +173,15 @@ class Plugins:
                 f"The plugin {record.id} has another hash or schema than was approved.",
                 hint="Take both from plugins.list.",
             )
-        self._check_free(team, name, owner=by.owner)
-        await asyncio.to_thread(self._files.write, team, file_name(name), content=record.source)
-        active = await self.store.put(replace(record, state="active", reason=None, approved_by=by.owner))
-        self._register(active)
+        async with self._changing:
+            self._check_free(team, name, owner=by.owner)
+            if self.store.get(team, name, owner=by.owner) != record:
+                raise Conflict(
+                    f"The plugin {record.id} was changed meanwhile.", hint="Take it from plugins.list."
+                )
+            await asyncio.to_thread(self._files.write, team, file_name(name), content=record.source)
+            active = await self.store.put(replace(record, state="active", reason=None, approved_by=by.owner))
+            self._register(active)
         return active
 
     async def deprecate(self, team: str, name: str, *, reason: str, by: Identity) -> PluginRecord:

@@ -274,7 +274,8 @@ def read_files(folder: Path) -> tuple[dict[str, str], tuple[str, ...]]:
         shown = path.relative_to(folder).as_posix()
         if path.is_dir() or shown == SKILL_FILE:
             continue
-        text = None if path.is_symlink() or path.name.startswith(".") else read_text(path)
+        is_read = path.is_file() and not path.is_symlink() and not path.name.startswith(".")
+        text = read_text(path) if is_read else None
         size += len(text or "")
         if text is None or len(found) >= MAX_FILES or size > MAX_FILES_SIZE:
             left_out.append(shown)

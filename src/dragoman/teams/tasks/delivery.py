@@ -28,6 +28,7 @@ from dragoman.teams.tasks.results import RESULT_PREFIX, result_message
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 MAX_WAKES = 20
+MAX_SESSIONS = 200  # that are looked at in one sweep
 TELL_PREFIX = "tell_"
 log = logging.getLogger(__name__)
 
@@ -48,15 +49,21 @@ class ResultDelivery:
         self._awaited: set[str] = set()
         """Sessions that get a result when their run has ended."""
         self._delivering: dict[str, bool] = {}
+        self._last_session = ""
 
     def is_awaited(self, session_id: str) -> bool:
         """Return whether a result waits for the run of a session to end, as far as this host knows."""
         return session_id in self._awaited
 
     async def deliver_all(self) -> None:
-        """Deliver what has not been delivered. Raises StoreError, Unavailable."""
-        for task in await self._store.team_tasks.list_undelivered():
-            await self.deliver_to(str(task.source_session))
+        """Deliver what has not been delivered: to some sessions, and to the next ones at the next time.
+
+        Many may wait for a person. Raises StoreError, Unavailable.
+        """
+        sessions = await self._store.team_tasks.awaiting_sessions(self._last_session, limit=MAX_SESSIONS)
+        self._last_session = sessions[-1] if len(sessions) == MAX_SESSIONS else ""
+        for session_id in sessions:
+            await self.deliver_to(session_id)
 
     async def deliver_to(self, session_id: str) -> None:
         """Deliver the results that a session is to have."""
@@ -110,8 +117,10 @@ class ResultDelivery:
         session = await self._store.sessions.get(str(task.source_session))
         if session is None or session.owner == task.owner:
             return session
+        if identity is None:
+            return None
         try:
-            return identity and await find_writable_session(self._store, session.id, identity=identity)
+            return await find_writable_session(self._store, session.id, identity=identity)
         except (NotFound, Forbidden):
             return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, get_args
@@ -298,12 +297,12 @@ def history_operation(tasks: TeamTasks) -> Operation:
         """
         names = [team] if team is not None else visible_names(tasks, context)
         since = time.time() - days * DAY
-        found = await asyncio.gather(
-            *(tasks.list_ended(name, context.identity, limit=limit) for name in names)
-        )
-        recent = [task for each in found for task in each if task.created_at >= since]
-        recent.sort(key=lambda task: (task.created_at, task.id), reverse=True)
-        return [task_to_item(task) | result_to_json(task) for task in recent[:limit]]
+        recent: list[TeamTask] = []
+        for name in names:  # one after the other: no more than `limit` long texts of each are in memory
+            found = await tasks.list_ended(name, context.identity, limit=limit)
+            recent += (task for task in found if task.created_at >= since)
+            recent = sorted(recent, key=lambda task: (task.created_at, task.id), reverse=True)[:limit]
+        return [task_to_item(task) | result_to_json(task) for task in recent]
 
     return from_function(history, NAMESPACE, effect="read")
 

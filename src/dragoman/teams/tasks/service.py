@@ -67,11 +67,15 @@ class TeamTasks(StoredTasks):
         task = make_task(new, identity, context=context, now=self._clock())
         if context is not None and not task.detached:
             task = await self._contexts.budgets.share(task, context.budget)
-        submitted = await self._store.team_tasks.submit(
-            task, session=task_session(task), max_waiting=MAX_WAITING
-        )
+        try:
+            submitted = await self._store.team_tasks.submit(
+                task, session=task_session(task), max_waiting=MAX_WAITING
+            )
+        except BaseException:
+            self._contexts.budgets.forget(task)
+            raise
         if submitted.task.id != task.id:
-            self._contexts.forget(task)
+            self._contexts.budgets.forget(task)
         for replaced in submitted.replaced:
             self.worker.stop(replaced, str(replaced.error))
         if submitted.is_new:

@@ -32,7 +32,8 @@ from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 log = logging.getLogger(__name__)
 SWEEP_INTERVAL = 2.0  # seconds between two looks for what other hosts have left
-MAX_SETTLED = 1_000
+MAX_SETTLED = 1_000  # tasks that wait when a host starts
+MAX_WAITING = 5  # of those at each sweep
 MAX_BEGUN = 50  # tasks of a team that are read at once
 ABOVE_STOPPED = "what gave the task was stopped"
 LATE = "its deadline is over"
@@ -70,6 +71,7 @@ class TaskWorker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._has_swept = False
+        self._last_waiting: TeamTask | None = None
 
     # What is told from outside.
 
@@ -239,8 +241,8 @@ class TaskWorker:
             return
         is_over = row.status != "finished"
         if not is_over and (is_awaiting or (message is not None and is_waiting(message))):
-            await self._store.team_tasks.move(task.id, "waiting", run_id=row.id)
-            self.wake(task.team)
+            if await self._store.team_tasks.move(task.id, "waiting", run_id=row.id):
+                self.wake(task.team)
             return
         await self.end(task, await read_end(task, row, message=message, store=self._store))
 
@@ -315,14 +317,21 @@ class TaskWorker:
         for task in await tasks.list_still_running():
             self.stop(task, task.error or "cancelled")
         idle = await tasks.list_idle()
-        if not self._has_swept:
-            idle = [*idle, *await tasks.list_page({"state": "waiting"}, limit=MAX_SETTLED)]
-            self._has_swept = True  # a host that was killed may have left one that waits for nothing
-        for task in idle:
+        for task in [*idle, *await self._next_waiting()]:
             await self._settle(task.session_id)
         await self.delivery.deliver_all()
         for team in await tasks.ready_teams():
             await self._dispatch(team)
+
+    async def _next_waiting(self) -> Sequence[TeamTask]:
+        """Return tasks that wait, a few at a time: a host that was killed may have left some for nothing."""
+        limit = MAX_WAITING if self._has_swept else MAX_SETTLED
+        found = await self._store.team_tasks.list_page(
+            {"state": "waiting"}, before=self._last_waiting, limit=limit
+        )
+        self._last_waiting = found[-1] if len(found) == limit else None
+        self._has_swept = True
+        return found
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:

@@ -56,8 +56,8 @@ class TriggerFiles:
     async def apply(self) -> None:
         """Make the stored triggers of files what the files say. Raises StoreError, Unavailable."""
         wanted = dict(self._definitions())
-        stored = await self._triggers.list(limit=MAX_FROM_FILES)
-        existing = {(each.team, each.name): each for each in stored if each.source == SOURCE}
+        stored = await self._triggers.list_of_files()
+        existing = {(each.team, each.name): each for each in stored}
         has_changed = False
         for place, definition in wanted.items():
             has_changed |= await self._apply_one(place, definition, stored=existing.get(place))
