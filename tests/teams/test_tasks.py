@@ -167,14 +167,14 @@ async def test_a_result_goes_only_where_whoever_gave_the_task_may_still_write(
     ada, gone = Identity(owner="ada"), Identity(owner=LOCAL.owner, key_id="key_gone")
     async with team_hub(tmp_path, {"press": HOLD}) as hub:
         await hub.chat("hi")
-        given: dict[str, Any] = {"source_session": session_of(), "deliver": "session", "wake": wake}
+        fields: dict[str, Any] = {"source_session": session_of(), "deliver": "session", "wake": wake}
         await hub.http.put("/api/sessions/s/grants", json={"owner": "ada", "role": "write"})
-        task = await give(hub, "press", identity=ada, **given)
+        task = await give(hub, "press", identity=ada, **fields)
         await hub.http.delete("/api/sessions/s/grants?owner=ada")
         gate.doors["door"].set()
         await until_delivered(hub, task.id)
         assert len(await hub.messages()) == 2
-        revoked = await give(hub, "press", identity=gone, **given)
+        revoked = await give(hub, "press", identity=gone, **fields)
         await until_delivered(hub, revoked.id)
         assert [each["role"] for each in await hub.messages()] == ["user", "assistant", "user"]
         assert "was revoked" in str((await hub.messages())[2])

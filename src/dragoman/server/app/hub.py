@@ -103,9 +103,7 @@ class Hub:
         self.titles = build_title_writer(lambda: self._config, services, runs=self.runs)
         self.runners = add_runners(config, services, runs=self.runs)
         self.team_tasks = add_team_tasks(config, services, runs=self.runs)
-        self.triggers = TeamTriggers(
-            config, services, tasks=self.team_tasks, metrics=metrics, meter=self.meter
-        )
+        self.triggers = TeamTriggers(config, services, self.team_tasks, metrics=metrics, meter=self.meter)
         self.internal_runs = InternalRunHandlers(self.runs, abort_call=services.calls.abort)
         self.queued_turns = QueuedTurns(services.store, self.runs, engine=self.engine)
         self.takeover = HostTakeover(services.store, self.engine)
