@@ -24,7 +24,7 @@ class TeamTriggers:
     """The triggers of a hub."""
 
     def __init__(
-        self, config: Config, services: HubServices, tasks: TeamTasks, *, metrics: Metrics, meter: Meter
+        self, config: Config, services: HubServices, *, tasks: TeamTasks, metrics: Metrics, meter: Meter
     ) -> None:
         registry = services.teams.registry
         settings = TriggerSettings(approval_seconds=config.approval_seconds)
