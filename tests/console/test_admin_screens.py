@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.clients import hub as hubs
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
 from tests.console.browsing import WAIT, Console
@@ -40,6 +43,15 @@ SCREENS = {
     "/teams?tab=plugins": "has no plugins",
 }
 """What each address shows."""
+STOCK = '''
+from dragoman import operation
+
+
+@operation("aisle", effect="read")
+async def count(item: str) -> int:
+    """Count an item of the stock."""
+    return 3
+'''
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +118,29 @@ def test_a_definition_of_an_mcp_server_is_read_as_a_diff_before_it_is_approved(c
     expect(page.get_by_label("Last lines of docs")).to_contain_text("token is ***")
     page.get_by_role("tab", name="Operations", exact=True).click()
     expect(page.get_by_role("row", name=f"docs.{name}")).to_be_visible()
+
+
+def test_operations_of_a_spoke_come_and_go_without_a_reload(
+    console: Console, hub: Hub, tmp_path: Path
+) -> None:
+    (tmp_path / "stock.py").write_text(STOCK, encoding="utf-8")
+    page = console.open("/operations")
+    expect(page.get_by_role("row", name="agents.clerk")).to_be_visible()
+    asked = console.requests.count("GET /api/operations")
+    command = [*hubs.COMMAND, "spoke", str(tmp_path / "stock.py"), "--hub", hub.url]
+    with subprocess.Popen(command, env={**os.environ, "DRAGOMAN_KEY": hub.key}) as spoke:
+        try:
+            expect(page.get_by_role("row", name="aisle.count")).to_be_visible()
+            page.get_by_role("tab", name="Spokes").click()
+            expect(page.get_by_text("connected", exact=True)).to_be_visible()
+            spoke.terminate()
+            expect(page.get_by_text("No spoke is connected")).to_be_visible()
+        finally:
+            spoke.terminate()
+    page.get_by_role("tab", name="Operations", exact=True).click()
+    expect(page.get_by_role("row", name="agents.clerk")).to_be_visible()
+    expect(page.get_by_role("row", name="aisle.count")).to_have_count(0)
+    assert console.requests.count("GET /api/operations") <= asked + 4
 
 
 @pytest.mark.promise("console-keys")

@@ -118,6 +118,7 @@ def test_a_turn_is_streamed_with_its_tool_and_is_there_after_a_reload(
             "href", re.compile("/console/runs/run_")
         )
         expect(page.get_by_role("complementary")).to_contain_text("6*7?")
+        expect(page.locator(".chat-session[aria-current=true]")).to_contain_text("done · ")
         assert console.find_accessibility_problems() == []
         page.reload()
     assert page.url.startswith(f"{console.hub.url}/console/chat/chat_")
@@ -207,6 +208,7 @@ def test_a_reload_in_mid_stream_and_a_stop_keep_what_was_said(
     page.get_by_role("button", name="Stop").click()
     expect(answers(page).last).to_contain_text("stopped")
     is_ready(page)
+    expect(page.locator(".chat-session[aria-current=true]")).to_contain_text("stopped · ")
     assert [message["role"] for message in stored(console.hub, page)] == ["user", "assistant"] * 2
     upstream.open(closed)
 

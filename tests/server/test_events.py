@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
+from dragoman.operations.operation import Operation
 from tests.serving import Served, serving
 
 Events = list[dict[str, Any]]
@@ -38,6 +39,16 @@ class EventReader:
                     if found[-1]["name"] == name:
                         return found
         raise AssertionError(f"no {name!r} in {names(found)}")
+
+
+def an_operation(name: str, *, owner: str | None = None) -> Operation:
+    """An operation that does nothing; one with an owner is private."""
+
+    async def run(_: Mapping[str, Any]) -> None: ...
+
+    return Operation.from_schema(
+        run, {"type": "object"}, namespace="shop", name=name, owner=owner, private=owner is not None
+    )
 
 
 def names(events: Events) -> list[str]:
@@ -138,6 +149,13 @@ async def test_a_key_gets_the_events_of_its_owner_and_an_admin_those_of_all(tmp_
             assert [event["owner"] for event in await ada.until("session.created")] == ["ada"]
             first, second = await root.until("session.created"), await root.until("session.created")
             assert [event["owner"] for event in (*first, *second)] == ["bob", "ada"]
+            registry = hub.hub._services.registry
+            registry.add(an_operation("of_bob", owner="bob"))  # a private one, which ada may not hear of
+            assert [event["owner"] for event in await root.until("operations.changed")] == ["bob"]
+            registry.add(an_operation("of_all"))
+            registry.remove("shop.of_bob")
+            assert [event["owner"] for event in await root.until("operations.changed")] == ["*"]
+            assert [event["owner"] for event in await ada.until("operations.changed")] == ["*"]
         response = await hub.http.get("/api/events?session=y", headers=secrets["ada"])
         assert response.status_code == 404
 

@@ -143,6 +143,19 @@ export function useInvalidate(names: string | readonly string[], ...keys: QueryK
       for (const queryKey of keys) void client.invalidateQueries({ queryKey });
     }, INVALIDATE_DELAY);
   });
+  useStaleAfter(...keys);
+}
+
+/** Read these queries anew when they are shown again: nobody hears of changes while the component is away. */
+export function useStaleAfter(...keys: QueryKey[]): void {
+  const client = useQueryClient();
+  const text = JSON.stringify(keys);
+  useEffect(
+    () => () => {
+      for (const queryKey of JSON.parse(text) as QueryKey[]) void client.invalidateQueries({ queryKey, refetchType: "none" });
+    },
+    [client, text],
+  );
 }
 
 /** Whether the stream of events is connected. */

@@ -10,6 +10,7 @@ import msgspec
 from dragoman.store.hub_events import HubEvent
 
 MESSAGE = "message"
+ALL_OWNERS = "*"  # the owner of an event that everybody may see
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the follower gets the event."""
         if self.session_id is not None and event.session_id != self.session_id:
             return False
-        if self.owner is not None and event.owner != self.owner:
+        if self.owner is not None and event.owner not in (self.owner, ALL_OWNERS):
             return False
         return self.names is None or any(matches_name(event.name, name) for name in self.names)
 

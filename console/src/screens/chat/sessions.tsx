@@ -19,6 +19,8 @@ export interface SessionRow {
   createdAt: number;
   updatedAt: number;
   running: boolean;
+  /** How its newest run stands; null before the first. */
+  runStatus: string | null;
 }
 
 interface SearchHit {
@@ -105,9 +107,7 @@ export function SessionList({ current }: { current: string | undefined }) {
                 aria-current={session.id === current ? "true" : undefined}
               >
                 <b>{session.title ?? session.id}</b>
-                <span className={waiting.has(session.id) ? "chat-waits" : ""}>
-                  {[session.running ? "running" : waiting.has(session.id) ? "waits for you" : session.agent, relativeTime(session.updatedAt)].filter(Boolean).join(" · ")}
-                </span>
+                <SessionState session={session} waits={waiting.has(session.id)} />
               </Link>
             ))}
           </section>
@@ -126,6 +126,20 @@ export function SessionList({ current }: { current: string | undefined }) {
         )}
       </div>
     </aside>
+  );
+}
+
+const STATES: Record<string, string> = { finished: "done", failed: "failed", stopped: "stopped", interrupted: "interrupted" };
+
+/** What a session does or how its last answer ended, its agent, and when. */
+function SessionState({ session, waits }: { session: SessionRow; waits: boolean }) {
+  const state = session.running ? "running" : waits ? "waits for you" : STATES[session.runStatus ?? ""];
+  const tone = session.running ? "chat-runs" : waits ? "chat-waits" : session.runStatus === "failed" ? "chat-failed" : undefined;
+  return (
+    <span className="chat-session-state">
+      {state !== undefined && <span className={tone}>{state}</span>}
+      {[state === undefined ? null : "", session.agent, relativeTime(session.updatedAt)].filter((each) => each !== null).join(" · ")}
+    </span>
   );
 }
 

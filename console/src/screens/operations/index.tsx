@@ -1,9 +1,9 @@
 /** Operations: what can be called, found as a model finds it; and the MCP servers and spokes that bring more. */
-import { keepPreviousData, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMemo, useRef, useState } from "react";
 import { useLocation, useParams } from "wouter";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { useEvents, useStaleAfter } from "../../api/events";
 import { useSession } from "../../api/session";
 import {
   Button,
@@ -29,6 +29,8 @@ import type { OperationPage, SearchAnswer, SearchScore } from "./types";
 import "./operations.css";
 
 const PAGE = 200;
+const LIVE_PAGES = 2; // of a list that is read further, each change would cost that many requests
+const REREAD_DELAY = 300; // ms
 
 interface Row {
   id: string;
@@ -93,7 +95,18 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
     enabled: q !== "",
     placeholderData: keepPreviousData,
   });
-  useInvalidate("operation.", ["operations", "list"]);
+  const [isOld, setOld] = useState(false);
+  const client = useQueryClient();
+  const reread = () => {
+    setOld(false);
+    void client.invalidateQueries({ queryKey: ["operations"] });
+  };
+  useStaleAfter(["operations", "list"]);
+  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
+  useEvents("operations.changed", () => {
+    if ((all.data?.pages.length ?? 0) > LIVE_PAGES && q === "") setOld(true);
+    else timer.current ??= setTimeout(() => ((timer.current = null), reread()), REREAD_DELAY);
+  });
   const rows = useMemo(() => toRows(q, search.data, all.data?.pages), [q, search.data, all.data]);
   const error = q === "" ? all.error : search.error;
   const open = (operation: string) => go(`/operations/${encodeURIComponent(operation)}${window.location.search}`, { replace: true });
@@ -114,6 +127,11 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
             choices={[["", "all namespaces"], ...spaces.map(([name, size]) => [name, `${name} (${size})`] as [string, string])]}
           />
           {q === "" && total > 0 && <span className="muted small">{count(total)} operations</span>}
+          {isOld && (
+            <Button icon="again" onClick={reread}>
+              The list has changed: read it anew
+            </Button>
+          )}
           {q !== "" && search.data !== undefined && (
             <span className="muted small">
               {search.data.tools.length} shown to a model{search.data.more > 0 && `, ${count(search.data.more)} more match`}

@@ -39,7 +39,7 @@ export function State({ state }: { state: McpServer["state"] }) {
 }
 
 export function useServers(enabled = true) {
-  useInvalidate("run.", ["servers"]);
+  useInvalidate("operations.changed", ["servers"]);
   return useQuery({
     queryKey: ["servers"],
     queryFn: ({ signal }) => api.get<{ servers: McpServer[] }>("/api/mcp/servers", { signal }),

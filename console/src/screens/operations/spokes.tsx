@@ -14,7 +14,7 @@ const SHARING: Record<SpokeOperation["sharing"], [tone: Tone, word: string]> = {
 };
 
 export function Spokes() {
-  useInvalidate("run.", ["spokes"]);
+  useInvalidate("operations.changed", ["spokes"]);
   const spokes = useQuery({
     queryKey: ["spokes", "list"],
     queryFn: ({ signal }) => api.get<{ spokes: Spoke[]; namespaces: { name: string; owner: string }[] }>("/api/spokes", { signal }),

@@ -52,7 +52,10 @@ class McpClient:
             SdkLoader(),
             self._watchdog,
             limits or TrafficLimits(),
+            self._note_change,
         )
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a server is added or removed, or its state or definitions change."""
 
     async def __aenter__(self) -> McpClient:
         for spec in self._specs:
@@ -165,6 +168,7 @@ class McpClient:
         self._unusable.pop(spec.name.lower(), None)
         remote = self._servers[spec.name.lower()] = RemoteServer(spec, self._shared)
         remote.start(after)
+        self.on_change()
         return remote.status()
 
     def _stop_server(self, key: str) -> asyncio.Task[None]:
@@ -173,6 +177,9 @@ class McpClient:
         self._stopping.add(leaving)
         leaving.add_done_callback(self._stopping.discard)
         return leaving
+
+    def _note_change(self) -> None:
+        self.on_change()
 
     def _find(self, name: str) -> RemoteServer:
         remote = self._servers.get(name.lower())

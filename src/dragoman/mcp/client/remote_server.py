@@ -99,6 +99,8 @@ class ServerSharedState(msgspec.Struct, frozen=True):
     sdk_loader: SdkLoader
     watchdog: Watchdog
     limits: TrafficLimits
+    on_change: Callable[[], None]
+    """Called when a server's state or its definitions change."""
 
 
 class RemoteServer:
@@ -256,6 +258,7 @@ class RemoteServer:
         self._state, self._error, self._since = state, error, self._shared.clock()
         moved, self._state_changed = self._state_changed, asyncio.Event()
         moved.set()
+        self._shared.on_change()
 
     async def _run(self, after: asyncio.Task[None] | None) -> None:
         """Restore, connect, follow, and retry until cancelled. The first retry is immediate."""
@@ -410,6 +413,7 @@ class RemoteServer:
         try:
             async with asyncio.timeout(self.spec.connect_timeout):
                 await self.offered_tools.update(await connection.definitions())
+            self._shared.on_change()
         except (TimeoutError, DragomanError) as error:
             log.warning("MCP server %s does not say what it offers now: %s", self.spec.name, error)
 

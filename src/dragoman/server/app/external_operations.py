@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -45,9 +45,17 @@ class ExternalOperations:
     """The MCP servers and the spokes of a hub. Use it in `async with`."""
 
     def __init__(
-        self, config: Config, registry: Registry, *, store: Store, environment: HubEnvironment
+        self,
+        config: Config,
+        registry: Registry,
+        *,
+        store: Store,
+        environment: HubEnvironment,
+        on_change: Callable[[], None],
     ) -> None:
+        """`on_change` is called when a server or a spoke comes, goes or changes its state."""
         self.servers = McpClient(registry, pin_store=store.definition_pins, environ=environment.environ)
+        self.servers.on_change = on_change
         self.switchboard = SpokeServer(
             registry,
             permissions=build_permits(config, config.mcp_servers),
@@ -60,6 +68,7 @@ class ExternalOperations:
             namespaces=store.spoke_namespaces,
             pin_store=store.definition_pins,
         )
+        self.switchboard.on_change = on_change
         self._config = config
         self._registry = registry
         self._store = store

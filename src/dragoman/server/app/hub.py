@@ -176,7 +176,11 @@ class Hub:
             )
             ground = await HubServices.open(config, place, stack=stack)
             outside = ExternalOperations(
-                config, ground.registry, store=ground.store, environment=ground.environment
+                config,
+                ground.registry,
+                store=ground.store,
+                environment=ground.environment,
+                on_change=ground.operation_events.note_sources,
             )
             await stack.enter_async_context(outside)
             metrics = Metrics(models=listed_models(config))

@@ -21,6 +21,7 @@ from dragoman.hosts.client import HostClient
 from dragoman.http.transport import Transport
 from dragoman.hub_events.domain_events import DomainEvents, SessionEvents
 from dragoman.hub_events.event_log import EventLog, EventSettings
+from dragoman.hub_events.operation_events import OperationEvents
 from dragoman.model_request import Tool
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.calls import Calls, CallSettings
@@ -77,6 +78,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Hooks
     events: EventLog
     session_events: SessionEvents
+    operation_events: OperationEvents
     shared_access: SharedAccess
     teams: TeamServices
     logs: LogRing
@@ -108,6 +110,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         LogEvents(logs, events)
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
+        operation_events = OperationEvents(registry, events)
         hooks = open_hooks(config, environment, stack=stack)
         team_tools = TeamTools(config, hooks, stack=stack)
         settings = call_settings(config, tracing, hooks=hooks, events=session_events)
@@ -130,6 +133,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             hooks=hooks,
             events=events,
             session_events=session_events,
+            operation_events=operation_events,
             shared_access=access,
             teams=teams,
             logs=logs,

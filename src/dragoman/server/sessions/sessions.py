@@ -74,7 +74,8 @@ class SessionHandlers:
             before=await self._cursor(exchange),
             filters=_parse_filters(query, caller),
         )
-        body = {"sessions": [await self._to_json(session, caller) for session in sessions]}
+        statuses = await self._store.sessions.run_statuses([session.id for session in sessions])
+        body = {"sessions": [await self._to_json(each, caller, statuses=statuses) for each in sessions]}
         await exchange.respond(200, body)
 
     async def create(self, exchange: Exchange) -> None:
@@ -231,7 +232,12 @@ class SessionHandlers:
             return await self._runs.is_running(session_id)
         return await self._store.runs.get_active(session_id) is not None
 
-    async def _to_json(self, session: Session, caller: Identity) -> dict[str, Any]:
+    async def _to_json(
+        self, session: Session, caller: Identity, *, statuses: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return a session as JSON; `statuses` are those of newest runs, where they were read."""
+        if statuses is None:
+            statuses = await self._store.sessions.run_statuses([session.id])
         return {
             "id": session_id_for(caller.owner, session.id),
             "hubId": session.id,
@@ -246,6 +252,7 @@ class SessionHandlers:
             "createdAt": session.created_at,
             "updatedAt": session.updated_at,
             "running": await self._is_running(session.id),
+            "runStatus": statuses.get(session.id),
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,8 @@ class SpokeServer:
         self._spokes: dict[str, RemoteSpoke] = {}
         self._connections: set[SpokeConnection] = set()
         self._closed = False
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a spoke connects or disconnects."""
 
     async def serve(self, socket: Socket, hello: HelloFrame, *, identity: Identity) -> None:
         """Serve a spoke that has sent its hello until it disconnects.
@@ -91,6 +93,7 @@ class SpokeServer:
         log.info("spoke %s of %s is connected", remote.id, remote.owner)
         lines = self._connections
         lines.add(line)
+        self.on_change()
         try:
             await line.run(partial(self._handle_call_frame, remote, connection=line))
         finally:
@@ -100,6 +103,7 @@ class SpokeServer:
                 if line.is_final and not remote.leaving:
                     self._start_leaving(remote)
                 remote.detach(partial(self._remove_spoke, remote))
+                self.on_change()
 
     def status(self) -> list[dict[str, Any]]:
         """Return the known spokes as JSON values."""
@@ -209,3 +213,4 @@ class SpokeServer:
         if self._spokes.get(spoke.id) is spoke:
             del self._spokes[spoke.id]
         self.operations.remove_spoke(spoke)
+        self.on_change()

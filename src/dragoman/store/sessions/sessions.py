@@ -40,6 +40,7 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository, NewEvent
 from dragoman.store.sessions.grants import GrantRepository
+from dragoman.store.sessions.run_statuses import read_run_statuses
 from dragoman.store.tables.core import (
     INTEGER,
     IS_RUNNING,
@@ -226,6 +227,10 @@ class SessionRepository:
 
         await self._database.write(job)
         self.events.on_stored()
+
+    async def run_statuses(self, ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the status of the newest run of each of these sessions that has one."""
+        return await read_run_statuses(self._database, ids)
 
     async def get(self, id: str) -> Session | None:
         """Return the session with this id of the hub's, or None."""
