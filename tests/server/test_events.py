@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
+from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from tests.serving import Served, serving
 
@@ -44,7 +45,7 @@ class EventReader:
 def an_operation(name: str, *, owner: str | None = None) -> Operation:
     """An operation that does nothing; one with an owner is private."""
 
-    async def run(_: Mapping[str, Any]) -> None: ...
+    async def run(_: Any, __: Context) -> None: ...
 
     return Operation.from_schema(
         run, {"type": "object"}, namespace="shop", name=name, owner=owner, private=owner is not None
