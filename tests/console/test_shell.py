@@ -52,6 +52,23 @@ def test_a_link_opens_the_console_signed_in_once(hub: Hub, browser: Browser) -> 
         context.close()
 
 
+def test_a_key_that_may_not_follow_events_is_told_nothing_of_a_hub_that_is_away(
+    hub: Hub, browser: Browser
+) -> None:
+    secret = hub.request("POST", "/api/keys", {"owner": "ann", "scopes": ["operations"]})[1]["key"]
+    context = browser.new_context()
+    context.request.post(f"{hub.url}/api/console/session", data={"key": secret})
+    console = Console(hub, context.new_page())
+    console.expected_errors = {403}
+    console.page.clock.install()
+    page = console.open("/operations")
+    expect(page.get_by_role("row").nth(3)).to_be_visible()
+    page.clock.run_for(60_000)
+    expect(page.get_by_role("status").filter(has_text="does not answer")).to_have_count(0)
+    assert console.requests.count("GET /api/events") == 1, console.requests
+    context.close()
+
+
 @pytest.mark.promise("console-keyboard")
 def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Console) -> None:
     page = console.open("/usage")

@@ -6,7 +6,7 @@
  */
 import { useQueryClient, type QueryKey } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
-import { send } from "./client";
+import { HubError, send } from "./client";
 import { readFrames } from "./sse";
 
 export interface HubEvent {
@@ -33,6 +33,7 @@ class EventStream {
   private timer: ReturnType<typeof setTimeout> | null = null;
   private failures = 0;
   private missed = false;
+  private refused = false; // the key may not follow events: what it sees is not live
   state: StreamState = "off";
 
   constructor() {
@@ -40,6 +41,7 @@ class EventStream {
   }
 
   listen(listener: Listener): () => void {
+    if (this.listeners.size === 0) this.refused = false; // another key may have signed in
     this.listeners.add(listener);
     this.update();
     return () => {
@@ -54,7 +56,7 @@ class EventStream {
   }
 
   private update(): void {
-    const wanted = this.listeners.size > 0 && document.visibilityState === "visible";
+    const wanted = this.listeners.size > 0 && document.visibilityState === "visible" && !this.refused;
     if (wanted && this.controller === null) void this.run();
     if (!wanted && this.controller !== null) this.close();
   }
@@ -85,10 +87,16 @@ class EventStream {
         });
         this.tell(events);
       }
-    } catch {
+    } catch (error) {
       this.failures += 1; // tried again below
+      this.refused = error instanceof HubError && error.status === 403;
     }
     if (this.controller !== controller) return;
+    if (this.refused) {
+      this.controller = null;
+      this.set("off");
+      return;
+    }
     this.missed ||= this.last === null;
     this.set("waiting");
     const wait = Math.min(500 * 2 ** this.failures, MAX_WAIT) * (0.5 + Math.random() / 2);

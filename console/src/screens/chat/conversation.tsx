@@ -5,6 +5,7 @@ import { Virtualizer, type VirtualizerHandle } from "virtua";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents, useInvalidate } from "../../api/events";
+import { useSession } from "../../api/session";
 import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, toastError, useNarrow } from "../../components";
 import { Composer, type Draft } from "./composer";
 import type { ChatController, Queued } from "./controller";
@@ -242,14 +243,17 @@ function lastSentences(message: Message): { key: string; sentence: string }[] {
 }
 
 function Beginning({ isNew }: { isNew: boolean }) {
+  const session = useSession();
   return (
     <Empty title={isNew ? "Start with a message" : "Nothing was said here yet"}>
       <p>
         Write a message below. What the agent calls is shown as it happens; what needs your consent waits here and in the <Link href="/inbox">inbox</Link>.
       </p>
-      <p className="muted small">
-        Agents and their operations are in <code>dragoman.yaml</code>; <Link href="/operations">Operations</Link> shows what can be called.
-      </p>
+      {session.can("operations") && (
+        <p className="muted small">
+          Agents and their operations are in <code>dragoman.yaml</code>; <Link href="/operations">Operations</Link> shows what can be called.
+        </p>
+      )}
     </Empty>
   );
 }

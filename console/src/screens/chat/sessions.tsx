@@ -106,7 +106,7 @@ export function SessionList({ current }: { current: string | undefined }) {
                 className="chat-session"
                 aria-current={session.id === current ? "true" : undefined}
               >
-                <b>{session.title ?? session.id}</b>
+                <b dir="auto">{session.title ?? session.id}</b>
                 <SessionState session={session} waits={waiting.has(session.id)} />
               </Link>
             ))}
@@ -157,7 +157,7 @@ function Found({ q }: { q: string }) {
       <h2 className="chat-day">In messages</h2>
       {found.map((hit, index) => (
         <Link key={index} href={`/chat/${encodeURIComponent(hit.sessionId)}${location.search}`} className="chat-session">
-          <b>{hit.title ?? hit.sessionId}</b>
+          <b dir="auto">{hit.title ?? hit.sessionId}</b>
           <span className="chat-snippet">
             {hit.snippet.map((piece, at) => (piece.hit ? <mark key={at}>{piece.text}</mark> : piece.text))}
           </span>

@@ -150,8 +150,8 @@ function Statistics({ id }: { id: string }) {
           {count(data.calls)}
           {data.capped && "+"} {data.calls === 1 ? "call" : "calls"}
           {failed > 0 && <span className="operations-problem"> · {count(failed)} failed</span>}
-          {(data.byStatus["denied"] ?? 0) > 0 && ` · ${count(data.byStatus["denied"])} denied`} · p50 {duration(data.p50)} · p95{" "}
-          {duration(data.p95)}
+          {(data.byStatus["denied"] ?? 0) > 0 && ` · ${count(data.byStatus["denied"])} denied`}
+          {data.p50 !== null && ` · p50 ${duration(data.p50)} · p95 ${duration(data.p95)}`}
         </p>
       )}
       <ul className="operations-calls">

@@ -106,11 +106,9 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
         cut_off = await find_runs_to_resume(store)
         replay_answers(store, stack)
         access = follow_grants(store)
-        events = EventLog(store.events, settings=event_settings(config))
-        LogEvents(logs, events)
+        events = open_events(config, store, logs=logs)
         session_events = SessionEvents(events, build_domain_events(config))
         registry = build_registry(config, store.artifacts, history=store.history)
-        operation_events = OperationEvents(registry, events)
         hooks = open_hooks(config, environment, stack=stack)
         team_tools = TeamTools(config, hooks, stack=stack)
         settings = call_settings(config, tracing, hooks=hooks, events=session_events)
@@ -133,7 +131,7 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             hooks=hooks,
             events=events,
             session_events=session_events,
-            operation_events=operation_events,
+            operation_events=OperationEvents(registry, events),
             shared_access=access,
             teams=teams,
             logs=logs,
@@ -173,6 +171,13 @@ class HubServices(msgspec.Struct, frozen=True, kw_only=True):
             except DragomanError as error:
                 log.warning("the secret %s cannot be read: %s", name, error.message)
         return found
+
+
+def open_events(config: Config, store: Store, *, logs: LogRing) -> EventLog:
+    """Return the log of events, which tells of lines that are logged, too."""
+    events = EventLog(store.events, settings=event_settings(config))
+    LogEvents(logs, events)
+    return events
 
 
 def open_search(
