@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
@@ -146,7 +147,7 @@ class Execution:
                 self._check(target, self._record, context=self._prepared.context)
             else:
                 self._check_not_denied(target)
-                self._parse_input(target)
+                await self._parse_input(target)
                 ruling = await self._ask_hooks(self._hooks)
                 self._apply_ruling(target, ruling)
                 self._check_ruling(target, ruling, consume=False)
@@ -203,7 +204,7 @@ class Execution:
         if context.budget is not None and not is_meta_call(record):
             context.budget.count_call()
             await context.budget.count_shared_call()
-        arguments = self._parse_input(operation) if hooked_arguments is None else hooked_arguments
+        arguments = await self._parse_input(operation) if hooked_arguments is None else hooked_arguments
         arguments = self._reveal_secrets(operation, arguments)
         context_inside = function_context(self._prepared, self._node, operation=operation)
         parent, self._node.deadline = context.node, context_inside.deadline
@@ -232,7 +233,7 @@ class Execution:
     async def _apply_hooks(self, operation: Operation, hooks: CallHooks) -> Any:
         """Return the arguments to run with, once policy and hooks allow the call."""
         self._check_not_denied(operation)
-        arguments = self._parse_input(operation)
+        arguments = await self._parse_input(operation)
         ruling = self._prepared.context.ruling
         if ruling is None:
             ruling = await self._ask_hooks(hooks)
@@ -328,9 +329,12 @@ class Execution:
             step=record.step,
         )
 
-    def _parse_input(self, operation: Operation) -> Any:
+    async def _parse_input(self, operation: Operation) -> Any:
+        """Return the arguments; many of them are checked in a thread."""
+        return await self._worker.run(partial(self._parse_or_repair, operation), self._prepared.input)
+
+    def _parse_or_repair(self, operation: Operation, input: Any) -> Any:
         """Return the arguments. The input of a model is repaired once if it nearly fits."""
-        input = self._prepared.input
         if isinstance(input, Mapping) and len(input) > MAX_ARGUMENTS:
             problem = make_problem((), f"at most {MAX_ARGUMENTS} arguments", got=f"{len(input)} arguments")
             raise invalid_input([problem])

@@ -14,6 +14,7 @@ import msgspec
 from mcp import ClientSession, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import listen
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from dragoman.errors import CallError, CallUncertain, ConfigError, Unavailable
@@ -51,12 +52,22 @@ from dragoman.redaction import Redactor
 log = logging.getLogger(__name__)
 
 MAX_PAGES = 200
+MAX_LISTED = 1_000  # resources, templates and prompts that an operation lists
+MAX_LIST_SIZE = 64_000_000  # bytes of the pages of a list
+TOO_LONG = f"tools are left out: their list has more than {MAX_PAGES} pages, or {MAX_LIST_SIZE:,} bytes"
 MAX_QUESTIONS = 10  # questions that the error of a call lists
 PROBE_SECONDS = 3.0  # for a server to list its resources, or its prompts, while it is connected
 QUESTION_SECONDS = 2.0  # for a server to end a call whose question was refused
 RELISTEN_SECONDS = 5.0  # before changes are listened for again
 CLIENT_IMPLEMENTATION = types.Implementation(name="dragoman", version="1")
 SESSION_TERMINATED = "Session terminated"  # what the SDK says when an HTTP session is gone
+
+
+class UncheckedSession(ClientSession):
+    """The SDK's session. Results are checked by the hub, and pass the SDK empty."""
+
+    async def validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """Accept the result. The SDK would list all tools again for a tool that it has not been shown."""
 
 
 class ActiveCall(msgspec.Struct):
@@ -110,12 +121,14 @@ class McpConnection:
     async def definitions(self) -> DefinitionList:
         """Return everything that the server offers. Raises CallError if it does not answer."""
         can = self._session.server_capabilities or types.ServerCapabilities()
-        tools = await self._list_tools() if can.tools is not None else []
+        tools, is_whole = await self._list_tools() if can.tools is not None else ([], True)
         extras = [
             *(resource_operations() if can.resources and await self._has_resources() else ()),
             *(prompt_operations() if can.prompts and await self._has_prompts() else ()),
         ]
-        return merge(parse_tools(tools, limit=self._max_tools), extras)
+        parsed = await offload(measure(tools), partial(parse_tools, tools, limit=self._max_tools))
+        cut = () if is_whole else (TOO_LONG,)
+        return merge(replace(parsed, problems=(*parsed.problems, *cut)), extras)
 
     async def _has_resources(self) -> bool:
         """Return whether a resource or template is listed. SDKs declare the capability without any, too."""
@@ -136,7 +149,7 @@ class McpConnection:
             return error.code != types.METHOD_NOT_FOUND
         except (TimeoutError, ValueError, RuntimeError):
             return True
-        return bool(getattr(page, field) or page.next_cursor)
+        return bool(getattr(page, field) or (page.meta or {}).get(RAW_KEY) or page.next_cursor)
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
         """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
@@ -195,17 +208,31 @@ class McpConnection:
             async for _ in heard:
                 pass
 
-    async def _list_tools(self) -> Sequence[Any]:
+    async def _list_tools(self) -> tuple[Sequence[Any], bool]:
+        return await self._list_pages(self._session.list_tools, limit=self._max_tools)
+
+    async def _list_pages(
+        self, request: Callable[..., Awaitable[Any]], *, limit: int = MAX_LISTED
+    ) -> tuple[list[Any], bool]:
+        """Return the entries of a list's pages until there are more than `limit`, and whether it was read to
+        its end: a server may go on for ever.
+        """
         found: list[Any] = []
         cursor: str | None = None
+        size = 0
         for _ in range(MAX_PAGES):
-            params = types.PaginatedRequestParams(cursor=cursor)
-            page = await self._request(self._session.list_tools(params=params if cursor else None))
-            found += (page.meta or {}).get(RAW_KEY, [])
-            if not page.next_cursor or page.next_cursor == cursor or len(found) > self._max_tools:
-                return found
+            params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
+            page = await self._request(request(params=params))
+            require_complete(page)
+            entries = (page.meta or {}).get(RAW_KEY, [])
+            found += entries
+            size += measure(entries)
+            if not page.next_cursor or page.next_cursor == cursor or len(found) > limit:
+                return found, True
+            if size > MAX_LIST_SIZE:
+                return found, False
             cursor = page.next_cursor
-        return found
+        return found, False
 
     async def _dispatch(
         self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context
@@ -217,9 +244,13 @@ class McpConnection:
                 return await self._list_resources()
             case "resources/read":
                 read = self._session.read_resource(input["uri"], allow_input_required=True)
-                return resource_value(answer_json(await self._request(read))["contents"])
+                page = await self._request(read)
+                require_complete(page)
+                contents = (page.meta or {}).get(RAW_KEY, [])
+                return await offload(measure(contents), partial(resource_value, contents))
             case "prompts/list":
-                return {"prompts": answer_json(await self._request(self._session.list_prompts()))["prompts"]}
+                prompts, is_whole = await self._list_pages(self._session.list_prompts)
+                return list_value("prompts", prompts, is_whole=is_whole)
             case "prompts/get":
                 get = self._session.get_prompt(
                     input["name"], dict(input.get("arguments") or {}), allow_input_required=True
@@ -255,15 +286,12 @@ class McpConnection:
         return await offload(measure(raw), partial(tool_value, raw))
 
     async def _list_resources(self) -> Mapping[str, Any]:
-        listed = answer_json(await self._request(self._session.list_resources()))
+        resources, is_whole = await self._list_pages(self._session.list_resources)
         try:
-            templates = answer_json(await self._request(self._session.list_resource_templates()))
+            templates, _ = await self._list_pages(self._session.list_resource_templates)
         except CallError:
-            templates = {}
-        return {
-            "resources": listed["resources"],
-            "templates": templates.get("resourceTemplates", []),
-        }
+            templates = []
+        return {**list_value("resources", resources, is_whole=is_whole), "templates": templates[:MAX_LISTED]}
 
     async def _request(self, request: Awaitable[Any]) -> Any:
         """Await a request to the server; turn the SDK's errors into the hub's."""
@@ -303,6 +331,14 @@ class McpConnection:
                 inquiry.questions.append(describe_question(method, params))
         if len(self._active_calls) == 1 and self._active_calls[0].timeout.when() is None:
             self._active_calls[0].timeout.reschedule(asyncio.get_running_loop().time() + QUESTION_SECONDS)
+
+
+def list_value(name: str, entries: Sequence[Any], *, is_whole: bool) -> dict[str, Any]:
+    """Return the value of a list. Says so when entries are left out."""
+    value: dict[str, Any] = {name: list(entries[:MAX_LISTED])}
+    if not is_whole or len(entries) > MAX_LISTED:
+        value["note"] = f"there are more {name}: the first {len(value[name]):,} are listed"
+    return value
 
 
 def require_complete(answer: Any) -> None:
@@ -399,7 +435,7 @@ async def open_session(
 ) -> AsyncIterator[None]:
     async with (
         connection.sanitizer.wrap(transport) as (incoming, outgoing),
-        ClientSession(incoming, outgoing, client_info=CLIENT_IMPLEMENTATION) as session,
+        UncheckedSession(incoming, outgoing, client_info=CLIENT_IMPLEMENTATION) as session,
     ):
         try:
             await connection.negotiate(session, modern=modern)

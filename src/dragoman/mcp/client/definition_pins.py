@@ -63,9 +63,11 @@ def pinned_definitions(pins: Iterable[DefinitionPin]) -> Sequence[ToolDefinition
     found = []
     for pin in pins:
         try:
-            found.append(msgspec.json.decode(pin.body, type=ToolDefinition))
+            definition = msgspec.json.decode(pin.body, type=ToolDefinition)
         except DECODE_ERRORS:
             continue
+        _ = definition.hash  # made here, which may be in a thread
+        found.append(definition)
     return found
 
 

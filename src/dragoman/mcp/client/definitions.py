@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +21,7 @@ NAME_PREVIEW_CHARS = 80
 Method = Literal["tools/call", "resources/list", "resources/read", "prompts/list", "prompts/get"]
 
 
-class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The definition of one thing that can be called; `method` is the MCP method that calls it."""
 
     name: str
@@ -35,8 +36,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
         """The definition as canonical JSON: equal definitions have equal bodies."""
         return msgspec.json.encode(self, order="sorted").decode()
 
-    @property
+    @cached_property
     def hash(self) -> str:
+        """The hash of the body."""
         return hashlib.sha256(self.body.encode()).hexdigest()
 
 
@@ -48,7 +50,10 @@ class DefinitionList(msgspec.Struct, frozen=True):
 
 
 def parse_tools(tools: Sequence[Any], *, limit: int = MAX_TOOLS) -> DefinitionList:
-    """Parse the tools of a `tools/list`, each on its own. Of tools with the same name, take the first."""
+    """Parse the tools of a `tools/list`, each on its own. Of tools with the same name, take the first.
+
+    Their hashes are made as well, so that the event loop need not make them.
+    """
     found: dict[str, ToolDefinition] = {}
     problems: list[str] = []
     for tool in tools[:limit]:
@@ -65,13 +70,15 @@ def parse_tools(tools: Sequence[Any], *, limit: int = MAX_TOOLS) -> DefinitionLi
 
 
 def parse_tool(tool: Mapping[str, Any]) -> ToolDefinition:
-    return ToolDefinition(
+    definition = ToolDefinition(
         name=tool["name"],
         input_schema=tool["inputSchema"],
         description=tool.get("description") or "",
         output_schema=tool.get("outputSchema"),
         annotations=tool.get("annotations"),
     )
+    _ = definition.hash
+    return definition
 
 
 def tool_problem(tool: Any) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavailable
 from dragoman.mcp.client.definition_pins import (
@@ -17,12 +19,30 @@ from dragoman.mcp.client.definition_pins import (
 from dragoman.mcp.client.definitions import DefinitionList, ToolDefinition
 from dragoman.mcp.client.imported_operations import MakeRemoteCall, is_selected, make_operation
 from dragoman.mcp.server_spec import ServerSpec
+from dragoman.offload import offload
 from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.store.mcp_servers import DefinitionPin, PinStore
 
-YIELD_EVERY = 25  # operations that are made at a time: their schemas are compiled, and other calls must go on
+SLICE_SECONDS = 0.005  # that operations are made at a time: their schemas are compiled
+USUAL_BYTES = 1_000  # bytes of a definition
+
+
+def size_of(pins: Iterable[DefinitionPin]) -> int:
+    return sum(len(pin.body) for pin in pins)
+
+
+def make_pins(
+    definitions: Sequence[ToolDefinition], *, server: str, by: str, at: float
+) -> Sequence[DefinitionPin]:
+    """Return the pins of definitions that are approved now."""
+    return [
+        DefinitionPin(
+            server=server, name=each.name, hash=each.hash, body=each.body, approved_at=at, approved_by=by
+        )
+        for each in definitions
+    ]
 
 
 class OfferedTools:
@@ -72,7 +92,9 @@ class OfferedTools:
         """Register the operations that were approved before, without a request to the server."""
         async with self._lock:
             self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
-            await self._sync_registry(pinned_definitions(self._pins.values()), ())
+            pins = list(self._pins.values())
+            definitions = await offload(size_of(pins), partial(pinned_definitions, pins))
+            await self._sync_registry(definitions, ())
 
     async def update(self, definition_list: DefinitionList) -> None:
         """Replace what the server offered before."""
@@ -80,9 +102,8 @@ class OfferedTools:
             await self._refresh_pins()
             verdict = check_pins(definition_list.definitions, self._pins, trust=self._spec.trust)
             if self._spec.trust == "first" and verdict.newly_pinned:
-                await self._pin_store.put_first(
-                    self._spec.name, self._make_pins(verdict.newly_pinned, by="trust: first")
-                )
+                pins = await self._make_pins(verdict.newly_pinned, by="trust: first")
+                await self._pin_store.put_first(self._spec.name, pins)
                 self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
                 verdict = check_pins(definition_list.definitions, self._pins, trust="ask")
             await self._pin(verdict.newly_pinned, by=f"trust: {self._spec.trust}")
@@ -122,10 +143,10 @@ class OfferedTools:
         for name, definition in sorted(self._pending.items()):
             yield definition_change(definition, self._pins.get(name), server=self._spec.name)
 
-    def clear(self) -> None:
+    async def clear(self) -> None:
         """Remove all operations from the registry."""
-        for name in list(self._operations):
-            self._remove_operation(name)
+        async with self._lock:
+            await self._sync_registry((), ())
 
     def _pending_definition(
         self, name: str, names: Sequence[str] | Mapping[str, str] | None
@@ -150,22 +171,13 @@ class OfferedTools:
         with suppress(StoreError, Unavailable):
             self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
 
-    def _make_pins(self, definitions: Iterable[ToolDefinition], *, by: str) -> Sequence[DefinitionPin]:
-        now = self._clock()
-        return [
-            DefinitionPin(
-                server=self._spec.name,
-                name=each.name,
-                hash=each.hash,
-                body=each.body,
-                approved_at=now,
-                approved_by=by,
-            )
-            for each in definitions
-        ]
+    async def _make_pins(self, definitions: Sequence[ToolDefinition], *, by: str) -> Sequence[DefinitionPin]:
+        now, server = self._clock(), self._spec.name
+        size = len(definitions) * USUAL_BYTES
+        return await offload(size, partial(make_pins, definitions, server=server, by=by, at=now))
 
-    async def _pin(self, definitions: Iterable[ToolDefinition], *, by: str) -> None:
-        pins = self._make_pins(definitions, by=by)
+    async def _pin(self, definitions: Sequence[ToolDefinition], *, by: str) -> None:
+        pins = await self._make_pins(definitions, by=by)
         if pins:
             await self._pin_store.put(pins)
             self._pins |= {pin.name: pin for pin in pins}
@@ -173,15 +185,23 @@ class OfferedTools:
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
         """Make the registry hold exactly these, removals first; collect the problems of those that fail."""
         wanted = {each.name: each for each in definitions if is_selected(each, self._spec)}
+        began = time.perf_counter()
         for name, (hash, _) in list(self._operations.items()):
-            if name not in wanted or wanted[name].hash != hash:
+            began = await self._yield(began)
+            if name in self._operations and (name not in wanted or wanted[name].hash != hash):
                 self._remove_operation(name)
         messages = list(problems)
-        for index, each in enumerate(wanted.values()):
-            if index % YIELD_EVERY == YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+        for each in wanted.values():
+            began = await self._yield(began)
             messages += self._add_operation(each)
         self.problems = tuple(dict.fromkeys(messages))
+
+    async def _yield(self, began: float) -> float:
+        """Let others run if the work that began at a time has taken a while; return when it goes on."""
+        if time.perf_counter() - began < SLICE_SECONDS:
+            return began
+        await asyncio.sleep(0)
+        return time.perf_counter()
 
     def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
         if definition.name in self._operations:

@@ -145,10 +145,11 @@ class RemoteServer:
     async def stop(self) -> None:
         """Close the connection, end the process, remove the operations."""
         self._shared.registry.remove_supplier(self.spec.name, self)
-        self.offered_tools.clear()
         self._stopping = True
         if self._task is not None:
             self._task.cancel("the MCP server is let go")
+        await self.offered_tools.clear()
+        if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS)
         self._set_state("disabled")
 

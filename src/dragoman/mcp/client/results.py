@@ -37,8 +37,10 @@ def text_value(blocks: Sequence[Mapping[str, Any]]) -> Any:
     return None if not texts else texts[0] if len(texts) == 1 else texts
 
 
-def resource_value(contents: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the value of a resource: a text, or `{"content": [...]}`."""
+def resource_value(contents: Sequence[Any]) -> Any:
+    """Return the value of a resource: a text, or `{"content": [...]}`. CallError if it is neither."""
+    if not all(isinstance(each, dict) for each in contents):
+        raise CallError("the server's response does not follow MCP: its contents are not objects")
     blocks = [resource_block(each) for each in contents]
     if all(block["type"] == "text" for block in blocks):
         return text_value(blocks)

@@ -26,7 +26,13 @@ from dragoman.offload import offload
 from dragoman.redaction import Redactor
 
 RAW_KEY = "dragoman/raw"
-LIST_METHODS = ("tools/list", "resources/list", "resources/templates/list", "prompts/list", "resources/read")
+LISTS = {  # methods whose results are lists, and the field that has it
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+    "resources/read": "contents",
+}
 CLIENT_METHODS = ("elicitation/create", "sampling/createMessage", "roots/list")
 METHOD_NOT_FOUND = -32601  # JSON-RPC's method not found
 
@@ -137,7 +143,9 @@ class Sanitizer:
                 self._on_change()
             case JSONRPCResponse():
                 method = self._methods.pop(str(message.id), "")
-                message.result = sanitize_result(method, await self._redact(message.result))
+                message.result = await offload(
+                    measure(message.result), partial(self._sanitize_result, method, message.result)
+                )
             case JSONRPCError():
                 self._methods.pop(str(message.id), None)
                 message.error.message = self._redactor(message.error.message)
@@ -145,6 +153,9 @@ class Sanitizer:
             case _:
                 pass
         return None
+
+    def _sanitize_result(self, method: str, result: Any) -> dict[str, Any]:
+        return sanitize_result(method, self._redactor.redact_json(result))
 
     async def _redact(self, value: Any) -> Any:
         return await offload(measure(value), partial(self._redactor.redact_json, value))
@@ -160,8 +171,6 @@ def schema_for_sdk(schema: dict[str, Any]) -> dict[str, Any]:
 
     For one schema with a field of another type it would refuse the whole list.
     """
-    if not x_mcp_header_map(schema):
-        return {"type": "object"}
     properties = {name: value for name, value in schema["properties"].items() if isinstance(value, dict)}
     return {"type": "object", "properties": properties}
 
@@ -171,25 +180,21 @@ def sanitize_result(method: str, result: dict[str, Any]) -> dict[str, Any]:
     if method == "tools/call" and result.get("resultType") != "input_required":
         raw = {key: result.get(key) for key in ("content", "structuredContent", "isError")}
         return {"content": [], "resultType": "complete", "_meta": {RAW_KEY: raw}}
-    if method not in LIST_METHODS or result.get("resultType", "complete") != "complete":
+    if method not in LISTS or result.get("resultType", "complete") != "complete":
         return result
-    cursor = result.get("nextCursor")
-    fields = {key: value for key, value in result.items() if key != "nextCursor" or isinstance(value, str)}
-    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **fields}
-    if method != "tools/list":
-        return complete
-    tools = result.get("tools")
-    offered = tools if isinstance(tools, list) else []
-    good = [
+    cursor, entries = result.get("nextCursor"), result.get(LISTS[method])
+    if not isinstance(entries, list) and method != "tools/list":
+        return result  # the SDK says what is wrong
+    entries = entries if isinstance(entries, list) else []
+    mirrored = [
         {"name": each["name"], "inputSchema": schema_for_sdk(each["inputSchema"])}
-        for each in offered
-        if tool_problem(each) is None
+        for each in (entries if method == "tools/list" else ())
+        if tool_problem(each) is None and x_mcp_header_map(each["inputSchema"])
     ]
     following = {"nextCursor": cursor} if isinstance(cursor, str) else {}
-    meta = {RAW_KEY: offered}
     return {
-        "tools": good,
-        "_meta": meta,
+        LISTS[method]: mirrored,
+        "_meta": {RAW_KEY: entries},
         "resultType": "complete",
         "ttlMs": 0,
         "cacheScope": "private",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -41,7 +42,8 @@ from dragoman.spokes.protocol import (
 log = logging.getLogger(__name__)
 HUB_OWNER = ""  # the holder of namespaces with operations that no spoke brought
 SCHEMA_BYTES = 200_000
-YIELD_EVERY = 20  # operations taken in before others get the event loop
+YIELD_EVERY = 20  # operations that are described before others get the event loop
+SLICE_SECONDS = 0.005  # that operations are taken in before others get it: their schemas are compiled
 
 
 class SpokeOperations:
@@ -82,7 +84,8 @@ class SpokeOperations:
         namespaces = map(canonical_namespace, self._registry.namespaces())
         elsewhere = set() if self.other_hosts is None else self.other_hosts.namespaces()
         own = {name for name in namespaces if name not in self._owners and name not in elsewhere}
-        for number, offer in enumerate(frame.operations, start=1):
+        began = time.perf_counter()
+        for offer in frame.operations:
             try:
                 name = canonical_namespace(offer.namespace)
                 holder = HUB_OWNER if name in own else self._namespace_owner(name, spoke.owner)
@@ -97,8 +100,9 @@ class SpokeOperations:
                         operation=offer.id[:200], error=SpokeFailure.from_call_failure(to_failure(error))
                     )
                 )
-            if number % YIELD_EVERY == 0:
+            if time.perf_counter() - began > SLICE_SECONDS:
                 await asyncio.sleep(0)
+                began = time.perf_counter()
         await self.claims.save()
         lost = self._remove_lost(spoke, taken)
         taken = [id for id in taken if id not in lost]
