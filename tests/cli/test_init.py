@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -118,6 +118,28 @@ def test_the_questions_choose_the_model_and_the_operation(
     assert (str(written.model).partition("/")[0], written.operations) == ("anthropic", [])
     assert set(written.providers) == {"openai", "anthropic"}
     assert not (tmp_path / "operations.py").exists()
+
+
+def test_a_server_that_never_ends_its_answer_does_not_hold_up_a_project(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b"[" * 65_536)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/v1"
+        monkeypatch.setattr(discovery, "SERVERS", {"vllm": ("vLLM", address)})
+        assert find_servers({}) == []
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_servers_on_this_machine_are_found_with_their_models(monkeypatch: pytest.MonkeyPatch) -> None:

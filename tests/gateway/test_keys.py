@@ -231,13 +231,18 @@ IMPOSSIBLE: Sequence[tuple[str, Any]] = [
 ]
 
 
-async def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+async def test_limits_and_expiries_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion())) as at:
         admin = await at.key(scopes=["admin"])
         for name, value in IMPOSSIBLE:
             body = {"owner": "ada", "limits": {name: value}}
             refused = await at.http.post("/api/keys", json=body, headers=admin)
             assert (refused.status_code, name in refused.text) == (400, True), refused.text
+        for moment in (time.time() * 1000, 1e300, -1):
+            refused = await at.http.post(
+                "/api/keys", json={"owner": "ada", "expiresAt": moment}, headers=admin
+            )
+            assert (refused.status_code, "in seconds" in refused.text) == (400, True), refused.text
     for name, value in [*IMPOSSIBLE[:4], ("usd_total", float("nan")), ("usd_total", float("inf"))]:
         with pytest.raises(ConfigError, match=name):
             parse_config({"limits": {"owners": {"ada": {name: value}}}})

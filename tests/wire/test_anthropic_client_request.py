@@ -189,7 +189,7 @@ def test_block_documents_and_search_results_become_texts_and_the_latter_are_repo
         FilePart("image/png", URL),
         TextPart("T\nhttps://a.example\nP"),
     )
-    assert parsed.ignored_fields == ("messages[0].content[1].type",)
+    assert parsed.ignored_fields == ("messages[].content[].type.search_result",)
 
 
 def test_results_become_texts_unless_they_contain_files() -> None:

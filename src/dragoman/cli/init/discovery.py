@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 
 from dragoman.cli.local import is_installed
 from dragoman.config import ProviderConfig
+from dragoman.json_text import DECODE_ERRORS, decode_json
 
 TIMEOUT = 1.0  # seconds for a server on this machine to list its models
 MAX_ANSWER = 1_000_000
@@ -137,21 +139,40 @@ def ask_server(name: str, *, address: str) -> ModelSource | None:
 
     is_ollama = name == "ollama"
     try:
-        with httpx2.Client(timeout=TIMEOUT, trust_env=False) as client:
-            response = client.get(f"{address}{'/api/tags' if is_ollama else '/models'}")
-        if response.status_code != 200 or HUB_HEADER in response.headers:
-            return None
-        if len(response.content) > MAX_ANSWER:
-            return None
-        listed = response.json()["models" if is_ollama else "data"]
+        with (
+            httpx2.Client(timeout=TIMEOUT, trust_env=False) as client,
+            client.stream("GET", f"{address}{'/api/tags' if is_ollama else '/models'}") as response,
+        ):
+            if response.status_code != 200 or HUB_HEADER in response.headers:
+                return None
+            body = read_within(response.iter_bytes(), seconds=TIMEOUT)
+        listed = decode_json(body)["models" if is_ollama else "data"]
         chat = [model for model in listed_models(listed) if "embed" not in model.lower()]
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, LookupError, TypeError, AttributeError):
+    except (
+        httpx2.HTTPError,
+        httpx2.InvalidURL,
+        *DECODE_ERRORS,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
         return None
     if not chat:
         return None
     fields = {"type": "ollama" if is_ollama else "openai", "base_url": address}
     title = SERVERS[name][0]
     return ModelSource(name=name, fields=fields, model=chat[0], models=chat, found=f"{title} at {address}")
+
+
+def read_within(chunks: Iterator[bytes], *, seconds: float) -> bytes:
+    """Return a body. ValueError for one that takes longer, or has more than MAX_ANSWER bytes."""
+    body, ends_at = b"", time.monotonic() + seconds
+    for chunk in chunks:
+        body += chunk
+        if len(body) > MAX_ANSWER or time.monotonic() > ends_at:
+            raise ValueError("it is not a list of models")
+    return body
 
 
 def listed_models(listed: Any) -> Iterator[str]:

@@ -40,7 +40,7 @@ BALANCE = {
     "usage-based-routing-v2": "least_busy",
     "cost-based-routing": "failover",
 }
-KNOWN = frozenset({"model", "api_key", "api_base", "base_url", "timeout", "weight", "order", "max_retries"})
+KNOWN = frozenset({"model", "api_key", "api_base", "base_url", "timeout", "weight", "max_retries"})
 IGNORED_PARAMS = frozenset({"rpm", "tpm", "stream_timeout"})
 OPTIONS = frozenset(
     {"temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "reasoning_effort", "top_k"}

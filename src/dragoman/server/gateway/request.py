@@ -27,12 +27,13 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
-from dragoman.server.gateway.headers import format_cost
+from dragoman.server.gateway.headers import format_cost, format_names
 from dragoman.server.streaming import encode_batch, requested_dialect, send_end, send_large
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
 from dragoman.wire.tap import AnswerDefaults
+from dragoman.wire.unread_content import unread_content
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}
@@ -189,9 +190,13 @@ class GatewayRequest:
         plan, provider = self._plan, route.provider
         parsed = self._parse()
         request = plan.routes.request_for(parsed.request, route)
-        self._dropped_fields = [*parsed.ignored_fields, *provider.check(request)]
+        self._dropped_fields = [
+            *parsed.ignored_fields,
+            *unread_content(request, provider.family),
+            *provider.check(request),
+        ]
         if self._dropped_fields:
-            log.warning("%s does not support %s: dropped", route.name, ", ".join(self._dropped_fields))
+            log.warning("%s does not support %s: dropped", route.name, format_names(self._dropped_fields))
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
         return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
@@ -274,7 +279,7 @@ class GatewayRequest:
         if self._call.route is not None:
             headers["x-dragoman-model"] = header_value(self._call.route.name)
         if self._dropped_fields:
-            headers["x-dragoman-dropped"] = header_value(",".join(self._dropped_fields))
+            headers["x-dragoman-dropped"] = format_names(self._dropped_fields)
         return headers
 
     # ---- errors --------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ KEY_PREFIX = "dgm_"
 SECRET_BYTES = 32
 SHOWN_PREFIX_LENGTH = len(KEY_PREFIX) + 6
 LAST_USED_INTERVAL = 60.0
+MAX_EXPIRY = 100_000_000_000.0  # in the year 5138; the present in milliseconds is more
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 UPDATABLE = frozenset({"name", "scopes", "models", "limits", "expires_at"})
 
@@ -279,13 +280,19 @@ def secret_id_of(digest: str) -> str:
 
 
 def check_key(key: ApiKey) -> ApiKey:
-    """Return the key. Raises BadRequest for an unknown scope, an empty pattern or an impossible limit."""
+    """Return a key. BadRequest for an unknown scope, an empty pattern, an impossible limit or time."""
     if unknown := key.scopes.difference(SCOPES):
         raise BadRequest(
             f"unknown scope {min(unknown)!r}", field="scopes", hint=f"the scopes are {', '.join(SCOPES)}"
         )
     if key.models is not None and not all(key.models):
         raise BadRequest("a model pattern is empty", field="models", hint="write patterns such as openai/*")
+    if key.expires_at is not None and not 0 <= key.expires_at <= MAX_EXPIRY:
+        raise BadRequest(
+            f"expiresAt must be a unix time in seconds, not {key.expires_at:g}",
+            field="expiresAt",
+            hint="milliseconds, as of JavaScript's Date.now(), are a thousand times too many",
+        )
     for name, problem in limit_problems(key.limits or NO_LIMITS):
         raise BadRequest(f"limits.{name}: {problem}", field=f"limits.{name}")
     return key

@@ -71,6 +71,12 @@ def _parse_document(block: RequestFields) -> list[ContentPart]:
             raise _unsupported_source(source, source_type)
 
 
+def is_made_of_blocks(document: RequestFields) -> bool:
+    """Whether a document is made of blocks: they are kept, and nothing else of it but the title."""
+    source = document.raw.get("source")
+    return isinstance(source, dict) and source.get("type") == "content"
+
+
 def _parse_document_content(source: RequestFields, title: str | None) -> list[ContentPart]:
     """Parse a document made of blocks: its title, then the blocks."""
     parts: list[ContentPart] = [TextPart(f"{title}:")] if title else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from dragoman.errors import BadRequest
@@ -106,6 +106,14 @@ class RequestFields:
         raise invalid_field(
             self.path_of(name), f"must be a string or a list of content blocks, got {_describe_value(value)}"
         )
+
+    def unknown_fields(self, known: Collection[str], *, place: str) -> list[str]:
+        """The names of fields that are not `known` and not empty, as fields of `place`."""
+        return [
+            f"{place}.{name}"
+            for name, value in self.raw.items()
+            if name not in known and value not in (None, "", [], {})
+        ]
 
     def provider_metadata(self, *names: str) -> ProviderMetadata | None:
         """Anthropic's own fields of a block: its cache breakpoint and the fields `names`, unchanged."""

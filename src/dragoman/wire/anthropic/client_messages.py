@@ -22,12 +22,25 @@ from dragoman.messages import (
     TextPart,
     ToolPart,
 )
-from dragoman.wire.anthropic.client_content import BLOCK_TYPES, ContentPart, parse_block, unsupported_block
+from dragoman.wire.anthropic.client_content import (
+    BLOCK_TYPES,
+    ContentPart,
+    is_made_of_blocks,
+    parse_block,
+    unsupported_block,
+)
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
 from dragoman.wire.anthropic.opaque_reasoning import decode_opaque_reasoning, openai_metadata
 from dragoman.wire.tool_outputs import write_multimodal_output
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system")
+_CONTENT = "messages[].content[]"
+_BLOCK_FIELDS = {  # of users and tools
+    "text": ("type", "text", "cache_control", "citations"),
+    "image": ("type", "source", "cache_control", "transformations"),
+    "document": ("type", "source", "cache_control", "title", "context", "citations"),
+    "search_result": ("type", "source", "cache_control", "title", "content", "citations"),
+}
 _SERVER_CALL_TYPES = ("server_tool_use", "mcp_tool_use")
 
 
@@ -64,6 +77,7 @@ class AnthropicMessageParser:
             raise invalid_field(
                 message.path_of("role"), f"must be one of {quoted_list(_ROLES)}, got {role!r:.40}"
             )
+        self.ignored_fields += message.unknown_fields(("role", "content"), place="messages[]")
         self._drafts.append(draft)
         blocks = message.content_blocks("content")
         if draft.role == "system":
@@ -128,11 +142,16 @@ class AnthropicMessageParser:
         return []
 
     def _parse_block(self, block: RequestFields) -> list[ContentPart]:
-        match block.text("type"):
+        block_type = block.text("type")
+        self.ignored_fields += block.unknown_fields(_BLOCK_FIELDS.get(block_type, block.raw), place=_CONTENT)
+        match block_type:
+            case "document" if is_made_of_blocks(block):
+                names = ("context", "citations")
+                self.ignored_fields += [f"{_CONTENT}.{name}" for name in names if block.raw.get(name)]
             case "search_result":
-                self.ignored_fields.append(block.path_of("type"))  # only its text is kept
+                self.ignored_fields.append(f"{_CONTENT}.type.search_result")  # only its text is kept
             case "text" if block.raw.get("citations"):
-                self.ignored_fields.append(block.path_of("citations"))
+                self.ignored_fields.append(f"{_CONTENT}.citations")
             case _:
                 pass
         return parse_block(block)

@@ -15,6 +15,12 @@ from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input
 
 MAX_DEPTH = 200  # encoders add levels of their own to what the decoder just managed
 _CHOICE_TYPES = ("auto", "any", "tool", "none")
+_TOOL_FIELDS = frozenset(
+    {
+        *("type", "name", "description", "input_schema", "strict", "cache_control", "allowed_callers"),
+        *("defer_loading", "eager_input_streaming", "input_examples"),
+    }
+)
 _ANTHROPIC_TOOL_FIELDS = ("allowed_callers", "defer_loading", "eager_input_streaming", "input_examples")
 
 
@@ -51,7 +57,7 @@ def _decode_body(raw: bytes) -> RequestFields:
 def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelRequest, tuple[str, ...]]:
     model = body.text("model")
     options, ignored = parse_options(body, count_only=count_only)
-    tools = _parse_tools(body) if body.has("tools") else ()
+    tools = _parse_tools(body, ignored) if body.has("tools") else ()
     choice = _parse_choice(body.nested("tool_choice"), tools) if body.has("tool_choice") else None
     if choice is not None and body.nested("tool_choice").flag("disable_parallel_tool_use"):
         options["parallel_tool_calls"] = False
@@ -66,13 +72,14 @@ def _parse_request(body: RequestFields, *, count_only: bool) -> tuple[ModelReque
     request = ModelRequest(
         model=model, messages=history.messages(), tools=tools, tool_choice=choice, options=options
     )
-    return request, (*ignored, *history.ignored_fields)
+    return request, tuple(dict.fromkeys((*ignored, *history.ignored_fields)))
 
 
-def _parse_tools(body: RequestFields) -> tuple[Tool, ...]:
+def _parse_tools(body: RequestFields, ignored: list[str]) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
     for tool_fields in body.objects("tools"):
         tool = _parse_tool(tool_fields)
+        ignored += tool_fields.unknown_fields(_TOOL_FIELDS, place="tools[]")
         if tool.name in tools:
             raise invalid_field(tool_fields.path_of("name"), f"duplicate tool name {tool.name!r:.60}")
         tools[tool.name] = tool
@@ -154,12 +161,13 @@ def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dic
         )
     if body.has("stop_sequences"):
         options |= _parse_stop_sequences(body)
+    ignored = ["extra_body"] if body.raw.get("extra_body") else []
     if not body.has("metadata"):
-        return options, []
+        return options, ignored
     metadata = body.nested("metadata")
     if metadata.optional_text("user_id"):
         options["user"] = metadata.text("user_id")
-    return options, [metadata.path_of(name) for name in metadata.raw if name != "user_id"]
+    return options, [*ignored, *(metadata.path_of(name) for name in metadata.raw if name != "user_id")]
 
 
 def _check_types(body: RequestFields) -> None:

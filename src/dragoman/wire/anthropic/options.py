@@ -60,6 +60,7 @@ _HANDLED_OPTIONS = frozenset(
         "user",
     }
 )
+_EFFECTIVE_IF_EMPTY = ("seed", "web_search_options")  # a seed of 0, and a search with all defaults
 _SERVICE_TIERS = {
     "auto": "auto",
     "default": "standard_only",
@@ -236,7 +237,7 @@ class AnthropicOptions:
     def _drop_unknown(self) -> None:
         """Record the options that have no equivalent, unless they have no effect."""
         for name in sorted(self._options.keys() - _ANTHROPIC_OPTIONS - _HANDLED_OPTIONS):
-            if self._options[name] or name == "seed":  # a seed of 0 has an effect
+            if self._options[name] or name in _EFFECTIVE_IF_EMPTY:
                 self.dropped_fields.append(name)
 
     def _number(self, name: str) -> float | None:

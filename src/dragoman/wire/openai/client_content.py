@@ -50,6 +50,13 @@ _FILE_TYPES = {
     "webp": "image/webp",
 }
 _UNKNOWN_TYPE = "application/octet-stream"
+_INNER_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "text": (),
+    "refusal": (),
+    "image_url": ("url", "detail"),
+    "input_audio": ("data", "format"),
+    "file": ("filename", "file_data", "file_id"),
+}
 _COMMON_FIELDS = ("type", "cache_control", "prompt_cache_breakpoint")
 
 
@@ -83,6 +90,8 @@ def _parse_part(
             f"{field}.type must be one of {allowed}, got {describe_value(part_type)}", field=f"{field}.type"
         )
     ignored.add_unknown(value, (*_COMMON_FIELDS, part_type), field="messages[].content[]")
+    if isinstance(inner := value.get(part_type), dict):
+        ignored.add_unknown(inner, _INNER_FIELDS[part_type], field=f"messages[].content[].{part_type}")
     return _PARSERS[part_type](value, field, cache_metadata=read_cache_control(value, field))
 
 

@@ -48,6 +48,7 @@ def parse_chat_completions_request(raw: bytes) -> ClientRequest:
     model = read_nonempty_string(body.get("model"), "model")
     messages = parse_messages(body.get("messages"), ignored)
     tools, choice = parse_tools(body, ignored)
+    ignored.add_unknown({"extra_body": body.get("extra_body")}, (), field="")
     return ClientRequest(
         request=ModelRequest(
             model=model, messages=messages, tools=tools, tool_choice=choice, options=_parse_options(body)

@@ -44,7 +44,7 @@ def write_options(options: Mapping[str, Any], *, model: str, quirks: Quirks) -> 
     }
     thinking = fields.get("thinking")
     if isinstance(thinking, Mapping):
-        fields["thinking"] = {**thinking, "type": "disabled" if _is_thinking_disabled(options) else "enabled"}
+        fields["thinking"] = {**thinking, "type": "disabled" if is_thinking_disabled(options) else "enabled"}
     elif fields.get("reasoning_effort") is None:
         effort = _EFFORTS.get(anthropic_effort(options) or "")
         fields |= {"reasoning_effort": effort} if effort else {}
@@ -84,14 +84,14 @@ def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]
         and name not in ("thinking", "output_config")
     ]
     drops_thinking = "thinking" not in quirks.accepted_options and options.get("reasoning_effort") is None
-    if drops_thinking and _is_thinking_disabled(options):
+    if drops_thinking and is_thinking_disabled(options):
         names.append("thinking")
     return names + unsupported_output_config(options, efforts=_EFFORTS)
 
 
 def anthropic_effort(options: Mapping[str, Any]) -> str | None:
     """The thinking effort in Anthropic's terms; None if thinking is off or not set."""
-    if _is_thinking_disabled(options):
+    if is_thinking_disabled(options):
         return None
     effort = _mapping_field(options, "output_config").get("effort")
     if isinstance(effort, str):
@@ -105,7 +105,7 @@ def anthropic_effort(options: Mapping[str, Any]) -> str | None:
 
 def anthropic_thinking_enabled(options: Mapping[str, Any]) -> bool | None:
     """Whether Anthropic's `thinking` enables thinking; None if it is not set."""
-    return None if "type" not in _mapping_field(options, "thinking") else not _is_thinking_disabled(options)
+    return None if "type" not in _mapping_field(options, "thinking") else not is_thinking_disabled(options)
 
 
 def anthropic_output_schema(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -139,7 +139,8 @@ def _is_unsupported(name: str, quirks: Quirks) -> bool:
     return name in _ANTHROPIC_OPTIONS or name.startswith(("anthropic_", "anthropic-"))
 
 
-def _is_thinking_disabled(options: Mapping[str, Any]) -> bool:
+def is_thinking_disabled(options: Mapping[str, Any]) -> bool:
+    """Whether Anthropic's `thinking` is switched off."""
     return _mapping_field(options, "thinking").get("type") == "disabled"
 
 

@@ -13,6 +13,7 @@ from dragoman.errors import BadRequest
 from dragoman.wire.openai.options import (
     anthropic_effort,
     anthropic_output_schema,
+    is_thinking_disabled,
     reject_mcp_servers,
     unsupported_output_config,
 )
@@ -28,6 +29,7 @@ _CONVERTED = frozenset(
     {
         *("max_tokens", "max_completion_tokens", "max_output_tokens", "reasoning_effort", "reasoning"),
         *("response_format", "verbosity", "text", "thinking", "output_config", "extra_body", "include"),
+        "modalities",
         *("n", "stream", "stream_options", "store"),
     }
 )
@@ -59,6 +61,8 @@ def unsupported_options(options: Mapping[str, Any]) -> list[str]:
         for name in sorted(options)
         if options[name] is not None and name not in _SAME and name not in _CONVERTED
     ]
+    if is_thinking_disabled(options) and options.get("reasoning_effort") is None:
+        names.append("thinking")
     return names + unsupported_output_config(options, efforts=_EFFORTS)
 
 
@@ -66,6 +70,8 @@ def _check(options: Mapping[str, Any]) -> None:
     reject_mcp_servers(options)
     if options.get("n") not in (None, 1):
         raise BadRequest("n: the Responses API gives one answer", field="n")
+    if options.get("modalities") not in (None, ["text"]):
+        raise BadRequest("modalities: the Responses API gives text only", field="modalities")
 
 
 def _write_reasoning(options: Mapping[str, Any], *, drop: Collection[str]) -> dict[str, Any]:

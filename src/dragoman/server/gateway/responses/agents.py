@@ -29,7 +29,7 @@ from dragoman.errors import (
 )
 from dragoman.events import Event, ToolInputAvailable, ToolInputStart
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange, header_value
+from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import ToolPart
@@ -38,7 +38,7 @@ from dragoman.runs.active_run import StartedRun
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.repeats import StoredAnswer
-from dragoman.server.gateway.headers import request_id_headers
+from dragoman.server.gateway.headers import format_names, request_id_headers
 from dragoman.server.gateway.responses.agent_input import (
     AgentInput,
     continue_answer,
@@ -367,7 +367,7 @@ class AgentResponses:
         if dropped := agent_input.parsed.ignored_fields + (
             ("instructions",) if agent_input.parsed.request.instructions else ()
         ):
-            headers["x-dragoman-dropped"] = header_value(",".join(dropped))
+            headers["x-dragoman-dropped"] = format_names(dropped)
         if agent_input.state.stream:
             await self._send_stream(exchange, started, encoder=encoder, headers=headers)
             return

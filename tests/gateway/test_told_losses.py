@@ -1,0 +1,145 @@
+"""What a client sends to a provider of another family arrives there, is named as dropped, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.gateway.upstream import LINES, Answer, Stage
+from tests.wire.anthropic_streams import STREAMS as ANTHROPIC
+from tests.wire.ollama_streams import STREAMS as OLLAMA
+from tests.wire.openai_streams import chunk, sse
+from tests.wire.responses_streams import STREAMS as RESPONSES
+
+MARK = "MARK7"
+PNG = "iVBORw0KGgo="
+HI = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {}}
+ANSWERS = {
+    "oai": Answer(body=sse(chunk({"content": "ok"}), chunk(finish="stop"))),
+    "ant": Answer(body=ANTHROPIC["text"]),
+    "oll": Answer(body=OLLAMA["text"], headers=LINES),
+    "res": Answer(body=RESPONSES["text"]),
+}
+Case = tuple[str, Mapping[str, Any]]  # the name that tells of the loss, and the fields of the request
+
+
+def user(*content: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+def assistant(*content: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"messages": [*HI, {"role": "assistant", "content": list(content)}, *HI]}
+
+
+def document(**fields: Any) -> Mapping[str, Any]:
+    source = {"type": "text", "media_type": "text/plain", "data": "a text"}
+    return user({"type": "document", "source": source, **fields})
+
+
+def tool(**fields: Any) -> Mapping[str, Any]:
+    return {"tools": [{"name": "t", "description": "d", "input_schema": SCHEMA, **fields}]}
+
+
+SEARCH = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": MARK}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"title": MARK}]}
+SAID = {"type": "text", "text": "It rains."}
+IMAGE = {"type": "base64", "media_type": "image/png", "data": PNG}
+BLOCKS = {"type": "content", "content": "a text"}
+CONTENT = "messages[].content[]"
+MESSAGES: Sequence[Case] = [
+    ("tools[].input_examples", tool(input_examples=[{"a": MARK}])),
+    ("tools[].defer_loading", tool(defer_loading=True)),
+    ("tools[].allowed_callers", tool(allowed_callers=[MARK])),
+    ("tools[].flavour", tool(flavour=MARK)),
+    ("", tool(description=MARK)),
+    ("", document(title=MARK)),
+    (f"{CONTENT}.context", document(context=MARK)),
+    (f"{CONTENT}.citations", document(citations={"enabled": True})),
+    (f"{CONTENT}.context", user({"type": "document", "source": BLOCKS, "context": MARK})),
+    (f"{CONTENT}.citations", user({"type": "document", "source": BLOCKS, "citations": {"enabled": True}})),
+    (f"{CONTENT}.transformations", user({"type": "image", "source": IMAGE, "transformations": [MARK]})),
+    (f"{CONTENT}.flavour", user({**SAID, "flavour": MARK})),
+    ("messages[].flavour", {"messages": [{**HI[0], "flavour": MARK}]}),
+    (f"{CONTENT}.type.compaction", assistant({"type": "compaction", "content": MARK})),
+    (f"{CONTENT}.type.server_tool_use", assistant(SEARCH, FOUND, SAID)),
+    ("metadata.team", {"metadata": {"user_id": "u", "team": MARK}}),
+    ("container", {"container": MARK}),
+    ("extra_body", {"extra_body": {"a": MARK}}),
+    ("output_config.task_budget", {"output_config": {"task_budget": {"type": "tokens", "total": 5}}}),
+]
+
+
+def function(**fields: Any) -> Mapping[str, Any]:
+    return {"tools": [{"type": "function", "function": {"name": "t", "parameters": SCHEMA, **fields}}]}
+
+
+def image(**fields: Any) -> Mapping[str, Any]:
+    url = {"url": f"data:image/png;base64,{PNG}", **fields}
+    return user({"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": url})
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "t", "arguments": f'{{"x": "{MARK}'}}
+CHAT: Sequence[Case] = [
+    (f"{CONTENT}.image_url.detail", image(detail="low")),
+    (f"{CONTENT}.image_url.flavour", image(flavour=MARK)),
+    ("messages[].name", {"messages": [{**HI[0], "name": MARK}]}),
+    (
+        "messages[].tool_calls[].function.arguments",
+        {"messages": [*HI, {"role": "assistant", "tool_calls": [CALL]}, *HI], **function()},
+    ),
+    ("tools[].function.flavour", function(flavour=MARK)),
+    ("", function(description=MARK)),
+    ("web_search_options", {"web_search_options": {}}),
+    ("extra_body", {"extra_body": {"a": MARK}}),
+    ("seed", {"seed": 0}),
+    ("prediction", {"prediction": {"type": "content", "content": MARK}}),
+    ("modalities", {"modalities": ["text", "audio"], "audio": {"voice": MARK, "format": "wav"}}),
+    ("n", {"n": 2}),
+    ("logprobs", {"logprobs": True}),
+    ("parallel_tool_calls", {**function(), "parallel_tool_calls": False}),
+    ("flavour", {"flavour": MARK}),
+]
+READS: Mapping[str, Sequence[str]] = {  # what a family has, under a name of its own or the same
+    "oai": (),
+    "ant": ("parallel_tool_calls",),
+    "oll": ("seed",),
+    "res": ("parallel_tool_calls", f"{CONTENT}.image_url.detail"),
+}
+
+
+def ask(stage: Stage, path: str, model: str, fields: Mapping[str, Any]) -> httpx2.Response:
+    body = {"model": model, "messages": HI, "max_tokens": 3000, **fields}
+    stage.upstream.play(ANSWERS[model.partition("/")[0]])
+    headers = {"authorization": f"Bearer {stage.key}"}
+    return httpx2.post(f"{stage.url}{path}", json=body, headers=headers, trust_env=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("path", "provider", "cases"),
+    [("/v1/messages", name, MESSAGES) for name in ("oai", "oll", "res")]
+    + [("/v1/chat/completions", name, CHAT) for name in ("ant", "oll", "res")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_nothing_is_dropped_silently(stage: Stage, path: str, provider: str, cases: Sequence[Case]) -> None:
+    silent = []
+    for name, fields in cases:
+        answer = ask(stage, path, f"{provider}/claude-opus-4-5", fields)
+        told = answer.headers.get("x-dragoman-dropped", "").split(",")
+        arrived = bool(stage.upstream.requests) and MARK.encode() in stage.upstream.requests[-1].body
+        refused = answer.status_code == 400 and name in answer.text
+        assert answer.status_code == 200 or refused, answer.text
+        if not (refused or name in told or (arrived and MARK in str(fields)) or name in READS[provider]):
+            silent.append((name, told))
+    assert silent == []
+
+
+def test_the_header_that_names_dropped_fields_is_short(stage: Stage) -> None:
+    fields = {f"{'é' * 500}{number}": 1 for number in range(500)}
+    answer = ask(stage, "/v1/chat/completions", "ant/m", fields)
+    assert answer.status_code == 200
+    assert answer.headers["x-dragoman-dropped"].endswith(",...")
+    assert len(answer.headers["x-dragoman-dropped"]) < 40_000
