@@ -128,12 +128,12 @@ def test_nothing_is_dropped_silently(stage: Stage, path: str, provider: str, cas
     silent = []
     for name, fields in cases:
         answer = ask(stage, path, f"{provider}/claude-opus-4-5", fields)
-        told = answer.headers.get("x-dragoman-dropped", "").split(",")
+        named = answer.headers.get("x-dragoman-dropped", "").split(",")
         arrived = bool(stage.upstream.requests) and MARK.encode() in stage.upstream.requests[-1].body
         refused = answer.status_code == 400 and name in answer.text
         assert answer.status_code == 200 or refused, answer.text
-        if not (refused or name in told or (arrived and MARK in str(fields)) or name in READS[provider]):
-            silent.append((name, told))
+        if not (refused or name in named or (arrived and MARK in str(fields)) or name in READS[provider]):
+            silent.append((name, named))
     assert silent == []
 
 

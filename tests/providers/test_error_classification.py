@@ -25,6 +25,7 @@ from dragoman.providers.error_classification import (
     classify_error,
     is_transient_error,
     read_error,
+    rejects_all_files,
     rejects_files,
     suggested_retry_delay,
 )
@@ -185,6 +186,19 @@ OTHER_REFUSALS = [
     "This model's maximum context length is 8192 tokens",
     "there is no tool read_image",
 ]
+
+
+BROKEN_FILES = [
+    "Could not process image",
+    "messages.0.content.0.image.source.base64: Could not process image",
+    "could not read the PDF",
+]
+
+
+@pytest.mark.parametrize("message", [*FILE_REFUSALS, *BROKEN_FILES])
+def test_a_broken_file_says_nothing_of_what_its_model_reads(message: str) -> None:
+    error = ProviderError(message, category="bad_request")
+    assert (rejects_files(error), rejects_all_files(error)) == (True, message in FILE_REFUSALS)
 
 
 @pytest.mark.parametrize("message", [*FILE_REFUSALS, *OTHER_REFUSALS])

@@ -76,7 +76,11 @@ class Asked:
             provider.on_failure = lambda name, category: self.failures.append((name, category))
             provider.on_retry = self.retried.append
             await provider.relay(
-                f"{server.url}/v1/x", self._write, headers={"x-beta": "1"}, handle=self.listen
+                f"{server.url}/v1/x",
+                self._write,
+                headers={"x-beta": "1"},
+                handle=self.listen,
+                is_amended=True,
             )
         assert provider.keys.busy == 0
         return provider

@@ -93,6 +93,9 @@ class ProviderAdapter(Protocol):
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
 
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """Return the options of a request that its model does not get, since it has rejected them before."""
+
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """Return the field that the server rejected, to retry without it; None if there is none."""
 

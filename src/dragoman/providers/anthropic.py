@@ -91,6 +91,10 @@ class AnthropicAdapter:
         """See `Provider.check`."""
         return check_request(request, provider=self._name)
 
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """See `ProviderAdapter.rejected_options`."""
+        return self._rejected_fields.options_of(request)
+
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
         return False

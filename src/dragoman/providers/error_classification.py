@@ -65,6 +65,11 @@ _FILES_REJECTED = re.compile(
     r"|invalid (content type|value)\W+(image_url|file|input_audio)",
     re.IGNORECASE,
 )
+_CAPABILITY = re.compile(
+    r"support|accept|allow|enabl|available|endpoints|model\b|unknown (variant|part)|must be a string"
+    r"|at most 0|invalid (content type|value)|missing data required",
+    re.IGNORECASE,
+)
 _CLASS_NAMES: tuple[tuple[str, ProviderCategory], ...] = (
     (r"^(AbortError|.*Cancel(l?ed)?(Error)?)$", "cancelled"),
     (r"Timeout", "timeout"),
@@ -221,3 +226,8 @@ def _message_of(error: BaseException) -> str:
 def rejects_files(error: ProviderError) -> bool:
     """Return whether a provider refuses a request since its model reads no images, audio or files."""
     return error.category != "auth" and _FILES_REJECTED.search(error.message) is not None
+
+
+def rejects_all_files(error: ProviderError) -> bool:
+    """Return whether it does so for what the model can do, and not for what is wrong with one file."""
+    return rejects_files(error) and _CAPABILITY.search(error.message) is not None

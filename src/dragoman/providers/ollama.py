@@ -87,6 +87,10 @@ class OllamaAdapter:
         """See `Provider.check`."""
         return check_request(request)
 
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """See `ProviderAdapter.rejected_options`."""
+        return self._rejected_fields.options_of(request)
+
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `ProviderAdapter.learn_from_rejection`: nothing was put in."""
         return False

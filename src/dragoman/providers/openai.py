@@ -86,8 +86,14 @@ class OpenAIAdapter:
         """See `Provider.check`."""
         return check_request(request, self.quirks)
 
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """See `ProviderAdapter.rejected_options`: the hub puts in what no option says."""
+        return ()
+
     def rejected_field(self, request: ModelRequest, *, status: int, body: bytes) -> str | None:
         """See `ProviderAdapter.rejected_field`: some servers do not know `stream_options`, now or later."""
+        if "stream_options" in request.options:  # the client's own: they may be what is wrong
+            return None
         return "stream_options" if self.learn_from_rejection(status, body) else None
 
     def learn_from_rejection(self, status: int, body: bytes) -> bool:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
+
+from dragoman.model_request import ModelRequest
 
 NONE: Set[str] = frozenset()
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "effort": ("reasoning_effort",),
+    "format": ("response_format",),
+    "reasoning": ("reasoning_effort", "reasoning"),
+    "reasoning.effort": ("reasoning_effort",),
+    "text.verbosity": ("verbosity",),
+    "think": ("reasoning_effort", "think"),
+    "thinking": ("reasoning_effort", "thinking"),
+}
+"""The options that a field of a family's body stands for; all others have the same name."""
 
 
 class RejectedFields:
@@ -20,3 +32,14 @@ class RejectedFields:
     def add(self, model: str, field: str) -> None:
         """Note that a model has rejected a field."""
         self._by_model[model] = frozenset({*self.of(model), field})
+
+    def options_of(self, request: ModelRequest) -> list[str]:
+        """Return the names of what a request has, and its model does not get since it has rejected it."""
+        rejected = self.of(request.model)
+        if not rejected:
+            return []
+        options = {name for name, value in request.options.items() if value is not None}
+        options |= {"tool_choice"} if request.tool_choice is not None else set()
+        options |= {"strict"} if any(tool.strict for tool in request.tools) else set()
+        names = (name for field in sorted(rejected) for name in OPTIONS.get(field, (field,)))
+        return list(dict.fromkeys(name for name in names if name in options))

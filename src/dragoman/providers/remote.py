@@ -20,7 +20,7 @@ from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerDecoder, AnswerLimits, Family, ProviderAdapter
 from dragoman.providers.decoded_response import DecodedResponse, decode_stored, read_answer
-from dragoman.providers.error_classification import rejects_files
+from dragoman.providers.error_classification import rejects_all_files, rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
@@ -93,7 +93,11 @@ class RemoteProvider:
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""
-        return self._adapter.check(request)
+        return [*self._adapter.check(request), *self.rejected_options(request)]
+
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """Return the options of a request that its model does not get, since it has rejected them."""
+        return self._adapter.rejected_options(request)
 
     async def relay(
         self,
@@ -103,17 +107,23 @@ class RemoteProvider:
         size: int = 0,
         headers: Mapping[str, str],
         handle: Callable[[RelayedResponse], Awaitable[None]],
+        is_amended: bool = False,
     ) -> None:
         """Send a body in the server's own protocol, and pass the response to `handle`.
 
         Each attempt calls both: `write_body` returns the body, of about `size` bytes; `handle` gets a
-        response that was not rejected, and raises errors that another attempt may avoid. Raises
-        ProviderError, with our keys redacted.
+        response that was not rejected, and raises errors that another attempt may avoid. `is_amended`: the
+        hub has put fields into the body, and the server may not know them. Raises ProviderError, with our
+        keys redacted.
         """
         try:
             await self._with_retries(
                 lambda lease: self._relay_once(
-                    url, BodyWriter(size, write_body), headers=headers, handle=handle, lease=lease
+                    url,
+                    BodyWriter(size, write_body, is_amended),
+                    headers=headers,
+                    handle=handle,
+                    lease=lease,
                 )
             )
         except ProviderError as error:
@@ -207,13 +217,13 @@ class RemoteProvider:
         """Send a relayed request with one key, and pass the accepted response to `handle`."""
         merged = merge_headers(self._request_headers(lease.key), headers)
         while True:
-            size, write = writer
+            size, write, is_amended = writer
             body = write() if size <= SMALL else await offload(size, write)
             response = await self._transport.send("POST", url, headers=merged, body=body)
             if response.status in (200, 201):
                 break
             error, answer = await self._read_error(response)
-            if not self._adapter.learn_from_rejection(response.status, answer):
+            if not (is_amended and self._adapter.learn_from_rejection(response.status, answer)):
                 raise error
         relay = RelayedResponse(response, lease=lease, limits=self.limits)
         try:
@@ -245,7 +255,8 @@ class RemoteProvider:
             error, answer = await self._read_error(response)
             messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
             if messages is not request.messages:
-                self._text_only_models.add(request.model)
+                if rejects_all_files(error):
+                    self._text_only_models.add(request.model)
                 request = replace(request, messages=messages)
                 continue
             field = self._adapter.rejected_field(request, status=response.status, body=answer)
@@ -319,6 +330,7 @@ class BodyWriter(NamedTuple):
 
     size: int
     write: Callable[[], bytes]
+    is_amended: bool
 
 
 class KeyAttempts(Generic[T]):

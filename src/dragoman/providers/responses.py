@@ -15,7 +15,12 @@ from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import find_error
 from dragoman.wire.responses.decoder import ResponsesDecoder
-from dragoman.wire.responses.request import check_request, encode_request, rejected_field
+from dragoman.wire.responses.request import (
+    check_request,
+    encode_request,
+    is_about_value,
+    rejected_field,
+)
 
 __all__ = ["ResponsesAdapter", "ResponsesProvider"]
 
@@ -64,6 +69,10 @@ class ResponsesAdapter:
         """See `Provider.check`."""
         return check_request(request)
 
+    def rejected_options(self, request: ModelRequest) -> Sequence[str]:
+        """See `ProviderAdapter.rejected_options`."""
+        return self._rejected_fields.options_of(request)
+
     def learn_from_rejection(self, status: int, body: bytes) -> bool:
         """See `ProviderAdapter.learn_from_rejection`: the hub adds nothing to a relayed body."""
         return False
@@ -77,7 +86,7 @@ class ResponsesAdapter:
         except DECODE_ERRORS:
             return None
         field = rejected_field(error) if isinstance(error, Mapping) else None
-        if field is not None:
+        if field is not None and isinstance(error, Mapping) and not is_about_value(error, field):
             self._rejected_fields.add(request.model, field)
         return field
 

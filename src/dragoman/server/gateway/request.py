@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -69,6 +69,7 @@ class GatewayRequest:
         self._handler_task: asyncio.Task[object] | None = None
         self._stop_error: DragomanError | None = None
         self._dropped_fields: Sequence[str] = ()
+        self._rejected_options: Callable[[], Sequence[str]] = tuple
         self._call: ModelCall[bytes] = ModelCall(
             payment,
             plan.routes,
@@ -120,7 +121,7 @@ class GatewayRequest:
     def _open_answer(self, route: Route) -> RelayedAnswer | TranslatedAnswer:
         """Return the answer of a route: relayed where the client speaks the provider's own protocol."""
         provider, dialect = route.provider, self._plan.dialect
-        self._dropped_fields = ()
+        self._dropped_fields, self._rejected_options = (), tuple
         if (
             isinstance(provider, RemoteProvider)
             and provider.family == dialect.family
@@ -158,7 +159,12 @@ class GatewayRequest:
         )
         return RelayedAnswer(
             lambda handle: provider.relay(
-                dialect.url(provider.server), write, size=head.size, headers=forwarded, handle=handle
+                dialect.url(provider.server),
+                write,
+                size=head.size,
+                headers=forwarded,
+                handle=handle,
+                is_amended=requests_usage() and not head.raw_field("stream_options"),
             ),
             span=span,
             stream=head.stream,
@@ -197,6 +203,8 @@ class GatewayRequest:
         ]
         if self._dropped_fields:
             log.warning("%s does not support %s: dropped", route.name, format_names(self._dropped_fields))
+        if isinstance(provider, RemoteProvider):
+            self._rejected_options = partial(provider.rejected_options, request)
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
         return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
@@ -278,8 +286,8 @@ class GatewayRequest:
         headers: dict[str, str] = {}
         if self._call.route is not None:
             headers["x-dragoman-model"] = header_value(self._call.route.name)
-        if self._dropped_fields:
-            headers["x-dragoman-dropped"] = format_names(self._dropped_fields)
+        if dropped := [*self._dropped_fields, *self._rejected_options()]:  # which may have been just now
+            headers["x-dragoman-dropped"] = format_names(dropped)
         return headers
 
     # ---- errors --------------------------------------------------------------------------------------------
@@ -287,7 +295,7 @@ class GatewayRequest:
     async def _handle_error(self, error: DragomanError, watch: DisconnectWatch) -> None:
         self._call.fail(error)
         if not self._exchange.response_started:
-            self._dropped_fields = ()  # they belong to an answer
+            self._dropped_fields, self._rejected_options = (), tuple  # they belong to an answer
             self._exchange.response_headers |= self._answer_headers()
             raise error from None
         log.warning("the answer to request %s failed: %s", self._exchange.request_id, error.message)

@@ -107,12 +107,12 @@ class RequestFields:
             self.path_of(name), f"must be a string or a list of content blocks, got {_describe_value(value)}"
         )
 
-    def unknown_fields(self, known: Collection[str], *, place: str) -> list[str]:
-        """The names of fields that are not `known` and not empty, as fields of `place`."""
+    def unknown_fields(self, supported: Collection[str], *, place: str) -> list[str]:
+        """The names of fields that are not `supported` and not empty, as fields of `place`."""
         return [
             f"{place}.{name}"
             for name, value in self.raw.items()
-            if name not in known and value not in (None, "", [], {})
+            if name not in supported and value not in (None, "", [], {})
         ]
 
     def provider_metadata(self, *names: str) -> ProviderMetadata | None:

@@ -69,6 +69,18 @@ def check_request(request: ModelRequest) -> Sequence[str]:
     return unsupported_options(request.options)
 
 
+def is_about_value(error: Mapping[str, Any], field: str) -> bool:
+    """Return whether an error is about one value of a field, of which a model takes others.
+
+    A model that takes only one temperature takes none but the default.
+    """
+    message = error.get("message")
+    refuses_value = error.get("code") == "unsupported_value" or (
+        isinstance(message, str) and message.lower().startswith(("unsupported value", "invalid value"))
+    )
+    return refuses_value and field not in ("temperature", "top_p")
+
+
 def rejected_field(error: Mapping[str, Any]) -> str | None:
     """Return the field that an error of the server is about, if the request can do without it."""
     message, param = error.get("message"), error.get("param")
