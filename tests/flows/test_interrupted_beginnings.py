@@ -95,13 +95,13 @@ async def test_nothing_is_told_of_a_run_that_cannot_be_stored_and_its_model_call
         response = await asking
         assert (response.status_code, "Once" in response.text) == (503, False)
         await up.closed.wait()
+        await until(at.rows)
         row = await at.row()
         assert (row.status, row.tokens.estimated) == ("aborted", True)
         assert (await at.http.get("/api/sessions/s/messages")).json() == {"messages": []}
         await at.hub.store.write(lambda connection: connection.execute("DROP TRIGGER no_runs", {}))
-        up.began.clear()
         asking = asyncio.create_task(at.http.post("/api/chat", json=ask("hi")))
-        await up.began.wait()
+        await until(lambda: [run for run in at.hub.runs._active.values() if run.fold.size])
         assert (await at.http.post("/api/sessions/s/stop")).json()["stopped"]
         assert text_of(frames_in((await asking).text)) == "Once"
 
