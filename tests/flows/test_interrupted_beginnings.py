@@ -24,7 +24,7 @@ from tests.waiting import until
 
 
 class HeldWriter:
-    """The database's writer, which commits nothing until `release`."""
+    """The database's writer, which commits nothing until `release`, or the end of the block."""
 
     def __init__(self, served: Any) -> None:
         self._gate, self._reached = threading.Event(), threading.Event()
@@ -40,8 +40,12 @@ class HeldWriter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._gate.set()
+        self.release()
         await self._writing
+
+    def release(self) -> None:
+        """Let it go on."""
+        self._gate.set()
 
     async def until_storing(self) -> None:
         """Wait until the database has something to store behind what it waits for."""

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from dragoman.errors import Unavailable
+from dragoman.identity import LOCAL
+from dragoman.session_ids import hub_session_id
+from tests.flows.test_interrupted_beginnings import HeldWriter
 from tests.hosts.conftest import HostCluster
 from tests.runners.wire_runner import Turn, connected, new_session
-from tests.serving import ask, frames_in, text_of
+from tests.serving import Served, ask, frames_in, text_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
@@ -66,6 +71,51 @@ async def test_a_runner_that_comes_back_at_another_host_takes_its_turn_along(hos
         await turn.finalize()
         await again.acknowledged(5)
         assert text_of(frames_in((await posted).text)) == "one two"
+
+
+async def test_a_runner_that_comes_back_while_its_end_is_noted_is_found_by_other_hosts(
+    hosts: HostCluster,
+) -> None:
+    first, second = await hosts.open(2, **CONFIG)
+    await new_session(first)
+    async with connected(first, "s") as runner, HeldWriter(first) as writer:
+        await runner.drop()
+        await writer.until_storing()  # that it has gone
+        async with connected(first, "s") as again:
+            writer.release()
+            await first.hub.store.flush()
+            await until(lambda: serves_runner(second, first))
+            posted = asyncio.create_task(second.http.post("/api/sessions/s/chat", json=ask("go")))
+            turn = await again.prompt()
+            await turn.create()
+            await turn.text("back")
+            await turn.finalize()
+            assert text_of(frames_in((await posted).text)) == "back"
+
+
+async def serves_runner(other: Served, host: Served) -> bool:
+    """Whether a host knows that the runner of the session is at another one."""
+    session = await other.hub.store.sessions.get(hub_session_id("s", owner=LOCAL.owner))
+    return session is not None and session.runner_host == host.hub.store.host_id
+
+
+async def test_a_message_for_a_runner_elsewhere_is_answered_though_its_host_can_write_nothing_more(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await hosts.open(2, **CONFIG)
+    await new_session(first)
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise Unavailable("the database is away")
+
+    async with connected(first, "s") as runner:
+        monkeypatch.setattr(second.hub.store.runs, "move", refuse)
+        posted = asyncio.create_task(second.http.post("/api/sessions/s/chat", json=ask("go")))
+        turn = await runner.prompt()
+        await turn.create()
+        await turn.text("from afar")
+        await turn.finalize()
+        assert text_of(frames_in((await posted).text)) == "from afar"
 
 
 async def test_a_question_is_answered_at_another_host(hosts: HostCluster) -> None:

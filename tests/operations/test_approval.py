@@ -188,6 +188,24 @@ async def test_those_of_a_session_are_listed_whoever_asked_for_them(approvals: A
     assert len(await approvals.list(session_id="s", limit=1)) == 1
 
 
+async def test_a_suspended_call_outside_of_runs_is_found_behind_any_number_of_other_requests(
+    approvals: ApprovalStore, clock: Clock
+) -> None:
+    await approvals.create(asking("plain"))
+    await approvals.create(asking("of a run", run_id="r", state=b"far"))
+    assert await approvals.find_suspended(**CALL) is None
+    await approvals.create(asking("wanted", tool_call_id="t", state=b"far"))
+    for number in range(600):
+        await approvals.create(asking(f"n{number}", input_hash=f"n{number}", created_at=1_001.0))
+    found = await approvals.find_suspended(**CALL)
+    assert found is not None
+    assert found.id == "wanted"
+    for changed in ({"owner": "bob"}, {"operation": "mail.read"}, {"input_hash": "h2"}):
+        assert await approvals.find_suspended(**{**CALL, **changed}) is None
+    clock.now = 1_100.0
+    assert await approvals.find_suspended(**CALL) is None
+
+
 async def test_what_was_approved_is_found_for_the_very_same_call_outside_of_runs(
     approvals: ApprovalStore, clock: Clock
 ) -> None:

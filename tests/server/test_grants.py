@@ -117,6 +117,22 @@ async def test_streams_that_a_grant_opened_end_when_it_is_removed(tmp_path: Path
             assert await status(hub, "GET", f"/api/sessions/{SESSION}", bob) == 404
 
 
+async def test_what_was_answered_to_a_participant_is_not_theirs_to_read_once_the_grant_is_removed(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, [{"text": "A secret."}], keys=True) as hub:
+        ann, bob = await key_of(hub, "ann"), await key_of(hub, "bob")
+        await hub.http.post("/api/sessions", json={"id": "s"}, headers=ann)
+        await grant(hub, ann, "write", owner="bob")
+        await say(hub, bob, "hello")
+        [run] = await hub.hub.store.runs.list(SESSION)
+        assert (await get(hub, f"/api/runs/{run.id}", bob))["message"]["parts"]
+        await hub.http.delete(f"/api/sessions/{SESSION}/grants?owner=bob", headers=ann)
+        paths = (f"/api/runs/{run.id}", f"/api/runs/{run.id}/prompt")
+        assert [await status(hub, "GET", path, bob) for path in paths] == [404, 404]
+        assert (await get(hub, "/api/runs", bob))["runs"][0]["id"] == run.id, "it is listed, without its text"
+
+
 async def test_an_approval_is_answered_by_whoever_may_write_and_the_answer_goes_on_for_who_asked(
     tmp_path: Path,
 ) -> None:

@@ -265,6 +265,10 @@ class ApprovalStore(Protocol):
         """
         ...
 
+    async def find_suspended(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
+        """Return the newest pending request of exactly this call, suspended outside of runs, or None."""
+        ...
+
     async def answer(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None
     ) -> ApprovalRequest:
@@ -414,6 +418,12 @@ class MemoryApprovalStore:
         return next(
             (request for request in approved if request.request_key[: len(request_key)] == request_key), None
         )
+
+    async def find_suspended(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
+        request_key = (owner, operation, input_hash, None)
+        pending = await self.list(owner=owner, status="pending", limit=len(self._approvals))
+        found = (request for request in pending if request.request_key[: len(request_key)] == request_key)
+        return next((request for request in found if request.state is not None), None)
 
     async def answer(
         self, id: str, *, approved: bool, by: Identity, reason: str | None = None

@@ -37,7 +37,7 @@ from dragoman.runs.preparation import new_row, store_answers, wait_stored, with_
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
-from dragoman.store.connection import DatabaseJob
+from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import FoldPosition, current_position
@@ -112,9 +112,11 @@ class RunnerRuns:
             return None
         if self.client is None or self.find_run is None:
             return None
-        row, plan, _ = await self._begin(request, session, identity=identity, cut_off=None, claim=claim)
+        row, plan, _ = await self._begin(
+            request, session, identity=identity, cut_off=None, claim=claim, is_here=False
+        )
         position = position_before(plan)
-        await self._pass_on(row, host=str(session.runner_host))
+        await self._send_to(row, host=str(session.runner_host))
         run = await self.find_run(row.session_id)
         if run is not None and run.row.id == row.id:
             return StartedRun(run, replay=position)
@@ -127,13 +129,18 @@ class RunnerRuns:
     async def _pass_on(self, row: rows.RunRecord, *, host: str) -> None:
         """Give a run to another host, or to whichever goes on with it if that does not answer."""
         released = await self._store.runs.move(row, to=None)
-        if released is None or self.client is None or self.recovery is None:
+        if released is not None:
+            await self._send_to(released, host=host)
+
+    async def _send_to(self, released: rows.RunRecord, *, host: str) -> None:
+        """Let a host go on with a run that no host has. What fails here is found by a sweep of the hosts."""
+        if self.client is None or self.recovery is None:
             return
         try:
-            await self.client.post(host, f"/runs/{row.id}/continue", body={})
+            await self.client.post(host, f"/runs/{released.id}/continue", body={})
         except DragomanError as error:
-            log.info("the host of the runner of run %s cannot take it: %s", row.id, error.message)
-            await self._store.sessions.clear_runner_host(row.session_id, host)
+            log.info("the host of the runner of run %s cannot take it: %s", released.id, error.message)
+            await self._store.sessions.clear_runner_host(released.session_id, host)
             await self.recovery.enqueue(released)
 
     async def _begin(
@@ -144,8 +151,9 @@ class RunnerRuns:
         identity: Identity,
         cut_off: CutOffRun | None,
         claim: DatabaseJob[None] | None = None,
+        is_here: bool = True,
     ) -> tuple[rows.RunRecord, RunPlan, Context]:
-        """Store that a run begins, or goes on."""
+        """Store that a run begins, or goes on; with no host where it is not to begin here."""
         stored = await self._store.messages.list(session.id)
         if cut_off is None:
             plan = make_plan(request.action, stored, new_id=new_id("msg"))
@@ -161,10 +169,14 @@ class RunnerRuns:
         )
         toolbox: Toolbox = await self._toolbox((), (), context=context)
         plan = replace(plan, input_events=await store_answers(plan, toolbox, by=identity))
+        if not is_here:
+            claim = both(claim, self._store.runs.release_job(row))
         await self._store_begin(row, plan, session=session, claim=claim)
         if plan.withdrawn:
             withdrawing = withdraw_requests(plan, context, toolbox=toolbox, store=self._store)
             await wait_stored(asyncio.ensure_future(withdrawing))
+        if not is_here:
+            row = replace(row, host=None, epoch=(row.epoch or 1) + 1)
         return row, plan, context
 
     def _run(
@@ -316,6 +328,17 @@ class RunnerRuns:
         message = await self._store.messages.get(session_id, row.message_id)
         if message is not None and session.turn is None:
             session.open_turn(message.id, seq=stored_seq(message))
+
+
+def both(first: DatabaseJob[None] | None, second: DatabaseJob[None]) -> DatabaseJob[None]:
+    """Return a job that does two others."""
+
+    def job(connection: DatabaseConnection) -> None:
+        if first is not None:
+            first(connection)
+        second(connection)
+
+    return job
 
 
 def position_before(plan: RunPlan) -> FoldPosition:

@@ -19,6 +19,7 @@ from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for
 from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
 from dragoman.store.runs import RunRecord, RunStatus
+from dragoman.store.sessions.sessions import is_of_others
 from dragoman.store.store import Store
 
 if TYPE_CHECKING:
@@ -68,6 +69,16 @@ class RunReader:
             raise NotFound(f"there is no run {id!r}", hint=LIST_HINT)
         return row
 
+    async def find_readable(self, id: str) -> RunRecord:
+        """Return a run whose session the caller may still read: a grant may have been removed. NotFound."""
+        row, caller = await self.find(id), self._caller
+        is_shared = row.owner == caller.owner and is_of_others(row.session_id, caller.owner)
+        if is_shared and visible_owner(caller) is not None:
+            session = await self._store.sessions.get_shared(row.session_id, caller=caller)
+            if session is None:
+                raise NotFound(f"there is no run {id!r}", hint=LIST_HINT)
+        return row
+
     async def find_queued(self, id: str) -> QueuedRun | None:
         """Return a run that waits, or has ended without beginning, if the caller may see it."""
         queued = await self._store.queued_runs.get(id)
@@ -79,7 +90,7 @@ class RunReader:
         queued = await self.find_queued(id)
         if queued is not None:
             return self._queued_to_json(queued) | {"message": None, "webhook": None}
-        row = await self.find(id)
+        row = await self.find_readable(id)
         last, message = await self._read_current(row)
         body = self._to_json(row, last, message=message)
         body |= {"webhook": await self._read_delivery(row)}
@@ -224,7 +235,7 @@ class RunHandlers:
 
     async def prompt(self, exchange: Exchange) -> None:
         """Return what the model calls of a run are made from: instructions, tools and messages."""
-        row = await self._reader(exchange).find(exchange.path_params["id"])
+        row = await self._reader(exchange).find_readable(exchange.path_params["id"])
         factory = None if self._runs is None else self._runs.factory
         reader = PromptReader(self._store, factory, caller=exchange.identity)
         await exchange.respond(200, await reader.read(row))

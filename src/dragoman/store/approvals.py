@@ -64,6 +64,8 @@ class ApprovalStatements:
         self.get = compiler.compile(select_fields(ApprovalRequest, approvals).where(this))
         self.find_pending = compiler.compile(newest.where(*same_request, has_status("pending")))
         self.find_approved = compiler.compile(newest.where(*same_call, *without_run, has_status("approved")))
+        is_suspended = approvals.c.run_id.is_(None), approvals.c.state.is_not(None)
+        self.find_suspended = compiler.compile(newest.where(*same_call, *is_suspended, has_status("pending")))
         self.update_live = compiler.compile(answer.where(approvals.c.status == bindparam("before"), IS_LIVE))
         self.update_state = compiler.compile(answer.where(approvals.c.state.is_not(None)))
         is_answered = approvals.c.status.in_([literal_column("'approved'"), literal_column("'denied'")])
@@ -192,10 +194,16 @@ class ApprovalRepository:
     async def find_approved(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
         """Return the newest usable approval of exactly this call outside any run, or None."""
         call = {"owner": owner, "operation": operation, "input_hash": input_hash}
+        return await self._find_of_call(self._sql.find_approved, call)
+
+    async def find_suspended(self, *, owner: str, operation: str, input_hash: str) -> ApprovalRequest | None:
+        """Return the newest pending request of exactly this call, suspended outside of runs, or None."""
+        call = {"owner": owner, "operation": operation, "input_hash": input_hash}
+        return await self._find_of_call(self._sql.find_suspended, call)
+
+    async def _find_of_call(self, sql: str, call: dict[str, str]) -> ApprovalRequest | None:
         params = {**call, "now": self._clock(), "limit": 1}
-        row = await self._database.read(
-            lambda connection: connection.fetch_one(self._sql.find_approved, params)
-        )
+        row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return None if row is None else to_approval(row)
 
     async def answer(

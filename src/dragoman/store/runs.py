@@ -376,6 +376,15 @@ class RunRepository:
 
         return replace(run, host=to, epoch=epoch + 1) if await self._database.write(job) else None
 
+    def release_job(self, run: RunRecord) -> DatabaseJob[None]:
+        """Return a job that gives a run, which was inserted before it in its transaction, to no host."""
+        params = {"id": run.id, "at_epoch": run.epoch or 1, "host": None}
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute(self._sql.move, params)
+
+        return job
+
     def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> bool:
         """Insert the run's row, and its session if necessary; return whether the session is new."""
         is_new = False

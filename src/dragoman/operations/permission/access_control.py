@@ -245,7 +245,6 @@ def make_item(operation: Operation, record: CallRecord, *, verdict: Verdict) -> 
 
 # Requesting, answering and using approvals
 
-MAX_PENDING = 500  # pending requests that are searched
 DECLINED = CallFailure(code="call_denied", message="the call was not approved")
 
 
@@ -344,13 +343,8 @@ class ApprovalFlow:
         record, context = attempt.record, attempt.context
         if context.node is not None or context.grant is not None or not can_resume(attempt):
             return None
-        request_key = (record.owner, record.operation, record.input_hash, None)
-        pending = await self._access_control.approvals.list(
-            owner=record.owner, status="pending", limit=MAX_PENDING
-        )
-        suspended = [request for request in pending if request.state is not None]
-        return next(
-            (request for request in suspended if request.request_key[: len(request_key)] == request_key), None
+        return await self._access_control.approvals.find_suspended(
+            owner=record.owner, operation=record.operation, input_hash=record.input_hash
         )
 
     async def use_approval(self, attempt: PreparedCall) -> PreparedCall | None:

@@ -196,7 +196,18 @@ class RunnerServer:
         if self._store.host_id is not None:
             with suppress(StoreError, Unavailable):
                 await self._store.sessions.clear_runner_host(session.session_id, self._store.host_id)
+                await self._bring_back(session.session_id, self._store.host_id)
         self.discard(session.session_id)
+
+    async def _bring_back(self, session_id: str, host_id: str) -> None:
+        """Note that a session's runner is here if it has connected anew while that was taken back."""
+        session = self._sessions.get(session_id)
+        if session is None or session.link is None or self.runs is None:
+            return
+        await self._store.sessions.restore_runner_host(session_id, host_id)
+        stored = await self._store.sessions.get(session_id)
+        if stored is not None and stored.runner_host == host_id:
+            await self.runs.bring_here(stored)
 
     def leave(self, session_id: str, *, key_id: str | None) -> None:
         """Disconnect the runner of a session: it is at another host now. Conflict for another key."""

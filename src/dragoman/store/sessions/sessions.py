@@ -183,6 +183,11 @@ class SessionStatements:
         self.set_runner_host = compiler.compile(
             update(sessions).where(this).values(runner_host=bindparam("runner_host"))
         )
+        self.restore_runner_host = compiler.compile(
+            update(sessions)
+            .where(this, sessions.c.runner_host.is_(None))
+            .values(runner_host=bindparam("runner_host"))
+        )
         self.clear_runner_host = compiler.compile(
             update(sessions)
             .where(this, sessions.c.runner_host == bindparam("runner_host"))
@@ -379,6 +384,12 @@ class SessionRepository:
         """Write that the session's runner is connected to a host."""
         params = {"id": id, "runner_host": host}
         await self._database.write(lambda connection: connection.execute(self._sql.set_runner_host, params))
+
+    async def restore_runner_host(self, id: str, host: str) -> None:
+        """Write that the session's runner is connected to a host, unless it is at another one."""
+        params = {"id": id, "runner_host": host}
+        sql = self._sql.restore_runner_host
+        await self._database.write(lambda connection: connection.execute(sql, params))
 
     async def clear_runner_host(self, id: str, host: str) -> None:
         """Write that the session's runner is no longer connected to a host, unless it is at another one."""
