@@ -14,6 +14,7 @@ from dragoman.config import parse_config
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.teams.openhive import import_layout, providers_section
 from dragoman.teams.openhive_names import NAMES, translate_pattern
+from dragoman.teams.skill_files import parse_skill
 from tests.serving import serving, text_of, write_script
 from tests.teams.test_team_prompts import played
 
@@ -105,10 +106,27 @@ def test_what_cannot_be_read_is_told_without_its_text(tmp_path: Path) -> None:
         import_layout(tmp_path, tmp_path / "teams")
     shutil.copytree(LAYOUT, tmp_path / "broken")
     (tmp_path / "broken/data/providers.yaml").write_text("a: [secret-text\nb")
-    with pytest.raises(ConfigError, match=r"providers.yaml:\d+: not valid YAML$") as caught:
+    with pytest.raises(ConfigError, match=r"providers.yaml:\d+: the file is not valid YAML$") as caught:
         import_layout(tmp_path / "broken", tmp_path / "teams")
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "teams").exists()
+
+
+def test_odd_numbers_and_aliases_without_end_are_told(tmp_path: Path) -> None:
+    levels = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(9))
+    team = tmp_path / "odd"
+    team.mkdir()
+    config = team / "config.yaml"
+    rates = "rate_limit_buckets: {a: {rps: .inf}, b: {rps: .nan}, c: {rps: 2}}"
+    config.write_text(f"name: odd\nbrowser: {{timeout_ms: soon}}\n{rates}\n")
+    report = import_layout(team, tmp_path / "teams")
+    assert "odd: browser.timeout_ms is not a number of milliseconds" in report.notes
+    assert yaml.safe_load((tmp_path / "teams/odd/team.yaml").read_text())["rates"] == {"c": "120/minute"}
+    config.write_text(f"a0: &a0 [x]\n{levels}accepts: *a9\n")
+    with pytest.raises(ConfigError, match="aliases make more than"):
+        import_layout(team, tmp_path / "more")
+    with pytest.raises(ConfigError, match="aliases make more than"):
+        parse_skill(f"---\na0: &a0 [x]\n{levels}name: *a9\n---\nText.", name="tidy", source="SKILL.md")
 
 
 @pytest.mark.parametrize(

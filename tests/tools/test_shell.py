@@ -19,6 +19,7 @@ from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
+from dragoman.operations.secret_handles import CallSecrets, VaultSecret
 from dragoman.tools.shell import control_groups
 from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
@@ -68,11 +69,19 @@ class Shell:
         self.sandbox: Sandbox | None = Sandbox()
 
     async def call(
-        self, name: str, *, context: Context | None = None, on_progress: Any = None, **input: Any
+        self,
+        name: str,
+        *,
+        context: Context | None = None,
+        on_progress: Any = None,
+        secrets: CallSecrets | None = None,
+        **input: Any,
     ) -> CallOutcome:
         workplaces = OneWorkplace(self.folder, self.limits, self.sandbox)
         registry = Registry(*shell_operations(workplaces, self.background))
         async with Calls(registry, MemoryLedger()) as calls:
+            if secrets is not None:
+                calls.secrets = lambda _: asyncio.sleep(0, secrets)
             return await calls.call(
                 f"shell.{name}", input, context=context or Context(), on_progress=on_progress
             )
@@ -221,6 +230,19 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(s
         assert (result["end"], result["exit_code"]) == ("timeout", None)
         assert result["output"] == "begun\n"
     assert not processes_with(mark)
+
+
+async def test_the_halves_of_a_secret_where_an_output_is_cut_are_not_shown(shell: Shell) -> None:
+    secrets = CallSecrets([VaultSecret("pin", "tok-5f1e9a-live-87c2", lambda _: True)])
+    zeros = "head -c {} /dev/zero | tr '\\0' {}"
+    for cut in (14_990, 14_988):
+        command = f"{zeros.format(cut, 'x')}; printf %s secret:pin; {zeros.format(30_000 - cut, 'y')}"
+        result = (await shell.call("run", command=command, secrets=secrets)).result if WORKS else None
+        if result is not None:
+            assert result["left_out"] == 20
+            assert not any(part in result["output"] for part in ("tok-5", "f1e9", "live", "87c2"))
+    accents = await shell.run("printf x; printf 'é%.0s' $(seq 8000)")
+    assert accents is None or accents["output"] == "x" + "é" * 8_000
 
 
 async def test_output_is_reported_as_progress_while_a_command_runs(shell: Shell) -> None:

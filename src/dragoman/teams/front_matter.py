@@ -11,6 +11,7 @@ from dragoman.errors import ConfigError
 
 FENCE = "---"
 MAX_FRONT_MATTER = 16_000  # characters
+MAX_VALUES = 200_000  # of one document
 
 
 def parse_front_matter(text: str, *, source: str) -> tuple[Mapping[str, Any], str]:
@@ -34,9 +35,26 @@ def parse_front_matter(text: str, *, source: str) -> tuple[Mapping[str, Any], st
 def parse_yaml(text: str, *, source: str, first_line: int = 1) -> Any:
     """Return the value of a YAML text that begins at a line of its file. Raises ConfigError."""
     try:
-        return yaml.safe_load(text)
+        value = yaml.safe_load(text)
+        is_small = count_values(value, {}) <= MAX_VALUES
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = first_line + (mark.line if mark is not None else 0)
         what = "the file is" if first_line == 1 else "the front matter is"
         raise ConfigError(f"{source}:{line}: {what} not valid YAML") from None
+    if not is_small:
+        raise ConfigError(f"{source}: aliases make more than {MAX_VALUES} values of it")
+    return value
+
+
+def count_values(value: Any, counts: dict[int, int]) -> int:
+    """Return how many values a value has, written out: aliases of aliases can stand for billions.
+
+    `counts` are those that were counted before. Raises RecursionError for a value that contains itself.
+    """
+    if not isinstance(value, dict | list | set | tuple):
+        return 1
+    if id(value) not in counts:
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        counts[id(value)] = 1 + sum(count_values(each, counts) for each in parts)
+    return counts[id(value)]

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 
 from dragoman.errors import BadRequest, ConfigError, Conflict
+from dragoman.teams.front_matter import parse_yaml
 from dragoman.teams.openhive_names import translate_pattern
 from dragoman.teams.spec import TEAM_FILE, check_team_name
 
@@ -30,6 +31,8 @@ FOLDERS: Mapping[str, str] = {
 }
 PROVIDER_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
 MAX_YAML = 1_000_000  # bytes
+MAX_TIMEOUT = 86_400_000  # milliseconds
+MAX_RATE = 1_000_000  # requests a second
 UNUSABLE = re.compile(r"[^a-z0-9_-]+")
 
 
@@ -169,8 +172,11 @@ def convert_team(
     if isinstance(browser, dict) and browser:
         domains = [str(each) for each in as_list(browser.get("allowed_domains"))]
         converted["browser"] = {"allowed_domains": domains}
-        if browser.get("timeout_ms"):
-            converted["browser"]["timeout"] = float(browser["timeout_ms"]) / 1_000
+        timeout = browser.get("timeout_ms")
+        if isinstance(timeout, int | float) and 0 < timeout < MAX_TIMEOUT:
+            converted["browser"]["timeout"] = timeout / 1_000
+        elif timeout:
+            report.notes.append(f"{team.name}: browser.timeout_ms is not a number of milliseconds")
     if isinstance(rates := fields.get("rate_limit_buckets"), dict):
         converted["rates"] = dict(convert_rates(rates))
     note_left_out(team, report.notes)
@@ -194,7 +200,7 @@ def convert_rates(buckets: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the rates of `rate_limit_buckets` as they are written here: calls per minute."""
     for key, bucket in buckets.items():
         rps = bucket.get("rps") if isinstance(bucket, dict) else bucket
-        if isinstance(rps, int | float) and rps > 0:
+        if isinstance(rps, int | float) and 0 < rps < MAX_RATE:
             yield str(key), f"{max(1, round(rps * 60))}/minute"
 
 
@@ -247,11 +253,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8-sig")
         if len(text) > MAX_YAML:
             raise ConfigError(f"{path}: longer than {MAX_YAML} characters")
-        fields = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path}{line}: not valid YAML") from None
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"{path}: not valid YAML") from None
+    fields = parse_yaml(text, source=str(path))
     if fields is not None and not isinstance(fields, dict):
         raise ConfigError(f"{path}: expected fields, like `description: …`")
     return fields or {}

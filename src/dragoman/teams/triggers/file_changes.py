@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -26,9 +26,11 @@ from dragoman.teams.triggers.service import TriggerService, read_definition
 
 log = logging.getLogger(__name__)
 LOOK_INTERVAL = 5.0  # seconds between two looks at all workspaces
+REST_FACTOR = 20.0  # how much longer than a look the rest after it is, where workspaces are large
 REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there are none
 SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
 MAX_FILES = 5_000  # of one trigger
+MAX_FOLDERS = 10  # of which a trigger knows the files: those of hosts that are gone are forgotten
 MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
 Seen: TypeAlias = dict[str, tuple[int, int]]
 """Time of change and size of each file, by its path in the workspace."""
@@ -62,7 +64,7 @@ class FileWatcher:
         while True:
             is_new = self._changed.is_set()
             self._changed.clear()
-            has_some = True
+            has_some, began = True, time.monotonic()
             try:
                 has_some = await self.look(is_new=is_new)
             except (StoreError, Unavailable) as error:
@@ -70,7 +72,8 @@ class FileWatcher:
             except Exception:
                 log.exception("a look at the files of teams failed")
             with suppress(TimeoutError):
-                delay = LOOK_INTERVAL if has_some else REFRESH_INTERVAL
+                rest = REST_FACTOR * (time.monotonic() - began)
+                delay = max(LOOK_INTERVAL, rest) if has_some else REFRESH_INTERVAL
                 await asyncio.wait_for(self._changed.wait(), delay)
 
     async def look(self, *, is_new: bool = True) -> bool:
@@ -108,7 +111,7 @@ class FileWatcher:
         progress = read_progress(trigger)
         if name not in progress:  # what was there before the trigger does not count
             watched.seen[name] = found
-            await self._triggers.fire(trigger, (), progress=encode({**progress, name: found}))
+            await self._triggers.fire(trigger, (), progress=encode(progress, name, found))
             return
         changes, seen = compare(progress[name], found, now=self._triggers.now())
         watched.seen[name] = seen
@@ -119,7 +122,7 @@ class FileWatcher:
             for path, change in changes
             if change in watched.config.on
         ]
-        if await self._triggers.fire(trigger, fired, progress=encode({**progress, name: seen})):
+        if await self._triggers.fire(trigger, fired, progress=encode(progress, name, seen)):
             self._service.wake()
 
     def _occurrence(
@@ -193,5 +196,7 @@ def compare(
     return changes, seen
 
 
-def encode(progress: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(progress).decode()
+def encode(progress: Mapping[str, Seen], name: str, seen: Seen) -> str:
+    """Return what a trigger has seen, with a folder as it is now, the last one to be forgotten."""
+    others = [(folder, files) for folder, files in progress.items() if folder != name]
+    return msgspec.json.encode(dict([*others[1 - MAX_FOLDERS :], (name, seen)])).decode()

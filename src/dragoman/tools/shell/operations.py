@@ -59,10 +59,10 @@ def run_operation(workplaces: Workplaces, background: BackgroundCommands) -> Ope
         limit = workplace.seconds if seconds is None else min(seconds, workplace.seconds)
         if in_background:
             id = await background.start(workplace.program(command), seconds=limit, context=context)
-            return command_result(background.get(id, context), id=id)
+            return command_result(background.get(id, context), context, id=id)
         running = await ShellCommand.start(workplace.program(command))
         await running.run(limit, on_output=OutputReporter(running, context).report)
-        return command_result(running)
+        return command_result(running, context)
 
     return from_function(run, "shell", timeout=MAX_SECONDS + 60)
 
@@ -83,7 +83,7 @@ def background_operations(background: BackgroundCommands) -> list[Operation]:
             seconds: How long to wait for its end.
         """
         await background.wait(id, seconds=seconds, context=context)
-        return command_result(background.get(id, context), id=id)
+        return command_result(background.get(id, context), context, id=id)
 
     async def stop(id: str, *, context: Context) -> CommandResult:
         """End a background command with all that it started.
@@ -92,7 +92,7 @@ def background_operations(background: BackgroundCommands) -> list[Operation]:
             id: The id that shell.run returned.
         """
         await background.stop(id, context)
-        return command_result(background.get(id, context), id=id)
+        return command_result(background.get(id, context), context, id=id)
 
     return [
         from_function(poll, "shell", effect="read", timeout=MAX_POLL_SECONDS + 30),
@@ -113,10 +113,10 @@ class OutputReporter:
         now = asyncio.get_running_loop().time()
         if now >= self._next:
             self._next = now + PROGRESS_SECONDS
-            self._context.progress(command_result(self._command))
+            self._context.progress(command_result(self._command, self._context))
 
 
-def command_result(command: ShellCommand, *, id: str | None = None) -> CommandResult:
+def command_result(command: ShellCommand, context: Context, *, id: str | None = None) -> CommandResult:
     """Return the state of a command. Raises CallError if it was ended for its output."""
     if command.end == "output":
         raise CallError(
@@ -127,6 +127,6 @@ def command_result(command: ShellCommand, *, id: str | None = None) -> CommandRe
         id=id,
         end=command.end,
         exit_code=command.exit_code,
-        output=command.output.text(),
+        output=command.output.text(context.seal),
         left_out=command.output.left_out,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class HeadAndTail:
     """The beginning and the end of an output."""
@@ -27,7 +29,13 @@ class HeadAndTail:
             self.left_out += over
             del self._tail[:over]
 
-    def text(self) -> str:
-        """Return both, with a line between them if something is left out."""
-        gap = f"\n… {self.left_out} bytes are left out …\n" if self.left_out else ""
-        return self._head.decode(errors="replace") + gap + self._tail.decode(errors="replace")
+    def text(self, seal: Callable[[str], str] | None = None) -> str:
+        """Return both, with a line between them if something is left out.
+
+        Then each of them is sealed: at its edge may be the half of a secret.
+        """
+        if not self.left_out:
+            return (self._head + self._tail).decode(errors="replace")
+        texts = [each.decode(errors="replace") for each in (self._head, self._tail)]
+        head, tail = texts if seal is None else map(seal, texts)
+        return f"{head}\n… {self.left_out} bytes are left out …\n{tail}"
