@@ -111,7 +111,7 @@ class FileWatcher:
         progress = read_progress(trigger)
         if name not in progress:  # what was there before the trigger does not count
             watched.seen[name] = found
-            await self._triggers.fire(trigger, (), progress=encode(progress, name, found))
+            await self._triggers.fire(trigger, (), progress=encode(progress, name, seen=found))
             return
         changes, seen = compare(progress[name], found, now=self._triggers.now())
         watched.seen[name] = seen
@@ -122,7 +122,7 @@ class FileWatcher:
             for path, change in changes
             if change in watched.config.on
         ]
-        if await self._triggers.fire(trigger, fired, progress=encode(progress, name, seen)):
+        if await self._triggers.fire(trigger, fired, progress=encode(progress, name, seen=seen)):
             self._service.wake()
 
     def _occurrence(
@@ -196,7 +196,7 @@ def compare(
     return changes, seen
 
 
-def encode(progress: Mapping[str, Seen], name: str, seen: Seen) -> str:
+def encode(progress: Mapping[str, Seen], name: str, *, seen: Seen) -> str:
     """Return what a trigger has seen, with a folder as it is now, the last one to be forgotten."""
     others = [(folder, files) for folder, files in progress.items() if folder != name]
     return msgspec.json.encode(dict([*others[1 - MAX_FOLDERS :], (name, seen)])).decode()
