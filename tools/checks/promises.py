@@ -32,7 +32,7 @@ def promises(root: Path) -> dict[str, str]:
 def marks(root: Path) -> Iterator[tuple[str, Finding]]:
     """The ids that tests are marked with, each with what to say should no promise have it."""
     for module in modules(root, "tests"):
-        for node in module.nodes:
+        for node in module.nodes if "mark.promise" in module.text else ():
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="promise", value=ast.Attribute(attr="mark")),
