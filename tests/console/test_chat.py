@@ -291,6 +291,10 @@ def test_sessions_are_found_by_title_and_by_what_was_said(console: Console, upst
     expect(page).to_have_url(re.compile(f"q={words}"))
     page.get_by_label("Search sessions").fill("no such title")
     expect(page.get_by_text("No session has such a title")).to_be_visible()
+    console.expected_errors = {404}
+    session = page.url.partition("?")[0].rpartition("/")[2]
+    assert console.hub.request("DELETE", f"/api/sessions/{session}")[0] == 204  # in another tab, perhaps
+    expect(page.get_by_role("status").filter(has_text="This session was deleted")).to_be_visible()
 
 
 def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console) -> None:

@@ -78,6 +78,21 @@ def test_requests_are_answered_by_keyboard_and_compared_with_the_last_approved_o
     expect(entries.first).to_contain_text("not on a Friday")
 
 
+def test_a_request_that_expires_while_it_is_looked_at_can_no_longer_be_answered(
+    console: Console, hub: Hub
+) -> None:
+    refund(hub, 77, 1.0)
+    console.page.clock.install()
+    page = console.open("/inbox")
+    entry = page.get_by_role("article")
+    expect(entry).to_contain_text("expires in")
+    page.clock.fast_forward("48:00:00")
+    expect(entry.get_by_role("button", name="Approve")).to_have_count(0)
+    expect(entry).to_contain_text("expired")
+    page.keyboard.press("a")
+    assert not [request for request in console.requests if request.startswith("POST /api/approvals")]
+
+
 @pytest.mark.promise("always-allow")
 def test_a_person_always_allows_an_operation_and_revokes_that(console: Console, hub: Hub) -> None:
     refund(hub, 1, 1.0)

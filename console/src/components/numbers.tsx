@@ -55,6 +55,36 @@ export function Countdown({ until, over = "expired" }: { until: number; over?: s
   return <span className="num">{text}</span>;
 }
 
+const MAX_TIMER = 2 ** 31 - 1; // ms
+
+/** Whether a unix time has passed. */
+export function useIsPast(at: number | null | undefined): boolean {
+  const [past, setPast] = useState(isPast(at));
+  useEffect(() => {
+    setPast(isPast(at));
+    const left = (at ?? 0) * 1000 - Date.now();
+    if (left <= 0 || left > MAX_TIMER) return;
+    const timer = setTimeout(() => setPast(true), left);
+    return () => clearTimeout(timer);
+  }, [at]);
+  return past;
+}
+
+export function isPast(at: number | null | undefined): boolean {
+  return at !== null && at !== undefined && at * 1000 <= Date.now();
+}
+
+/** "expires in 14:32", and then "expired". */
+export function Expiry({ at }: { at: number }) {
+  return useIsPast(at) ? (
+    <>expired</>
+  ) : (
+    <>
+      expires in <Countdown until={at} />
+    </>
+  );
+}
+
 /** US dollars; null: it has no price. */
 export function money(value: number | null | undefined): string {
   if (value === null || value === undefined) return "–";

@@ -42,7 +42,13 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   const approvals = useStable(useApprovals(controller.id, waits));
   const runs = useRuns(controller.id, !isNew && state.status !== "sending", state.runs);
   useInvalidate("session.", ["sessions"]);
-  useEvents(["run.", "message", "approval.", "session."], (events) => controller.onEvents(events));
+  const [isDeleted, setDeleted] = useState(false);
+  useEvents(["run.", "message", "approval.", "session."], (events) => {
+    controller.onEvents(events);
+    for (const { name, sessionId } of events) {
+      if (sessionId === controller.id && name.startsWith("session.")) setDeleted(name === "session.deleted");
+    }
+  });
 
   const settings = useRef({ agent, model });
   settings.current = { agent, model };
@@ -96,6 +102,11 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
       <Log controller={controller} runs={runs} approvals={approvals} actions={actions} isNew={isNew} />
       <div className="chat-column">
         <Waiting queued={state.queued} onWithdraw={(id) => void controller.withdraw(id).catch(toastError)} />
+        {isDeleted && (
+          <p className="chat-deleted" role="status">
+            This session was deleted. What you see is no longer stored; a message begins it anew. <Link href="/chat">New session</Link>
+          </p>
+        )}
         {state.error !== null && <ErrorNotice error={state.error} onRetry={retryOf(controller, settings.current)} />}
         <Composer
           sessionId={isNew ? "new" : controller.id}

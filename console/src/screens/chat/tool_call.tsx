@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { memo, useState, type FormEvent } from "react";
 import { api, apiUrl } from "../../api/client";
 import { useSession } from "../../api/session";
-import { Button, Chip, Countdown, Dialog, Icon, JsonView, Kind, Status, toastError } from "../../components";
+import { Button, Chip, Dialog, Expiry, Icon, JsonView, Kind, Status, toastError, useIsPast } from "../../components";
 import { toolName, type OtherPart, type PlannedCall, type ToolPart } from "./messages";
 
 export interface Approval {
@@ -113,7 +113,7 @@ export const ToolCall = memo(function ToolCall({ part, isLive, isAsking, approva
         <Status {...state} />
         {asks && approval?.expiresAt != null && (
           <span className="muted small">
-            expires in <Countdown until={approval.expiresAt} />
+            <Expiry at={approval.expiresAt} />
           </span>
         )}
       </span>
@@ -221,6 +221,8 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
   const [busy, setBusy] = useState(false);
   const [denying, setDenying] = useState(false);
   const [reason, setReason] = useState("");
+  const isOver = useIsPast(approval?.expiresAt);
+  const mayAnswer = approval?.mayAnswer !== false && !isOver;
   const answer = async (approved: boolean) => {
     setBusy(true);
     try {
@@ -243,14 +245,16 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
         </div>
       ))}
       <div className="chat-approval-actions">
-        <Button look="primary" icon="check" busy={busy} disabled={approval?.mayAnswer === false} onClick={() => void answer(true)}>
+        <Button look="primary" icon="check" busy={busy} disabled={!mayAnswer} onClick={() => void answer(true)}>
           Approve
         </Button>
-        <Button look="danger" disabled={busy || approval?.mayAnswer === false} onClick={() => setDenying(true)}>
+        <Button look="danger" disabled={busy || !mayAnswer} onClick={() => setDenying(true)}>
           Deny…
         </Button>
         <span className="chat-approval-rule">
-          {approval?.mayAnswer === false ? (
+          {isOver ? (
+            "nobody answered in time"
+          ) : approval?.mayAnswer === false ? (
             `${approval.answerers.join(", ")} may answer`
           ) : why != null ? (
             <>
@@ -329,7 +333,7 @@ export function Question({ part, approval }: { part: OtherPart; approval?: Appro
         <p>{data.text}</p>
         {approval?.expiresAt != null && (
           <span className="muted small">
-            expires in <Countdown until={approval.expiresAt} />
+            <Expiry at={approval.expiresAt} />
           </span>
         )}
       </div>

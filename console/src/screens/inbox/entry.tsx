@@ -1,7 +1,7 @@
 /** One request: what exactly would run, for whom, which rule asks; and its answer. */
 import { useState, type FormEvent } from "react";
 import { Link } from "wouter";
-import { Button, Countdown, Icon, Kind, Status, Time } from "../../components";
+import { Button, Expiry, Icon, Kind, Status, Time, useIsPast } from "../../components";
 import { ruleText } from "../runs/types";
 import { Arguments, spell } from "./arguments";
 import type { Approval } from "./types";
@@ -20,7 +20,8 @@ export function Entry(props: {
   onAnswer: (text: string) => void;
 }) {
   const { approval } = props;
-  const open = approval.status === "pending";
+  const isOver = useIsPast(approval.expiresAt) && approval.status === "pending"; // the hub has not said so yet
+  const open = approval.status === "pending" && !isOver;
   const isQuestion = approval.question !== null;
   const title = isQuestion ? approval.operation : approval.operations.join(", ");
   return (
@@ -46,7 +47,7 @@ export function Entry(props: {
       <div className="inbox-body">
         <p className="inbox-title">
           <b className="mono">{title}</b> <Kind kind={isQuestion ? "model" : "op"}>{isQuestion ? "question" : "approval"}</Kind>
-          {!open && <Status status={approval.status === "used" ? "approved" : approval.status} />}
+          {!open && <Status status={isOver ? "expired" : approval.status === "used" ? "approved" : approval.status} />}
         </p>
         <p className="inbox-meta">
           {approval.owner}
@@ -56,7 +57,7 @@ export function Entry(props: {
             <>
               {" · "}
               <span className="inbox-left">
-                expires in <Countdown until={approval.expiresAt} over="expired" />
+                <Expiry at={approval.expiresAt} />
               </span>
             </>
           )}

@@ -4,7 +4,7 @@ import { useMemo, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
 import { useEvents } from "../../api/events";
-import { Button, Dialog, Empty, ErrorNotice, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useUrlState } from "../../components";
+import { Button, Dialog, Empty, ErrorNotice, isPast, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useUrlState } from "../../components";
 import { Entry } from "./entry";
 import { RulesDialog } from "./rules";
 import type { Approval, ApprovalPage } from "./types";
@@ -116,12 +116,12 @@ export default function InboxScreen() {
       return next;
     });
   const isApproval = (row: Approval | undefined): row is Approval =>
-    row !== undefined && row.status === "pending" && row.mayAnswer && row.question === null;
+    row !== undefined && row.status === "pending" && !isPast(row.expiresAt) && row.mayAnswer && row.question === null;
   useKeys("Inbox", {
     j: ["next request", () => move(1)],
     k: ["request before", () => move(-1)],
     a: ["approve", () => isApproval(current) && void answer([current.id], { approved: true })],
-    d: ["deny, with a reason", () => current?.mayAnswer === true && setDenying([current.id])],
+    d: ["deny, with a reason", () => current?.mayAnswer === true && !isPast(current.expiresAt) && setDenying([current.id])],
     x: ["select for several at once", () => isApproval(current) && pick(current.id, !picked.has(current.id))],
     A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && setAlways(current)],
     h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
