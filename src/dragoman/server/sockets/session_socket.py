@@ -135,7 +135,8 @@ class SessionSocket:
     async def _send_init(self, people: SessionPeople) -> None:
         present = await people.read(self._session.id)
         store, session, owner = self._services.store, self._session, self._caller.owner
-        stored = list(await store.messages.list(session.id))
+        found, earlier = await store.messages.last(session.id, limit=SHOWN_MESSAGES, size=SHOWN_SIZE)
+        stored = list(found)
         current = await self._services.runs.current_message(session.id)
         if current is not None and stored and stored[-1].id == current.id:
             stored[-1] = current
@@ -155,7 +156,7 @@ class SessionSocket:
                 "model": session.model,
             },
             messages=msgspec.Raw(messages),
-            earlierMessages=len(stored) - len(shown),
+            earlierMessages=earlier + len(stored) - len(shown),
             models=self._services.models,
             people=[{"owner": name, "sockets": count} for name, count in present.items()],
             status="idle" if current is None else "running",

@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.selectable import CTE
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.messages import Message, Part, decode_part, encode_part
+from dragoman.messages import Message, Part, decode_part, encode_part, messages_size
 from dragoman.offload import offload
 from dragoman.session_ids import client_session_id
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json, encode_json
@@ -95,6 +95,8 @@ class PathQueries:
         tails = select(part_tails.c.message_id, part_tails.c.position, part_tails.c.text)
         tails = tails.select_from(path.join(messages, here).join(part_tails, tails_here))
         self.heads = compiler.compile(heads.order_by(*order))
+        places = select(messages.c.id, messages.c.session_id).select_from(path.join(messages, here))
+        self.places = compiler.compile(places.order_by(*order))
         self.bodies = compiler.compile(bodies.order_by(*order, parts.c.position))
         self.tails = compiler.compile(
             tails.order_by(part_tails.c.message_id, part_tails.c.position, part_tails.c.start)
@@ -162,6 +164,22 @@ class MessageRepository:
 
         found = await self._read(query)
         return found[0] if found else None
+
+    async def last(self, session_id: str, *, limit: int, size: int) -> tuple[Sequence[Message], int]:
+        """Return the last messages of a session's active branch, and how many are before them.
+
+        They are at most `limit`; no more are read when these have `size` bytes.
+        """
+        params, sql = {"session_id": session_id}, self._sql.active.places
+        places = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        end, count, found = len(places), 1, list[Message]()
+        first = max(0, end - limit)
+        while end > first and messages_size(found) <= size:
+            start = max(first, end - count)
+            read = await asyncio.gather(*(self.get(at, id) for id, at in places[start:end]))
+            found = [*(message for message in read if message is not None), *found]
+            end, count = start, min(2 * count, PAGE)
+        return found, end
 
     async def pages(
         self, *, session_id: str | None = None, share_id: str | None = None
