@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dragoman.wire.ag_ui.client_request import STATE_HEADING
 from tests.serving import Served, serving
 
 DANGER = str(Path(__file__).parents[1] / "flows" / "approval_operation.py")
@@ -163,3 +164,13 @@ async def test_a_busy_thread_is_refused_and_a_stop_ends_the_run_with_an_error(tm
             text += "".join([piece async for piece in pieces])
         last = bodies_in(text)[-1]
         assert (last["type"], last["code"]) == ("RUN_ERROR", "aborted")
+
+
+async def test_a_state_that_another_client_of_the_session_wrote_need_not_be_json(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "a"}, {"text": "b"}]) as hub:
+        metadata = {"dragoman": {"context": True}}
+        part = {"type": "text", "text": STATE_HEADING + "{", "providerMetadata": metadata}
+        written = {"id": "m", "role": "user", "parts": [part]}
+        body = {"id": "t", "messages": [written], "trigger": "submit-message"}
+        assert (await hub.http.post("/api/chat", json=body)).status_code == 200
+        assert answer_text(await post(hub, run_input(user(), state={"a": 1}))) == "b"

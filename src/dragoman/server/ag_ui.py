@@ -169,7 +169,7 @@ def continue_answer(
 
 def unknown_interrupt(interrupt: InterruptAnswer) -> Conflict:
     """Return the error of an answer to something that was not asked."""
-    text = f"there is no interrupt {interrupt.interrupt_id!r} in the last answer of this thread"
+    text = f"there is no interrupt {interrupt.interrupt_id!r:.100} in the last answer of this thread"
     return Conflict(text, hint="reload the thread")
 
 

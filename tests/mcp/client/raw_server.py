@@ -203,6 +203,12 @@ def handle(message: dict[str, Any]) -> None:
     id, method, params = message.get("id"), message.get("method", ""), message.get("params", {})
     if method == "tools/call":
         note(f"call {params['name']}")
+        if "folders" in MODES:
+            send({"jsonrpc": "2.0", "id": "r1", "method": "roots/list"})
+            note("refused" if "error" in json.loads(sys.stdin.readline()) else "granted")
+            time.sleep(0.2)
+        if "deaf" in MODES:
+            time.sleep(600)
         CALLS[params["name"]](id, params)
     elif method == "notifications/cancelled":
         note(f"cancelled {params['requestId']}")

@@ -325,11 +325,17 @@ class McpConnection:
     def _record_question(self, method: str, params: Any) -> None:
         """Record a request of the server that was refused. Its call is certain only if a single one is
         active.
+
+        A call goes on without the client's folders; one that asks for more than these has a moment to end.
         """
         for inquiry in self._active_calls:
             if len(inquiry.questions) < MAX_QUESTIONS:
                 inquiry.questions.append(describe_question(method, params))
-        if len(self._active_calls) == 1 and self._active_calls[0].timeout.when() is None:
+        if (
+            method != "roots/list"
+            and len(self._active_calls) == 1
+            and self._active_calls[0].timeout.when() is None
+        ):
             self._active_calls[0].timeout.reschedule(asyncio.get_running_loop().time() + QUESTION_SECONDS)
 
 

@@ -7,6 +7,7 @@ of lists and results travel past its checks, under a key of our own in `_meta`, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -25,6 +26,8 @@ from dragoman.mcp.client.message_bodies import MessageBodies
 from dragoman.offload import offload
 from dragoman.redaction import Redactor
 
+log = logging.getLogger(__name__)
+WRITE_SECONDS = 60.0  # without reading, after which a server is given up: what is sent to it waits in memory
 RAW_KEY = "dragoman/raw"
 LISTS = {  # methods whose results are lists, and the field that has it
     "tools/list": "tools",
@@ -92,7 +95,10 @@ class Sanitizer:
                     self._methods[str(message.message.id)] = message.message.method
                 elif getattr(message.message, "method", "") == "notifications/cancelled":
                     self._methods.pop(str((message.message.params or {}).get("requestId")), None)
-                await outgoing.send(message)
+                async with asyncio.timeout(WRITE_SECONDS):
+                    await outgoing.send(message)
+        except TimeoutError:
+            log.warning("an MCP server has not read its input for %g seconds", WRITE_SECONDS)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return
 

@@ -188,14 +188,24 @@ def with_state(message: Message, state: Any, *, stored: Sequence[Message]) -> Me
 
 
 def _last_state(stored: Sequence[Message]) -> Any:
-    """Return the state that the agent has sent, or was told, last in a thread."""
+    """Return the state that the agent has sent, or was told, last in a thread; None for one that is not JSON.
+
+    Other clients of the session may have written such a part.
+    """
     for message in reversed(stored):
         for part in reversed(message.parts):
             if isinstance(part, DataPart) and part.name == "state" and message.role == "assistant":
                 return part.data
             if isinstance(part, TextPart) and _is_state(part):
-                return msgspec.json.decode(part.text.removeprefix(STATE_HEADING))
+                return _read_state(part.text.removeprefix(STATE_HEADING))
     return None
+
+
+def _read_state(text: str) -> Any:
+    try:
+        return decode_json(text)
+    except DECODE_ERRORS:
+        return None
 
 
 def _is_state(part: TextPart) -> bool:
