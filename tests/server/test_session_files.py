@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from dragoman.session_ids import hub_session_id
+from dragoman.store.sessions.sessions import Session
 from tests.serving import Served, serving
 
 HOSTILE = "<script>alert(1)</script> \"&' </pre><img src=x onerror=alert(1)>"
@@ -155,6 +158,34 @@ async def test_every_conversation_of_a_file_becomes_a_session_once(tmp_path: Pat
         once_more = await load(hub, more[0])
         assert (once_more.status_code, ids[0] in once_more.json()["error"]["message"]) == (409, True)
         assert (await load(hub, more[0], "?id=copy")).status_code == 201
+
+
+async def test_an_import_that_a_crash_has_cut_off_is_begun_anew(tmp_path: Path) -> None:
+    content = b'{"format":"dragoman-session","version":1}\n' + msgspec.json.encode(
+        {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "hello"}]}
+    )
+    id = f"import-{hashlib.sha256(content).hexdigest()[:24]}"
+    for expected in (201, 409):
+        async with serving(tmp_path) as hub:
+            assert (await load(hub, content)).status_code == expected, "what is imported stays"
+            [message] = await hub.messages(id)
+            assert message["parts"][0]["text"] == "hello"
+    async with serving(tmp_path) as hub:
+        sessions = hub.hub.store.sessions
+        assert await sessions.delete(hub_session_id(id, owner="local"))
+        now = sessions.now()
+        cut_off = Session(
+            id=hub_session_id(id, owner="local"),
+            owner="local",
+            kind="importing",
+            created_at=now,
+            updated_at=now,
+        )
+        await sessions.create(cut_off)
+        assert (await load(hub, content)).status_code == 409, "it may be under way"
+    async with serving(tmp_path) as hub:
+        assert (await load(hub, content)).status_code == 201
+        assert len(await hub.messages(id)) == 1
 
 
 async def test_another_owner_imports_the_same_file(tmp_path: Path) -> None:

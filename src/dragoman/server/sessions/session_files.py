@@ -43,6 +43,7 @@ from dragoman.wire.session_export.json_lines import (
 
 MAX_FILE = 1_000_000_000
 MAX_FILE_VALUES = 2_000_000  # of a line, or of one conversation
+MAX_IMPORT_SECONDS = 3_600.0  # after which an import by another host is taken for cut off
 MAX_IMPORTS = 4  # at once: each has its file on the disk
 IMPORTED_AT_ONCE = 50  # messages of one transaction
 PAGE_SIZE = 1_000_000  # bytes of one transaction, or one message
@@ -62,6 +63,7 @@ class SessionFileHandlers:
         self._store = store
         self._runs = runs
         self._import_count = 0
+        self._started = store.sessions.now()
 
     async def export(self, exchange: Exchange) -> None:
         """Stream the active branch of a session as a file, `?format=jsonl|markdown|html`."""
@@ -159,7 +161,7 @@ class SessionFileHandlers:
         owner = caller.owner
         session = self._new_session(file, owner=owner, id=id or imported_id(file))
         try:
-            await self._store.sessions.create(replace(session, kind="importing"), by=caller)
+            await self._create(session, by=caller)
         except Conflict:
             if id is not None:
                 raise
@@ -180,6 +182,18 @@ class SessionFileHandlers:
             await self._store.sessions.delete(session.id)
             raise
         return {"id": session_id_for(owner, session.id), "hubId": session.id, "messages": count}
+
+    async def _create(self, session: Session, *, by: Identity) -> None:
+        """Create a session to import, in place of one whose import a crash has cut off. Raises Conflict."""
+        sessions, importing = self._store.sessions, replace(session, kind="importing")
+        try:
+            await sessions.create(importing, by=by)
+        except Conflict:
+            is_alone = self._store.membership is None  # else another host may be importing it
+            before = self._started if is_alone else sessions.now() - MAX_IMPORT_SECONDS
+            if not await sessions.delete(session.id, cut_off=before):
+                raise
+            await sessions.create(importing, by=by)
 
     def _new_session(self, file: ExportedSession, *, owner: str, id: str) -> Session:
         """Return the session of a file; an agent or a model that this hub does not have is left out."""

@@ -62,9 +62,8 @@ JSON_NAMES = {"max_steps": "maxSteps", "archived_at": "archivedAt"}
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation with an owner. None in agent, model or max_steps means the hub's configured default.
 
-    `id` is the hub's id of it, see `session_ids.py`. A session with a `kind` is none that clients see: it is
-    being imported, or has the messages of a deleted one that its forks share.
-    `runner` is 1 if a runner answers in it;
+    `id` is the hub's id of it, see `session_ids.py`. One with a `kind` is not shown: it is being imported, or
+    has the messages of a deleted one that its forks share. `runner` is 1 if a runner answers in it;
     `runner_host` is the host that the runner is connected to, if several share the database.
     """
 
@@ -81,6 +80,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     archived_at: float | None = None
     runner: int | None = None
     runner_host: str | None = None
+
+    def is_cut_off(self, at: float) -> bool:
+        """Return whether its import began before that time and has not ended."""
+        return self.kind == "importing" and self.updated_at < at
 
 
 class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -396,19 +399,17 @@ class SessionRepository:
         params = {"id": id, "runner_host": host}
         await self._database.write(lambda connection: connection.execute(self._sql.clear_runner_host, params))
 
-    async def delete(self, id: str, *, by: Identity | None = None) -> bool:
-        """Delete a session with its messages, runs, calls, approvals and artifacts. Usage records stay.
+    async def delete(self, id: str, *, by: Identity | None = None, cut_off: float | None = None) -> bool:
+        """Delete a session with its messages, runs, calls, approvals and artifacts. Raises RunActive.
 
-        Messages that forks share stay with these.
-
-        Returns False when it does not exist. Raises RunActive.
+        Usage records and messages that forks share stay. `cut_off`: only one `is_cut_off` then. False: none.
         """
 
         def job(connection: DatabaseConnection) -> bool:
             connection.fetch_one(self._sql.lock_out, {"id": id})  # no run begins from here on
             self.refuse_active(connection, id)
             session = self.find(connection, id)
-            if session is None:
+            if session is None or (cut_off is not None and not session.is_cut_off(cut_off)):
                 return False
             shared = SharedMessages(connection, self._ancestors_sql)
             shared.keep(id)
