@@ -39,7 +39,6 @@ config = _prepareconfig(json.loads(sys.argv[2]))
 from tests.forked_workers import {name}
 {name}(config, int(sys.argv[3]))
 """
-NEGLIGIBLE = 0.1  # seconds: what `--durations` need not know
 REMOTE = "from tests.forked_workers import work\nwork(channel)"  # what xdist has each of them run
 
 
@@ -71,12 +70,6 @@ class Recorder:
 
     def send(self, message: object) -> None:
         self.sent.append(message)
-
-
-def is_negligible(report: Mapping[str, Any]) -> bool:
-    """Whether this is a setup or teardown that passed, took no time and printed nothing."""
-    is_of_test = report["when"] == "call" or report["outcome"] != "passed" or report["sections"]
-    return not is_of_test and report["duration"] < NEGLIGIBLE
 
 
 class Workers:
@@ -122,11 +115,6 @@ class Workers:
         if self._thread is not None:
             self._thread.join()
 
-    def _send(self, name: str, **fields: Any) -> None:
-        """Send what somebody reads: three of six messages of a test that passes, which take a millisecond."""
-        if name != "logstart" and not (name == "testreport" and is_negligible(fields["data"])):
-            remote.WorkerInteractor.sendevent(self._interactor, name, **fields)
-
     def _serve(self, code: str) -> None:
         """Do what a new Python does at the start for xdist: read from stdin what to run."""
         exec(code, {"__name__": "__main__"})
@@ -141,7 +129,7 @@ class Workers:
         vars(self._config.option).update(basetemp=options["basetemp"])
         vars(vars(self._config)["_tmp_path_factory"]).update(_given_basetemp=Path(options["basetemp"]))
         names = {name: workerinput[name] for name in ("workerid", "testrunuid")}
-        vars(self._interactor).update(names, channel=channel, sendevent=self._send)
+        vars(self._interactor).update(names, channel=channel)
         for message in self._recorder.sent:
             channel.send(message)
 
