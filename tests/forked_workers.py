@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import execnet
@@ -36,8 +35,8 @@ os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 from _pytest.config import _prepareconfig
 sys.path[:] = json.loads(sys.argv[1])
 config = _prepareconfig(json.loads(sys.argv[2]))
-from tests.forked_workers import {name}
-{name}(config, int(sys.argv[3]))
+from tests.forked_workers import collect_and_fork
+collect_and_fork(config, int(sys.argv[3]))
 """
 REMOTE = "from tests.forked_workers import work\nwork(channel)"  # what xdist has each of them run
 
@@ -47,8 +46,7 @@ class ForkedWorkers:
 
     def __init__(self, config: pytest.Config) -> None:
         arguments = [str(each) for each in config.invocation_params.args]
-        code = CODE.format(name=collect_and_fork.__name__)
-        command = [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(arguments)]
+        command = [sys.executable, "-c", CODE, json.dumps(sys.path), json.dumps(arguments)]
         self.zygote = Zygote(command, is_worker)
 
     @pytest.hookimpl(optionalhook=True)
@@ -66,7 +64,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.sent: list[object] = []
-        self.gateway = SimpleNamespace(execmodel=get_execmodel("main_thread_only"))
+        self.gateway = self
+        self.execmodel = get_execmodel("main_thread_only")
 
     def send(self, message: object) -> None:
         self.sent.append(message)
@@ -126,10 +125,11 @@ class Workers:
         os.environ["PYTEST_XDIST_WORKER"] = workerinput["workerid"]
         os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(workerinput["workercount"])
         vars(self._config)["workerinput"].update(workerinput)
-        vars(self._config.option).update(basetemp=options["basetemp"])
-        vars(vars(self._config)["_tmp_path_factory"]).update(_given_basetemp=Path(options["basetemp"]))
-        names = {name: workerinput[name] for name in ("workerid", "testrunuid")}
-        vars(self._interactor).update(names, channel=channel)
+        self._config.option.basetemp = options["basetemp"]
+        vars(self._config)["_tmp_path_factory"]._given_basetemp = Path(options["basetemp"])
+        self._interactor.workerid = workerinput["workerid"]
+        self._interactor.testrunuid = workerinput["testrunuid"]
+        self._interactor.channel = channel
         for message in self._recorder.sent:
             channel.send(message)
 
