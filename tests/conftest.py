@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from tests.certificates import trust_no_certificates
 from tests.effort import PROFILE
 from tests.rewriting import rewrite_assertions
-from tests.zygote import CLONE, Zygote, build_commands_once, program_zygote
+from tests.zygote import Zygote
 
 settings.register_profile(
     "quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -30,7 +30,7 @@ settings.register_profile("thorough", parent=settings.get_profile("quick"), max_
 settings.load_profile(PROFILE)
 
 CPU = pytest.StashKey[list[float]]()
-ZYGOTES = pytest.StashKey[list[Zygote]]()
+ZYGOTE = pytest.StashKey[Zygote]()
 STARTED = time.monotonic()
 GC_THRESHOLDS = (50_000, 20, 50)  # as of `dragoman serve`
 
@@ -52,28 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # DBOS is one a process, and takes its time. Hubs of a test share this process, and queue in memory.
     sys.modules["dbos"] = None  # type: ignore[assignment]
     config.stash[CPU] = []
-    config.stash[ZYGOTES] = []
+    config.stash[ZYGOTE] = zygote = Zygote()
     if PROFILE == "quick" and not config.getoption("cov_source", None):
-        build_commands_once()
-        install(config, program_zygote())
-
-
-def install(config: pytest.Config, zygote: Zygote) -> None:
-    zygote.install()
-    config.stash[ZYGOTES].append(zygote)
+        zygote.install()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Do once what each worker would do: collect the tests, or with coverage rewrite their assertions."""
-    if CLONE is None or config.getoption("cov_source", None):
-        rewrite_assertions(config, config.rootpath / "tests")
-        return
-    from tests.forked_workers import ForkedWorkers  # late: imports what only xdist needs
-
-    workers = ForkedWorkers(config)
-    config.pluginmanager.register(workers)
-    install(config, workers.zygote)
+    """Do once what each worker would do."""
+    rewrite_assertions(config, config.rootpath / "tests")
 
 
 def pytest_runtest_teardown() -> None:
@@ -145,10 +132,7 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what all tests shared; a worker reports what it and the processes it waited for have used."""
-    for zygote in session.config.stash[ZYGOTES][::-1]:
-        used = zygote.close()
-        if session.config.pluginmanager.hasplugin("dsession"):  # the process that started the workers
-            session.config.stash[CPU].append(used)
+    session.config.stash[ZYGOTE].close()
     if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
         sys.modules["tests.postgres_server"].close_shared_server()
     if "tests.clients.driver" in sys.modules:

@@ -28,7 +28,7 @@ import sysconfig
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -55,37 +55,27 @@ ARGUMENTS = 20  # of `Popen._execute_child` behind the first three; where there 
 class Zygote:
     """The process that forks, from the side of those who want to start something."""
 
-    def __init__(self, command: Sequence[str], fits: Callable[[Any, Mapping[str, str]], bool]) -> None:
-        """`command` starts the process, with its end of a socket as last argument; what fits is forked."""
-        self._command = command
-        self._fits = fits
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def install(self) -> None:
-        """From now on `subprocess` asks here for what can be forked."""
+        """From now on `subprocess` asks here for what can be forked, and commands are built once."""
+        build_commands_once()
 
         def execute(popen: Any, *arguments: Any) -> None:
             self.execute(popen, *arguments)
 
         subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
 
-    def is_running(self) -> bool:
-        """Whether the process has been started, and has not ended."""
-        return self._process is not None and self._process.poll() is None
-
-    def close(self) -> float:
-        """Leave `subprocess` as it was, and end the process; return the CPU seconds that it used."""
+    def close(self) -> None:
+        """Leave `subprocess` as it was, and end the process."""
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
-        if self._channel is None or self._process is None:
-            return 0.0
-        self._channel.close()
-        if self._process.returncode is not None:
-            return 0.0
-        _, self._process.returncode, used = os.wait4(self._process.pid, 0)
-        return used.ru_utime + used.ru_stime
+        if self._channel is not None and self._process is not None:
+            self._channel.close()
+            self._process.wait()
 
     def execute(self, popen: Any, args: Any, executable: Any, preexec: Any, *rest: Any) -> None:
         """In place of `Popen._execute_child`, whose arguments these are."""
@@ -95,7 +85,7 @@ class Zygote:
         _, pass_fds, cwd, env, _, _, shell, *pipes = rest
         p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_, session, group = pipes
         env = os.environ if env is None else env
-        if preexec or pass_fds or shell or executable or group != -1 or not self._fits(args, env):
+        if preexec or pass_fds or shell or executable or group != -1 or not fits(args, env):
             self._execute(popen, args, executable, preexec, *rest)
             return
         fds = [value if value != -1 else own for own, value in enumerate((p2cread, c2pwrite, errwrite))]
@@ -105,26 +95,19 @@ class Zygote:
             "env": dict(env),
             "session": session,
         }
-        pid = self._fork(json.dumps(request).encode(), fds)
-        if pid is None:
-            self._execute(popen, args, executable, preexec, *rest)
-            return
-        popen.pid = pid
+        popen.pid = self._fork(json.dumps(request).encode(), fds)
         popen._child_created = True
         popen._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
-    def _fork(self, request: bytes, fds: Sequence[int]) -> int | None:
-        """Return the pid of the new process; None if the process that forks has ended."""
+    def _fork(self, request: bytes, fds: Sequence[int]) -> int:
         with self._lock:
             if self._channel is None:
                 self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                command = [*self._command, str(theirs.fileno())]
+                command = [sys.executable, "-m", "tests.zygote", str(theirs.fileno())]
                 with theirs:
                     self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
-            with suppress(ConnectionError):
-                socket.send_fds(self._channel, [request], list(fds))
-                return int(self._channel.recv(100) or 0) or None
-            return None
+            socket.send_fds(self._channel, [request], list(fds))
+            return int(self._channel.recv(100))
 
 
 def build_commands_once() -> None:
@@ -132,19 +115,8 @@ def build_commands_once() -> None:
     typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-def program_zygote() -> Zygote:
-    """The process that forks programs."""
-    return Zygote([sys.executable, "-m", "tests.zygote"], is_program)
-
-
-def is_program(args: Any, env: Mapping[str, str]) -> bool:
+def fits(args: Any, env: Mapping[str, str]) -> bool:
     """Whether this is the program or a script of the tests, under the settings of Python that forks have."""
-    is_ours = list(args[:3]) == PROGRAM or os.fspath(args[0]) == INSTALLED or is_script(args)
-    return is_ours and has_same_settings(env)
-
-
-def has_same_settings(env: Mapping[str, str]) -> bool:
-    """Whether a process with this environment has the settings of Python that forks of this one have."""
 
     def settings(environ: Mapping[str, str]) -> Mapping[str, str]:
         return {
@@ -153,7 +125,8 @@ def has_same_settings(env: Mapping[str, str]) -> bool:
             if name.startswith("PYTHON") and name not in HARMLESS
         }
 
-    return CLONE is not None and settings(env) == settings(os.environ)
+    is_ours = list(args[:3]) == PROGRAM or os.fspath(args[0]) == INSTALLED or is_script(args)
+    return CLONE is not None and is_ours and settings(env) == settings(os.environ)
 
 
 def is_script(args: Any) -> bool:
@@ -165,21 +138,10 @@ def is_script(args: Any) -> bool:
     return is_python and (is_module or any(folder in Path(args[1]).parents for folder in SCRIPTS))
 
 
-def serve(channel: socket.socket) -> NoReturn:
-    """Load the program, then fork a process that runs it for each request."""
+def serve(channel: socket.socket) -> None:
+    """Load the program, then fork a process that runs it for each request. Returns in those processes."""
     load()
     gc.freeze()
-    request, fds = fork_at_requests(channel)
-    become(request, fds)
-    try:
-        run(request["args"], request["cwd"])
-    except SystemExit as end:
-        leave(end.code)
-    leave(0)
-
-
-def fork_at_requests(channel: socket.socket) -> tuple[Mapping[str, Any], Sequence[int]]:
-    """Fork a process for each request until the channel ends. Returns in those processes."""
     while True:
         request, fds, _, _ = socket.recv_fds(channel, LARGEST, 3)
         if not request:
@@ -187,7 +149,7 @@ def fork_at_requests(channel: socket.socket) -> tuple[Mapping[str, Any], Sequenc
         pid = clone()
         if pid == 0:
             channel.close()
-            return json.loads(request), fds
+            return become(json.loads(request), fds)
         for fd in fds:
             os.close(fd)
         channel.send(str(pid).encode())
@@ -247,7 +209,7 @@ def clone() -> int:
 
 
 def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
-    """Give this process what a new one has: streams, session, folder and environment."""
+    """Run the program as if it had just been started."""
     for own, number in enumerate(fds):
         os.dup2(number, own)
     for number in fds:
@@ -261,6 +223,11 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    try:
+        run(request["args"], request["cwd"])
+    except SystemExit as end:
+        leave(end.code)
+    leave(0)
 
 
 def run(args: Sequence[str], folder: str) -> None:
