@@ -51,8 +51,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         A count below zero is unknown.
         """
         counts = _read_counts(self)
-        some = [count for count in counts if count]
-        if some and (max(some) > MAX_TOKENS or min(some) < 0):
+        is_high = max(filter(None, counts), default=0) > MAX_TOKENS
+        if is_high or min(filter(None, counts), default=0) < 0:
             for name, count in zip(_COUNTS, counts, strict=True):
                 if count is not None and not 0 <= count <= MAX_TOKENS:
                     msgspec.structs.force_setattr(self, name, MAX_TOKENS if count > 0 else None)

@@ -61,6 +61,7 @@ class Asked:
     """One request: what the server says of it, what its client saw, and its usage row."""
 
     attempts: int = 0
+    faults: int = 0  # attempts that got no whole answer
     served: int | None = None  # tokens of an answer that was written to its end
     seen: str | None = None  # complete, failed, left
     row: UsageRecord | None = None
@@ -72,6 +73,7 @@ class Report:
 
     requests: int = 0
     attempts: int = 0
+    faults: int = 0  # attempts that got no whole answer
     seen: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
@@ -137,6 +139,7 @@ class Upstream:
         self._book.report.attempts += 1
         speech, stream = speech_at(received.line), bool(body.get("stream"))
         if self._dice.random() < FAULTY:
+            request.faults += 1
             await play(peer, self._dice.choice(FAULTS[stream])(speech))
             return False
         tokens = self._dice.randrange(1, 100_000)
@@ -232,7 +235,8 @@ def wrong(request: Asked, row: UsageRecord) -> Iterator[str]:
         and not tokens.estimated
     ):
         yield "an estimate that is not marked"
-    if row.status == "aborted" and tokens.output_tokens is None:
+    is_refused = request.attempts == request.faults  # and its client left while the hub waited to try again
+    if row.status == "aborted" and tokens.output_tokens is None and not is_refused:
         yield "nothing was written down"
 
 

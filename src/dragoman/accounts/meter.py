@@ -354,7 +354,7 @@ class Meter:
     ) -> UsageRecord:
         """Do what `Admission.settle` does, once."""
         record = with_cost(record, price, provider_cost=provider_cost)
-        cost = None if record.cost is None else to_nanos(record.cost)
+        cost = None if record.cost is None else round(record.cost * NANOS_PER_DOLLAR)  # of each request
         if admission.lease is None and not admission.charges and not admission.shares:
             self.ledger.add(Settlement(record))
         else:

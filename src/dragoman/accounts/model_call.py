@@ -23,8 +23,15 @@ from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import Price, usage_of_error, with_cost
-from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN, PromptSize, max_output_of, token_factor
-from dragoman.accounts.upstream_answer import AnswerProgress, Batch, EventAnswer, UpstreamAnswer
+from dragoman.accounts.request_size import PromptSize, max_output_of, token_factor
+from dragoman.accounts.upstream_answer import (
+    NO_USAGE,
+    AnswerProgress,
+    Batch,
+    EventBatches,
+    UpstreamAnswer,
+    settled_usage,
+)
 from dragoman.errors import (
     BadRequest,
     BudgetExhausted,
@@ -52,9 +59,32 @@ Status: TypeAlias = Literal["finished", "failed", "aborted"]
 T = TypeVar("T")
 
 NO_RETRY = RetryPolicy(retries=0)
-NO_USAGE = e.Usage()
 
 log = logging.getLogger(__name__)
+
+
+class EventAnswer(EventBatches):
+    """An answer read as events. Beside `ModelCall`: each chunk passes through both."""
+
+    async def receive(self) -> Batch | None:
+        """See `UpstreamAnswer.receive`."""
+        batch, self.first = self.first, None
+        if batch is None:
+            batch = await anext(self.batches, None)
+            if batch is None:
+                return None
+        progress = self.progress
+        if self.records_content:
+            self.span.add(batch)
+        for event in batch:
+            kind = type(event)
+            if kind is e.TextDelta or kind is e.ReasoningDelta:
+                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
+            elif kind is e.ToolInputDelta:
+                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
+            elif isinstance(event, e.FinishStep):
+                self.note_finish(event)
+        return batch
 
 
 class ModelCall(Generic[T]):
@@ -160,7 +190,7 @@ class ModelCall(Generic[T]):
             return None
         if self._needs_price:
             self._needs_price = False
-            self._record = self._priced(self._record)
+            self._record = with_cost(self._record, self._route_price(), provider_cost=self._provider_cost)
         return self._record.cost
 
     async def admit(self, entry: Entry | None = None) -> None:
@@ -422,6 +452,12 @@ class ModelCall(Generic[T]):
         self, progress: AnswerProgress, status: Status, *, error: DragomanError | None
     ) -> UsageRecord:
         origin, route = self._payment.origin, self.route
+        tokens = usage_of_error(error) or settled_usage(
+            progress,
+            is_finished=status == "finished",
+            was_read=status == "aborted" and route is not None and not self._is_refused,
+            prompt=lambda: self.input_tokens,
+        )
         return UsageRecord(
             id=sortable_id("use"),
             owner=origin.identity.owner,
@@ -434,7 +470,7 @@ class ModelCall(Generic[T]):
             provider=None if route is None else route.provider.name,
             model_asked=self._routes.model,
             model_served=progress.model or (None if route is None else route.model),
-            tokens=usage_of_error(error) or self._usage(progress, status),
+            tokens=tokens,
             duration=time.perf_counter() - self._clock_start,
             finish_reason=progress.finish_reason,
             request_id=origin.request_id,
@@ -446,34 +482,10 @@ class ModelCall(Generic[T]):
             call_id=origin.call_id,
         )
 
-    def _usage(self, progress: AnswerProgress, status: Status) -> e.Usage:
-        """Return what the provider reported, or an estimate; nothing when no provider has begun to answer.
-
-        The prompt of a call that was aborted before its answer began counts: the provider has read it.
-        """
-        usage = None if progress.usage == NO_USAGE else progress.usage
-        abandoned = status == "aborted" and self.route is not None and not self._is_refused
-        complete = status == "finished" or progress.finish_reason is not None
-        if usage is not None and (usage.output_tokens or complete):
-            return usage
-        if usage is None and not (progress.started or abandoned):
-            return NO_USAGE
-        usage = usage or NO_USAGE
-        prompt = max(self.input_tokens, usage.cached) if usage.input_tokens is None else usage.input_tokens
-        output = -(-progress.text_length // CHARACTERS_PER_TOKEN)
-        return replace(
-            usage, input_tokens=prompt, output_tokens=output, total_tokens=prompt + output, estimated=True
-        )
-
     def _route_price(self) -> Price | None:
-        """Return the price of the route that was asked last."""
         if self._admission is not None and self.route is self._routes.first:
             return self._admission.price
         return None if self.route is None else self._payment.price(self.route)
-
-    def _priced(self, record: UsageRecord) -> UsageRecord:
-        """Return the record of a call without a meter with its cost."""
-        return with_cost(record, self._route_price(), provider_cost=self._provider_cost)
 
     def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
         if self.answer is None or not self.answer.span.is_recording:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.accounts.price import provider_cost
+from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
 from dragoman.tracing.interface import ModelSpan
 
 Batch: TypeAlias = Sequence[e.Event]
 T = TypeVar("T")
+NO_USAGE = e.Usage()
 
 
 class AnswerProgress(msgspec.Struct):
@@ -56,51 +59,51 @@ class UpstreamAnswer(Protocol[T]):
         """Close the upstream connection; an abandoned answer is not read to its end."""
 
 
-class EventAnswer:
-    """An answer read as batches of events from `Provider.stream`."""
+class EventBatches:
+    """The batches of events of `Provider.stream`, and what they say of the answer."""
 
     def __init__(self, batches: AsyncGenerator[Batch, None], span: ModelSpan, *, model: str) -> None:
         self.span = span
         self.progress = AnswerProgress(model=model)
-        self._batches = batches
-        self._first: Batch | None = None
-        self._records_content = span.records_content
+        self.batches = batches
+        self.first: Batch | None = None
+        self.records_content = span.records_content
 
     async def start(self) -> Self:
         """See `UpstreamAnswer.start`: fetch the first batch."""
-        self._first = await anext(self._batches, None)
-        if self._first is not None:
+        self.first = await anext(self.batches, None)
+        if self.first is not None:
             self.progress.started = True
             self.span.first_byte()
         return self
 
-    async def receive(self) -> Batch | None:
-        """See `UpstreamAnswer.receive`."""
-        batch, self._first = self._first, None
-        if batch is None:
-            batch = await anext(self._batches, None)
-            if batch is None:
-                return None
-        progress = self.progress
-        if self._records_content:
-            self.span.add(batch)
-        for event in batch:
-            kind = type(event)
-            if kind is e.TextDelta or kind is e.ReasoningDelta:
-                progress.text_length += len(event.delta)  # type: ignore[union-attr]  # told by its exact type
-            elif kind is e.ToolInputDelta:
-                progress.text_length += len(event.input_text_delta)  # type: ignore[union-attr]  # as above
-            elif isinstance(event, e.FinishStep):
-                self._note_finish(event)
-        return batch
-
     async def close(self, *, abandoned: bool) -> None:
         """See `UpstreamAnswer.close`: the provider closes its socket when its generator is closed."""
-        await self._batches.aclose()
+        await self.batches.aclose()
 
-    def _note_finish(self, event: e.FinishStep) -> None:
+    def note_finish(self, event: e.FinishStep) -> None:
+        """Note what the end of the answer says."""
         progress = self.progress
         progress.finish = event
         progress.usage, progress.finish_reason = event.usage, event.finish_reason
         progress.model, progress.key = event.model or progress.model, event.key
         progress.cost = provider_cost(event)
+
+
+def settled_usage(
+    progress: AnswerProgress, *, is_finished: bool, was_read: bool, prompt: Callable[[], int]
+) -> e.Usage:
+    """Return what the provider reported, or a marked estimate; nothing when none has begun to answer.
+
+    `was_read`: an answer that did not begin has a prompt that the provider has read, and `prompt` counts it.
+    """
+    usage = None if progress.usage == NO_USAGE else progress.usage
+    if usage is not None and (usage.output_tokens or is_finished or progress.finish_reason is not None):
+        return usage
+    if usage is None and not (progress.started or was_read):
+        return NO_USAGE
+    usage = usage or NO_USAGE
+    input_tokens = max(prompt(), usage.cached) if usage.input_tokens is None else usage.input_tokens
+    output = -(-progress.text_length // CHARACTERS_PER_TOKEN)
+    total = input_tokens + output
+    return replace(usage, input_tokens=input_tokens, output_tokens=output, total_tokens=total, estimated=True)

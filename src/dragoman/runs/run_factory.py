@@ -14,8 +14,8 @@ from dragoman.accounts.payment import Billing
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.context.policy import summarise_above
 from dragoman.agent.loop import Loop
+from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
-from dragoman.agent.turn import TurnSpec
 from dragoman.errors import StoreError, Unavailable
 from dragoman.fold import merge_metadata
 from dragoman.identity import Identity
@@ -129,11 +129,8 @@ class RunFactory:
         """Start a run that an agent of the hub answers."""
         request = await self._inherit_settings(request, existing)
         session = existing or new_session(request, owner=identity.owner, now=time.time())
-        resolved = self._resolve_agent(request, session, identity=identity)
-        if request.compact_threshold is not None:
-            context_policy = summarise_above(resolved.agent.context, request.compact_threshold)
-            resolved = resolved._replace(agent=replace(resolved.agent, context=context_policy))
-        agent = resolved.agent
+        billing, settings = self.billing, self.settings
+        agent = (resolved := self._resolve_agent(request, session, identity=identity)).agent
         stored = await self._read_history(request, existing)
         run_plan, row = plan_run(request, stored, agent=agent, identity=identity, cut_off=cut_off)
         context = Context(
@@ -155,28 +152,30 @@ class RunFactory:
         run_plan = replace(run_plan, input_events=await store_answers(run_plan, toolbox, by=identity))
         storing = await self._store_begin(row, run_plan, session=session, claim=claim)
         try:
-            turn = await self._make_turn(run_plan, resolved, context=context, toolbox=toolbox)
+            if run_plan.withdrawn or agent.briefing is not None:
+                run_plan = await self._prepare_turn(run_plan, agent, context=context, toolbox=toolbox)
+            turn = make_turn(
+                resolved, run_plan, context=context, toolbox=toolbox, billing=billing, settings=settings
+            )
         except BaseException:
             if cut_off is None:
                 await asyncio.shield(self._close_unbegun(row, run_plan, storing=storing))
             raise
         action = request.action if cut_off is None else None
-        run = HubRun(row, Loop(turn), action=action, store=self._store, settings=self.settings, on_end=on_end)
+        run = HubRun(row, Loop(turn), action=action, store=self._store, settings=settings, on_end=on_end)
         if storing is not None:
             await self._await_begin(run, storing)
         return run
 
-    async def _make_turn(
-        self, run_plan: RunPlan, resolved: ResolvedAgent, *, context: Context, toolbox: Toolbox
-    ) -> TurnSpec:
-        """Return the turn of a run, and do what else its beginning needs."""
+    async def _prepare_turn(
+        self, run_plan: RunPlan, agent: AgentSpec, *, context: Context, toolbox: Toolbox
+    ) -> RunPlan:
+        """Decline the requests that the run passes over, and add the briefing of its agent."""
         if run_plan.withdrawn:
             await withdraw_requests(run_plan, context, toolbox=toolbox, store=self._store)
-        if resolved.agent.briefing is not None:
-            run_plan = await add_briefing(run_plan, resolved.agent.briefing, context=context)
-        return make_turn(
-            resolved, run_plan, context=context, toolbox=toolbox, billing=self.billing, settings=self.settings
-        )
+        if agent.briefing is not None:
+            run_plan = await add_briefing(run_plan, agent.briefing, context=context)
+        return run_plan
 
     async def _close_unbegun(
         self, row: rows.RunRecord, run_plan: RunPlan, *, storing: asyncio.Future[None] | None
@@ -267,4 +266,7 @@ class RunFactory:
             max_steps=session.max_steps,
         )
         require_model_access(identity.models, resolved.agent.model, routing=self.agents.routing)
+        if request.compact_threshold is not None:
+            context_policy = summarise_above(resolved.agent.context, request.compact_threshold)
+            resolved = resolved._replace(agent=replace(resolved.agent, context=context_policy))
         return resolved

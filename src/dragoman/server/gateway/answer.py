@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Self
 
 from dragoman import events as e
-from dragoman.accounts.upstream_answer import AnswerProgress, EventAnswer
+from dragoman.accounts.model_call import EventAnswer
+from dragoman.accounts.upstream_answer import AnswerProgress
 from dragoman.agent import outcome
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold

@@ -12,9 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.accounts.meter import Entry
-from dragoman.accounts.model_call import ModelCall
+from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
-from dragoman.accounts.upstream_answer import EventAnswer
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange, header_value
