@@ -144,6 +144,7 @@ class WorkerPool:
         self._count = count
         self._workers: dict[int, Worker] = {}
         self._keepers: set[asyncio.Task[None]] = set()
+        self._starting = asyncio.Lock()  # one that ended and one that is replaced may be the same
         self._stop = asyncio.Event()
         self._reload = asyncio.Event()
         self._failure: int | None = None
@@ -194,10 +195,11 @@ class WorkerPool:
             )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), delay)
-            if self._stop.is_set():
-                return
-            worker, _ = await self._start(worker.number)
-            self._workers[worker.number] = worker
+            async with self._starting:
+                if self._stop.is_set() or self._workers[worker.number] is not worker:
+                    return
+                worker, _ = await self._start(worker.number)
+                self._workers[worker.number] = worker
             if self._stop.is_set():
                 worker.stop()
 
@@ -214,12 +216,13 @@ class WorkerPool:
 
     async def _replace(self, number: int) -> Worker | None:
         """Start a new process for a worker, then end the old one. None when the new one does not start."""
-        replacement, is_ready = await self._start(number)
-        if not is_ready:
-            await replacement.wait()
-            log.error("the configuration was not reloaded: worker %d goes on with the old one", number)
-            return None
-        old, self._workers[number] = self._workers[number], replacement
+        async with self._starting:
+            replacement, is_ready = await self._start(number)
+            if not is_ready:
+                await replacement.wait()
+                log.error("the configuration was not reloaded: worker %d goes on with the old one", number)
+                return None
+            old, self._workers[number] = self._workers[number], replacement
         old.stop()
         await old.wait()
         return replacement
