@@ -354,10 +354,10 @@ class Meter:
     ) -> UsageRecord:
         """Do what `Admission.settle` does, once."""
         record = with_cost(record, price, provider_cost=provider_cost)
-        cost = None if record.cost is None else round(record.cost * NANOS_PER_DOLLAR)  # of each request
         if admission.lease is None and not admission.charges and not admission.shares:
             self.ledger.add(Settlement(record))
         else:
+            cost = None if record.cost is None else to_nanos(record.cost)
             free = price is None and self.limits.unpriced == "allow"
             self._settle_limited(admission, record, cost=cost, is_free=free)
         for observe in self.observers:

@@ -109,10 +109,11 @@ def usage_of_error(error: DragomanError | None) -> Usage | None:
 
 def with_cost(record: UsageRecord, price: Price | None, *, provider_cost: float | None) -> UsageRecord:
     """Return the record with its cost: its own, else by the price, else as reported by the provider."""
-    own, reported = credible_cost(record.cost), credible_cost(provider_cost)
     if record.cost is not None:
+        own = credible_cost(record.cost)
         return record if own == record.cost else replace(record, cost=own)
     cost = price.cost(record.tokens) if price is not None else None
     if price is not None and cost is not None:
         return replace(record, cost=cost / NANOS_PER_DOLLAR, price_model=record.price_model or price.name)
+    reported = credible_cost(provider_cost)
     return record if reported is None else replace(record, cost=reported, price_model=PROVIDER_PRICE)
