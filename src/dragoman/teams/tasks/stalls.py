@@ -41,8 +41,6 @@ class StallDetector:
                     await self.look()
             except (StoreError, Unavailable) as error:
                 log.info("tasks that stall are looked for later: %s", error.message)
-            except Exception:
-                log.exception("tasks that stall could not be looked for")
             await asyncio.sleep(LOOK_INTERVAL)
 
     async def look(self) -> Sequence[TeamTask]:

@@ -302,8 +302,6 @@ class TaskWorker:
                     await self.sweep()
             except (StoreError, Unavailable) as error:
                 log.info("what other hosts have left is done later: %s", error.message)
-            except Exception:
-                log.exception("a sweep of the tasks of teams failed")
             await asyncio.sleep(SWEEP_INTERVAL)
 
     async def sweep(self) -> None:

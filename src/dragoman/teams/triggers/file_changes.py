@@ -69,8 +69,6 @@ class FileWatcher:
                 has_some = await self.look(is_new=is_new)
             except (StoreError, Unavailable) as error:
                 log.info("files for triggers are looked at later: %s", error.message)
-            except Exception:
-                log.exception("a look at the files of teams failed")
             with suppress(TimeoutError):
                 rest = REST_FACTOR * (time.monotonic() - began)
                 delay = max(LOOK_INTERVAL, rest) if has_some else REFRESH_INTERVAL

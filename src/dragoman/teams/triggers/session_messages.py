@@ -63,9 +63,6 @@ class MessageWatcher:
             except (StoreError, Unavailable, RateLimited) as error:
                 log.info("messages for triggers are read later: %s", error.message)
                 delay = RETRY_INTERVAL
-            except Exception:
-                log.exception("messages for triggers could not be read")
-                delay = REFRESH_INTERVAL
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), delay)
 

@@ -50,8 +50,6 @@ class TriggerFiles:
                 log.info("the triggers of files are read later: %s", error.message)
                 self._changed.set()
                 await asyncio.sleep(RETRY_INTERVAL)
-            except Exception:
-                log.exception("the triggers of files could not be read")
 
     async def apply(self) -> None:
         """Make the stored triggers of files what the files say. Raises StoreError, Unavailable."""

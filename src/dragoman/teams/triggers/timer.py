@@ -86,8 +86,6 @@ class TriggerTimer:
                     delay = await self._delay()
             except (StoreError, Unavailable) as error:
                 log.info("triggers fire later: %s", error.message)
-            except Exception:
-                log.exception("a look of the timer of triggers failed")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), delay)
             self._woken.clear()
