@@ -7,6 +7,7 @@ still holds the event loop, so what works on megabytes makes many calls: see `la
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -16,6 +17,7 @@ from dragoman.large_json import SMALL
 
 T = TypeVar("T")
 
+SLICE_SECONDS = 0.005
 _THREADS = 2  # each takes its turns of the interpreter from the event loop
 _DISK_THREADS = 8  # they wait more than they work
 
@@ -36,6 +38,19 @@ async def offload_disk(function: Callable[[], T]) -> T:
     Cancelling drops the result; the thread runs on.
     """
     return await asyncio.get_running_loop().run_in_executor(_disk_pool(), function)
+
+
+class Slices:
+    """Gives others the event loop during long work on it that cannot be in a thread."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    async def rest(self) -> None:
+        """Await it between two pieces of the work: it lets others run if they have waited for a while."""
+        if time.perf_counter() - self._began >= SLICE_SECONDS:
+            await asyncio.sleep(0)
+            self._began = time.perf_counter()
 
 
 @cache

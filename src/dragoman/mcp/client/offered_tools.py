@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,13 +18,12 @@ from dragoman.mcp.client.definition_pins import (
 from dragoman.mcp.client.definitions import DefinitionList, ToolDefinition
 from dragoman.mcp.client.imported_operations import MakeRemoteCall, is_selected, make_operation
 from dragoman.mcp.server_spec import ServerSpec
-from dragoman.offload import offload
+from dragoman.offload import Slices, offload
 from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
 from dragoman.store.mcp_servers import DefinitionPin, PinStore
 
-SLICE_SECONDS = 0.005  # that operations are made at a time: their schemas are compiled
 USUAL_BYTES = 1_000  # bytes of a definition
 
 
@@ -185,23 +183,16 @@ class OfferedTools:
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
         """Make the registry hold exactly these, removals first; collect the problems of those that fail."""
         wanted = {each.name: each for each in definitions if is_selected(each, self._spec)}
-        began = time.perf_counter()
+        slices = Slices()  # the schemas of operations are compiled
         for name, (hash, _) in list(self._operations.items()):
-            began = await self._yield(began)
+            await slices.rest()
             if name in self._operations and (name not in wanted or wanted[name].hash != hash):
                 self._remove_operation(name)
         messages = list(problems)
         for each in wanted.values():
-            began = await self._yield(began)
+            await slices.rest()
             messages += self._add_operation(each)
         self.problems = tuple(dict.fromkeys(messages))
-
-    async def _yield(self, began: float) -> float:
-        """Let others run if the work that began at a time has taken a while; return when it goes on."""
-        if time.perf_counter() - began < SLICE_SECONDS:
-            return began
-        await asyncio.sleep(0)
-        return time.perf_counter()
 
     def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
         if definition.name in self._operations:

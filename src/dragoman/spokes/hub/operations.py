@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
 from dragoman.json_text import is_deeper_than
+from dragoman.offload import Slices
 from dragoman.operations.definitions.diff import definition_diff
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 HUB_OWNER = ""  # the holder of namespaces with operations that no spoke brought
 SCHEMA_BYTES = 200_000
 YIELD_EVERY = 20  # operations that are described before others get the event loop
-SLICE_SECONDS = 0.005  # that operations are taken in before others get it: their schemas are compiled
 
 
 class SpokeOperations:
@@ -84,7 +83,7 @@ class SpokeOperations:
         namespaces = map(canonical_namespace, self._registry.namespaces())
         elsewhere = set() if self.other_hosts is None else self.other_hosts.namespaces()
         own = {name for name in namespaces if name not in self._owners and name not in elsewhere}
-        began = time.perf_counter()
+        slices = Slices()  # the schemas of operations are compiled
         for offer in frame.operations:
             try:
                 name = canonical_namespace(offer.namespace)
@@ -100,9 +99,7 @@ class SpokeOperations:
                         operation=offer.id[:200], error=SpokeFailure.from_call_failure(to_failure(error))
                     )
                 )
-            if time.perf_counter() - began > SLICE_SECONDS:
-                await asyncio.sleep(0)
-                began = time.perf_counter()
+            await slices.rest()
         await self.claims.save()
         lost = self._remove_lost(spoke, taken)
         taken = [id for id in taken if id not in lost]
