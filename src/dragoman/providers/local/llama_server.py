@@ -2,8 +2,8 @@
 
 Run as `python -m dragoman.providers.local.llama_server --model FILE --context TOKENS --threads NUMBER`. It
 reads the API key that requests must send from the first line of its input, writes `{"address": "http://…"}`
-as the only line of its output when it is ready, and exits at the end of its input, which is when its parent
-ends.
+as the only line of its output when it is ready, or `{"problem": "…"}` when it cannot be, and exits at the end
+of its input, which is when its parent ends.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ def main() -> None:
             sys.stderr.fileno(), sys.stdout.fileno()
         )  # llama.cpp prints to stdout, which is for the address
         key = sys.stdin.readline().strip()
-        server = serve(arguments.model, key, context=arguments.context, threads=arguments.threads)
+        try:
+            server = serve(arguments.model, key, context=arguments.context, threads=arguments.threads)
+        except RuntimeError as error:  # not to stderr: llama.cpp's threads write there, too
+            problem = f"{arguments.model.name!r} cannot be loaded: {error}"
+            parent.write(json.dumps({"problem": problem}) + "\n")
+            sys.exit(1)
         parent.write(json.dumps({"address": server.listening_address}) + "\n")
     sys.stdin.read()
 
 
 def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
-    """Start the server, which runs in its own threads, and return it when it is ready."""
+    """Start the server, which runs in its own threads, and return it when it is ready. RuntimeError."""
     import xllamacpp  # late: optional, installed by `dragoman local install`
 
     params = xllamacpp.CommonParams()
@@ -53,10 +58,7 @@ def serve(model: Path, key: str, *, context: int, threads: int) -> Any:
     params.sse_ping_interval = PING_SECONDS
     params.api_keys = [key]
     params.verbosity = LOG_ERRORS
-    try:
-        return xllamacpp.Server(params)
-    except RuntimeError as error:
-        sys.exit(f"{model.name!r} cannot be loaded: {error}")
+    return xllamacpp.Server(params)
 
 
 if __name__ == "__main__":

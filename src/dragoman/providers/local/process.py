@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 
 
 class ReadyLine(msgspec.Struct, frozen=True):
-    """The line that the process writes when it is ready."""
+    """The line that the process writes when it is ready, or cannot be."""
 
-    address: str
+    address: str = ""
+    problem: str = ""
 
 
 class LocalModelProcess:
@@ -88,20 +89,26 @@ class LocalModelProcess:
         try:
             async with asyncio.timeout(self._startup_timeout):
                 line = await send_key(process, key)
-            return UpstreamServer(
-                base_url=f"{msgspec.json.decode(line, type=ReadyLine).address}/v1", api_key=key
-            )
+            ready = msgspec.json.decode(line, type=ReadyLine)
+            if ready.address:
+                return UpstreamServer(base_url=f"{ready.address}/v1", api_key=key)
+            problem = self._start_problem(await self.exit_reason(TERMINATE_WAIT), ready.problem)
         except TimeoutError:
             problem = f"the local model was not ready after {self._startup_timeout:g} seconds"
         except DECODE_ERRORS:
             reason = None if line else await self.exit_reason(TERMINATE_WAIT)
-            problem = f"the local model could not start ({reason or 'it sent no address'})"
-            problem += f": {safe_line(self._stderr_tail.splitlines()[-1])}" if self._stderr_tail else ""
+            problem = self._start_problem(reason, "")
         except BaseException:
             await self._stop()
             raise
         await self._stop()
         raise ProviderError(problem, category="api_error")
+
+    def _start_problem(self, reason: str | None, problem: str) -> str:
+        """Return why there is no server: what the process says, or else the end of its error output."""
+        line = problem or "".join(self._stderr_tail.splitlines()[-1:])
+        text = f"the local model could not start ({reason or 'it sent no address'})"
+        return f"{text}: {safe_line(line)}" if line else text
 
     async def _read_stderr(self, process: Process) -> None:
         """Read the error output until the process exits, so that the pipe never fills; keep its end."""
