@@ -95,6 +95,11 @@ class Fold:
         """Whether the part cannot change any more."""
         return index not in self.unfinished
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the message has begun and not ended."""
+        return self.phase in ("open", "step")
+
     def step_calls(self) -> list[ToolPart]:
         """Return the tool calls of the current step in the model's order; before the first step, all."""
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -52,6 +53,10 @@ async def test_a_message_to_another_host_is_answered_after_the_run_or_instead_of
         if mode == "queue":
             await origin.until("data-queued")
             assert [each["mode"] for each in await queued(first)] == ["queue"]
+            async with AsyncExitStack() as readers:
+                for host in (second, second, first):  # who comes later is told of it as well
+                    late = await readers.enter_async_context(reading(host, "GET", "/api/chat/s/stream"))
+                    await late.until("data-queued")
             gate.opened.set()
         else:
             await until(lambda: gate.closed == 1)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 from dragoman.event_pieces import CompactEvent, DeltaOnDisk, delta_length, split_events
-from dragoman.events import Event
+from dragoman.events import Data, Event
 from dragoman.fold import Fold
+from dragoman.large_json import measure
 from dragoman.offload import offload_disk
 from dragoman.part_builders import MAX_DELTA
 from dragoman.unfold import (
@@ -28,6 +29,8 @@ from dragoman.unfold import (
 )
 
 Batch = Sequence[Event]
+QUEUED = "data-queued"
+MAX_NOTICE = 64_000  # bytes of a message that is told of again
 END_WRITE = float("inf")  # later than every write of the journal
 
 
@@ -40,6 +43,8 @@ class LiveTail:
         self.is_closed = False
         self.is_paused = False
         self.room: asyncio.Future[None] | None = None
+        self.notices: dict[str, Event] = {}
+        """What was said of messages that wait behind the run, by their ids: see `note_queued`."""
         self._pending: deque[tuple[float, Batch]] = deque()
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
@@ -104,6 +109,7 @@ class LiveTail:
 
     def announce(self, event: Event) -> None:
         """Hand a transient event, which is not in the fold, to all followers that have begun."""
+        self.note_queued([event])
         if self._pending:
             self._pending.append((0, [event]))
             return
@@ -111,6 +117,15 @@ class LiveTail:
             if follower.position is None or follower.seen:
                 follower.batch = [*(follower.batch or ()), event]
                 follower.wake()
+
+    def note_queued(self, batch: Batch) -> None:
+        """Tell whoever follows later of the messages that wait as well, until they are withdrawn."""
+        for event in batch:
+            if type(event) is Data and event.type == QUEUED and event.transient and event.id is not None:
+                self.notices.pop(event.id, None)
+                is_waiting = isinstance(event.data, dict) and event.data.get("state") == "queued"
+                if is_waiting and measure(event.data) <= MAX_NOTICE:
+                    self.notices[event.id] = event
 
     def hold(self, batch: Batch, write: float) -> None:
         """Hold the folded batch, and those after it, until `release_held` is called for this write."""
@@ -235,12 +250,12 @@ class Follower:
 
     def take_difference(self) -> None:
         """Take what the fold has grown by since `position`, unless it is long: soon it cannot be shown."""
-        tail, position = self._tail, self.position
-        if position is None or self.rest is not None or tail.is_paused or not tail.has_started:
+        tail = self._tail
+        if self.position is None or self.rest is not None or tail.is_paused or not tail.has_started:
             return
         waiting = sum(map(delta_length, self.batch or ()))
         if tail.fold.size - self.seen + waiting <= MAX_DELTA:
-            events = compact_events_since(tail.fold, position)
+            events = self._missing_events()
             if not any(type(event) is DeltaOnDisk for event in events):
                 self.batch = [*(self.batch or ()), *cast("Batch", events)]
                 self.position = None
@@ -255,7 +270,7 @@ class Follower:
         events: list[CompactEvent] = [event for piece in self.rest or () for event in piece]
         events += self.batch or ()
         if self.position is not None:
-            events += compact_events_since(self._tail.fold, self.position)
+            events += self._missing_events()
         self.batch = self.position = self.rest = None
         if any(type(event) is DeltaOnDisk for event in events):
             self._rest_size = sum(map(delta_length, events))
@@ -270,10 +285,16 @@ class Follower:
             return None
         if position.builders > len(tail.fold.builders):  # the copy of a run that is still being replayed
             return None
-        self.position = None
         self._rest_size = tail.fold.size - self.seen
-        self.rest = split_events(compact_events_since(tail.fold, position), MAX_DELTA)
+        self.rest = split_events(self._missing_events(), MAX_DELTA)
+        self.position = None
         return await self._next_piece()
+
+    def _missing_events(self) -> list[CompactEvent]:
+        """Return the events since `position`; for a follower that begins, also of messages that wait."""
+        fold, position = self._tail.fold, self.position
+        events = [] if position is None else compact_events_since(fold, position)
+        return events if self.seen or not fold.is_open else [*events, *self._tail.notices.values()]
 
     async def _next_piece(self) -> Batch | None:
         """Return the next piece of a difference; None at its end."""

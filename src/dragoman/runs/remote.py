@@ -250,6 +250,7 @@ class RemoteRun:
             return
         if isinstance(batch[-1], e.Finish) and await self._goes_on():
             raise HostGone(f"the host {self.row.host!r} no longer executes the run")
+        self.tail.note_queued(batch)
         events = batch
         if self._replayed is not None:
             self._replayed.add(batch)

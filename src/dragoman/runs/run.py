@@ -226,7 +226,7 @@ class HubRun:
 
     def announce(self, event: e.Data) -> None:
         """Show a transient event to those who follow the run."""
-        if self.fold.phase in ("open", "step") and self._stop_reason is None:
+        if self.fold.is_open and self._stop_reason is None:
             self.tail.announce(event)
 
     def stop_with_error(self, error: DragomanError) -> None:

@@ -24,6 +24,7 @@ from dragoman.ids import new_id
 from dragoman.messages import Message, decode, encode
 from dragoman.model_request import Tool
 from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.live import QUEUED
 from dragoman.runs.preparation import QUEUE_WAIT, find_requester, is_waiting, new_session
 from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun
@@ -381,8 +382,9 @@ class RunQueue:
         return self._clock() < (row.finished_at or 0.0) + CLIENT_TOOL_WAIT
 
     async def _give_up(self, queued: QueuedRun, reason: str) -> None:
-        log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, reason)
-        await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)
+        ended = await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)
+        if ended:  # otherwise another host has begun it meanwhile
+            log.info("message %s of session %s is not answered: %s", queued.id, queued.session_id, reason)
         self._tell(queued.id)
 
     def _tell(self, id: str) -> None:
@@ -442,7 +444,7 @@ def queue_event(queued: QueuedRun, *, state: str = "queued") -> e.Data:
         "state": state,
         "message": msgspec.json.decode(body.message),
     }
-    return e.Data("data-queued", data, id=queued.id, transient=True)
+    return e.Data(QUEUED, data, id=queued.id, transient=True)
 
 
 def queued_request(queued: QueuedRun) -> ChatRequest:
