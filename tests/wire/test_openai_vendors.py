@@ -76,6 +76,12 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
     "gpustack_error": [("text", "Hel"), ("failure", "api_error")],
     "groq": [("reasoning", "Call it."), ("call", "fc_1", "now", "null", {}), CALLS],
     "groq_error": [("text", "I will"), ("failure", "bad_request")],
+    "groq_search": [
+        ("reasoning", "Look."),
+        ("source", "https://a.example/1", "One"),
+        ("text", "Found."),
+        STOP,
+    ],
     "groq_stopped": [("text", "I"), ("failure", "overloaded")],
     "halves": [
         ("text", "Hi 🦜!"),
@@ -91,12 +97,14 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
     "late_length": [("text", "Hi"), LENGTH],
     "litellm": [("reasoning", "Hm", OPAQUE["blocks"]), ("text", "Ja"), STOP],
     "loose_frames": [("text", "ABCD"), STOP],
+    "minimax": [("text", "Hello"), STOP],
     "mistral_calls": [
         ("call", "Ab1Cd2Ef3", "weather", '{"city": "Oslo"}', WEATHER[0]),
         ("call", "Gh4Ij5Kl6", "time", "{}", {}),
         CALLS,
     ],
     "mistral_thinking": [("reasoning", "So what?"), ("text", "This one."), STOP],
+    "moonshot": [("reasoning", "Hm"), ("text", "Ja"), STOP],
     "no_ids": [
         ("call", "call_1", "weather", "{}", {}),
         ("call", "call_2", "weather", "{}", {}),

@@ -1,4 +1,4 @@
-"""What of a gateway client's request the providers of another family do not read, by name.
+"""What of a request the providers of another family do not read, and of an answer its clients, by name.
 
 Their writers leave it out without a word, since a conversation may well have been with another model before.
 A client that sends it to such a model is told.
@@ -6,9 +6,10 @@ A client that sends it to such a model is told.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from dragoman import events as e
 from dragoman.messages import DataPart, FilePart, Part, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
@@ -22,6 +23,8 @@ _TOOL_FIELDS = {
     "eagerInputStreaming": "eager_input_streaming",
     "inputExamples": "input_examples",
 }
+UNCERTAIN_EVENTS = frozenset({e.File, e.SourceUrl, e.SourceDocument, e.ToolInputAvailable})
+"""Types of events that some clients' protocols have no place for."""
 
 
 def unread_content(request: ModelRequest, family: str) -> list[str]:
@@ -35,6 +38,35 @@ def unread_content(request: ModelRequest, family: str) -> list[str]:
         for part in message.parts:
             names |= dict.fromkeys(_unread_of_part(part, family))
     return list(names)
+
+
+def omitted_content(events: Iterable[e.Event], family: str) -> list[str]:
+    """Return the names of what the answers of this family may have no place for.
+
+    They are those of the events; calls are those that the provider ran itself. Sources have a place where
+    there is a text that can cite them.
+    """
+    return [
+        "tool-call" if isinstance(event, e.ToolInputAvailable) else event.type
+        for event in events
+        if _is_omitted(event, family)
+    ]
+
+
+def _is_omitted(event: e.Event, family: str) -> bool:
+    match event:
+        case e.File(media_type=media_type, url=url):
+            shows_image = family == "openai" or (family == "responses" and url.startswith("data:"))
+            return not (shows_image and media_type.startswith("image/"))
+        case e.SourceUrl():
+            return family != "openai"
+        case e.SourceDocument():
+            return family != FAMILY  # whose own texts cite it
+        case e.ToolInputAvailable(provider_executed=True):
+            own = (event.provider_metadata or {}).get(FAMILY, {})
+            return family != "responses" and not (family == FAMILY and "block" in own)
+        case _:
+            return False
 
 
 def _unread_of_part(part: Part, family: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
 from dragoman.large_json import SMALL, measure
 from dragoman.offload import offload
-from dragoman.providers.adapter import AnswerLimits
+from dragoman.providers.adapter import AnswerLimits, Family
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.server.gateway.dialects import AnswerEncoder
 from dragoman.server.streaming import encode_batch
@@ -27,6 +27,7 @@ from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
 from dragoman.wire.tap import AnswerSummary, AnswerTap
+from dragoman.wire.unread_content import UNCERTAIN_EVENTS, omitted_content
 
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
 DOCUMENT_STARTS = (b"{", b"[")
@@ -43,11 +44,15 @@ class TranslatedAnswer:
     Without an `encoder` the client gets a document: `start` then collects all `events`.
     """
 
-    def __init__(self, answer: EventAnswer, *, encoder: AnswerEncoder | None, limits: AnswerLimits) -> None:
+    def __init__(
+        self, answer: EventAnswer, *, encoder: AnswerEncoder | None, family: Family, limits: AnswerLimits
+    ) -> None:
         self.encoder = encoder
         self.events: list[e.Event] = []
         self._answer = answer
         self._limits = limits
+        self._family = family
+        self._omitted: list[str] = []
 
     @property
     def size(self) -> int:
@@ -84,7 +89,21 @@ class TranslatedAnswer:
         if self.encoder is None:
             return None
         batch = await self._answer.receive()
-        return None if batch is None else await encode_batch(self.encoder, batch)
+        if batch is None:
+            return None
+        for event in batch:
+            if type(event) in UNCERTAIN_EVENTS:
+                self._omitted += omitted_content([event], self._family)
+        return await encode_batch(self.encoder, batch)
+
+    @property
+    def omitted(self) -> list[str]:
+        """What the client's protocol has no place for, by the names of events."""
+        if isinstance(self.encoder, HubAnswerEncoder):
+            return []
+        has_text = self.progress.text_length > 0
+        names = [*self._omitted, *omitted_content(self.events, self._family)]
+        return [name for name in dict.fromkeys(names) if not (has_text and name == e.SourceUrl.type)]
 
     async def close(self, *, abandoned: bool) -> None:
         """See `UpstreamAnswer.close`."""

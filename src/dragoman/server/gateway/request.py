@@ -189,7 +189,9 @@ class GatewayRequest:
             raise ProviderError(f"the provider answered with {format}", category="api_error") from None
         batches = provider.decode_answer(replace(parsed.request, model=model), body)
         answer = EventAnswer(batches, span, model=model)
-        return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
+        return TranslatedAnswer(
+            answer, encoder=self._encoder(parsed), family=self._plan.dialect.family, limits=self._plan.limits
+        )
 
     def _translate(self, route: Route) -> TranslatedAnswer:
         plan, provider = self._plan, route.provider
@@ -206,7 +208,9 @@ class GatewayRequest:
             self._rejected_options = partial(provider.rejected_options, request)
         span = plan.tracing.model_call(request, provider)
         answer = EventAnswer(provider.stream(request), span, model=route.model)
-        return TranslatedAnswer(answer, encoder=self._encoder(parsed), limits=self._plan.limits)
+        return TranslatedAnswer(
+            answer, encoder=self._encoder(parsed), family=self._plan.dialect.family, limits=self._plan.limits
+        )
 
     def _parse(self) -> ClientRequest:
         """Return the parsed request. BadRequest."""
@@ -235,9 +239,11 @@ class GatewayRequest:
         document = await self._document()
         record = self._call.end()
         cost = {} if record.cost is None else {"x-dragoman-cost": format_cost(record.cost)}
+        omitted = self._omitted()
+        omissions = {"x-dragoman-omitted": omitted} if omitted else {}
         watch.response_complete = True
         await self._exchange.respond(
-            200, document, headers={**JSON_HEADERS, **self._answer_headers(), **cost}
+            200, document, headers={**JSON_HEADERS, **self._answer_headers(), **cost, **omissions}
         )
 
     async def _document(self) -> bytes | None:
@@ -270,7 +276,20 @@ class GatewayRequest:
         record = call.end()
         if record.cost is not None:
             last += b": x-dragoman-cost %s\n\n" % format_cost(record.cost).encode()
+        if omitted := self._omitted():
+            last += b": x-dragoman-omitted %s\n\n" % omitted.encode()
         await self._send_last(last, watch)
+
+    def _omitted(self) -> str:
+        """Return what the client's protocol has no place for in a translated answer; "" for nothing."""
+        answer, dialect = self._call.answer, self._plan.dialect
+        if not isinstance(answer, TranslatedAnswer):
+            return ""
+        if omitted := answer.omitted:
+            log.warning(
+                "an answer was sent without %s: %s has no place for it", ", ".join(omitted), dialect.endpoint
+            )
+        return format_names(omitted)
 
     def _stream_encoder(self) -> AnswerEncoder | None:
         """The encoder of a translated answer; a relayed one ends with its server's own bytes."""

@@ -30,7 +30,7 @@ from dragoman.wire.anthropic.client_content import (
     unsupported_block,
 )
 from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
-from dragoman.wire.anthropic.opaque_reasoning import decode_opaque_reasoning, openai_metadata
+from dragoman.wire.anthropic.opaque_reasoning import decode_opaque_reasoning, openai_metadata, own_citations
 from dragoman.wire.tool_outputs import write_multimodal_output
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system")
@@ -248,11 +248,20 @@ def _parse_assistant_block(block: RequestFields, block_type: str) -> list[Part]:
     match block_type:
         case "text":
             text = block.text("text", empty=True)
-            return [TextPart(text, provider_metadata=block.provider_metadata("citations"))] if text else []
+            return [TextPart(text, provider_metadata=_text_metadata(block))] if text else []
         case "thinking":
             return [_parse_thinking(block)]
         case _:
             return [DataPart("data-anthropic", block.raw)]
+
+
+def _text_metadata(block: RequestFields) -> ProviderMetadata | None:
+    """Return Anthropic's own fields of a text, without citations that the hub made of other models'."""
+    fields = (block.provider_metadata("citations") or {}).get("anthropic", {})
+    citations = fields.get("citations")
+    own = own_citations(citations) if isinstance(citations, list) else citations
+    fields = {name: value for name, value in {**fields, "citations": own}.items() if value}
+    return {"anthropic": fields} if fields else None
 
 
 def _parse_thinking(block: RequestFields) -> ReasoningPart:

@@ -2,13 +2,14 @@
 
 Anthropic's blocks are sequential, those of other families overlap (parallel calls): events of a later block
 wait until the open one is complete. Empty texts and thinking are omitted, since Anthropic's API rejects them
-when they are sent back. Calls that another family's provider ran itself are omitted.
+when they are sent back. Web pages that an answer names become citations of the text that they came with, or
+of the next one. Calls that another family's provider ran itself are omitted.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -17,7 +18,11 @@ from dragoman import events as e
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
-from dragoman.wire.anthropic.opaque_reasoning import encode_call_metadata, encode_opaque_reasoning
+from dragoman.wire.anthropic.opaque_reasoning import (
+    encode_call_metadata,
+    encode_opaque_reasoning,
+    source_citation,
+)
 from dragoman.wire.encrypted_reasoning import reasoning_details
 
 INVALID_JSON_KEY = "INVALID_JSON"  # the key that Anthropic's documentation specifies for invalid arguments
@@ -81,9 +86,13 @@ class BlockEncoder:
         self._current: _CurrentBlock | None = None
         self._queue: list[e.Event] = []
         self._ended_calls: set[str] = set()  # ids
+        self._sources: list[e.SourceUrl] = []  # that no text has cited
 
     def add_event(self, event: e.Event) -> None:
         """Add any event; those without an equivalent are ignored."""
+        if isinstance(event, e.SourceUrl):
+            self._sources.append(event)
+            return
         self._encode_event(event)
         if self._current is None and self._queue:
             self._drain_queue()
@@ -243,8 +252,18 @@ class BlockEncoder:
             current.is_open = self.started = True
             self._sink.start_block(block)
 
+    def _cite_sources(self, citations: Iterable[Any]) -> None:
+        """Add the sources that the text's own citations do not name to the open block."""
+        cited = {citation.get("url") for citation in citations if isinstance(citation, Mapping)}
+        for source in self._sources:
+            if source.url not in cited:
+                self._sink.add_delta({"type": "citations_delta", "citation": source_citation(source)})
+        self._sources.clear()
+
     def _end_block(self, current: _CurrentBlock) -> None:
         if current.is_open:
+            if self._sources and current.key[0] == "text":
+                self._cite_sources(current.metadata.get("citations", ()))
             self._sink.end_block()
         if current.key[0] == "call":
             self._ended_calls.add(current.key[1])

@@ -3,7 +3,7 @@
 Anthropic's format has a `signature` and the `data` of `redacted_thinking`, which clients send back unchanged.
 Signatures and encrypted blocks of other providers do not fit there as they are: they have formats, ids and a
 provider that alone can read them. So both fields carry the part's whole provider metadata as JSON behind a
-prefix.
+prefix. Citations of other providers' texts are marked in the same way.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.events import SourceUrl
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.encrypted_reasoning import metadata_of_entry
@@ -23,6 +24,8 @@ _PREFIX_BYTES = PREFIX.encode()
 _REASONING_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
 _TEXT_FIELDS = ("text", "summary", "thinking")
 _THINKING_TYPES = ("thinking", "redacted_thinking")
+_SOURCE_INDEX = "dragoman-source:"  # in place of what Anthropic encrypts
+_MARKS = (_PREFIX_BYTES, _SOURCE_INDEX.encode())
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
@@ -71,13 +74,24 @@ def openai_metadata(fields: Mapping[str, Any]) -> ProviderMetadata | None:
     return {"openai": own_fields} if own_fields else None
 
 
-def drop_opaque_reasoning(messages: bytes) -> bytes:
-    """Remove blocks that carry other providers' reasoning from a request's `messages`.
+def source_citation(source: SourceUrl) -> dict[str, Any]:
+    """Return a web page that another provider's answer names as a citation of a text block."""
+    return {
+        "type": "web_search_result_location",
+        "cited_text": "",
+        "url": source.url,
+        "title": source.title,
+        "encrypted_index": _SOURCE_INDEX,
+    }
 
-    Anthropic's API refuses a conversation with a signature that is not its own. All other bytes are kept;
-    invalid messages are returned unchanged, for the API to refuse.
+
+def drop_opaque_reasoning(messages: bytes) -> bytes:
+    """Remove other providers' reasoning and citations from a request's `messages`.
+
+    Anthropic's API refuses a conversation with a signature or an index that is not its own. All other bytes
+    are kept; invalid messages are returned unchanged, for the API to refuse.
     """
-    if _PREFIX_BYTES not in messages:
+    if not _has_mark(messages):
         return messages
     try:
         cleaned = [_clean_message(message) for message in _decode_objects(messages)]
@@ -89,9 +103,11 @@ def drop_opaque_reasoning(messages: bytes) -> bytes:
 def _clean_message(message: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw] | None:
     """The message without such blocks; None if nothing is left of it."""
     content = bytes(message.get("content", b""))
-    if _PREFIX_BYTES not in content or not content.lstrip().startswith(b"["):
+    if not _has_mark(content) or not content.lstrip().startswith(b"["):
         return message
-    blocks = [block for block in _decode_list(content) if not _is_foreign(bytes(block))]
+    blocks = [
+        _drop_foreign_citations(block) for block in _decode_list(content) if not _is_foreign(bytes(block))
+    ]
     return {**message, "content": msgspec.Raw(_encode(blocks))} if blocks else None
 
 
@@ -103,6 +119,33 @@ def _is_foreign(block: bytes) -> bool:
         return False
     sealed = fields.get("signature") or fields.get("data")
     return isinstance(sealed, str) and sealed.startswith(PREFIX)
+
+
+def _has_mark(raw: bytes) -> bool:
+    return any(mark in raw for mark in _MARKS)
+
+
+def _drop_foreign_citations(block: msgspec.Raw) -> msgspec.Raw:
+    """The block without citations of other providers' texts."""
+    raw = bytes(block)
+    if _MARKS[1] not in raw:
+        return block
+    fields = msgspec.json.decode(raw)
+    citations = fields.get("citations") if isinstance(fields, dict) else None
+    if not isinstance(citations, list):
+        return block
+    own = own_citations(citations)
+    del fields["citations"]
+    return msgspec.Raw(_encode({**fields, "citations": own} if own else fields))
+
+
+def own_citations(citations: list[Any]) -> list[Any]:
+    """Return the citations that are Anthropic's own."""
+    return [
+        citation
+        for citation in citations
+        if not (isinstance(citation, Mapping) and citation.get("encrypted_index") == _SOURCE_INDEX)
+    ]
 
 
 def _seal(fields: dict[str, Any], metadata: Mapping[str, Any]) -> str:

@@ -50,10 +50,14 @@ class OpenAIDelta(msgspec.Struct, gc=False):
     annotations: Any = None
     images: Any = None
     audio: Any = None
+    executed_tools: Any = None
 
 
 class OpenAIChoice(msgspec.Struct, gc=False):
-    """One choice; only the one with index 0 is read. `text` belongs to the old completions API."""
+    """One choice; only the one with index 0 is read.
+
+    `text` belongs to the old completions API; Moonshot puts the `usage` here.
+    """
 
     index: int | None = None
     delta: OpenAIDelta | None = None
@@ -61,6 +65,7 @@ class OpenAIChoice(msgspec.Struct, gc=False):
     message: OpenAIDelta | None = None
     text: str | None = None
     error: Any = None
+    usage: Any = None
 
 
 class OpenAIChunk(msgspec.Struct, gc=False):
@@ -146,6 +151,7 @@ def _lenient_choice(value: Mapping[str, Any]) -> OpenAIChoice:
         message=_lenient_delta(value.get("message")),
         text=as_text(value.get("text")),
         error=replace_surrogates(value.get("error")),
+        usage=value.get("usage"),
     )
 
 
@@ -176,6 +182,7 @@ _OPAQUE_FIELDS = (
     "annotations",
     "images",
     "audio",
+    "executed_tools",
 )
 
 

@@ -134,6 +134,7 @@ class OpenAIEventBuilder:
             and delta.annotations is None
             and delta.images is None
             and delta.audio is None
+            and delta.executed_tools is None
         )
         content = delta.content
         if type(content) is str and not (has_more or delta.tool_calls):
@@ -255,6 +256,7 @@ class OpenAIEventBuilder:
                 self.finish_reason, 0
             ):
                 self.finish_reason = reason
+        self._set_usage(choice.usage)
         self.fail(choice.error)
 
     def _add_content(self, content: str | list[Any] | None) -> None:
@@ -275,7 +277,7 @@ class OpenAIEventBuilder:
         self._add_content(delta.content)
         if delta.refusal:
             self._write_block("refusal", delta.refusal)
-        if delta.annotations or delta.images or delta.audio:
+        if delta.annotations or delta.images or delta.audio or delta.executed_tools:
             self._add_attachments(delta)
         if delta.function_call:
             self._add_call(
@@ -313,7 +315,10 @@ class OpenAIEventBuilder:
 
     def _add_attachments(self, delta: OpenAIDelta) -> None:
         self._insert_events(
-            [*self._sources.new_sources(delta.annotations), *self._sources.new_images(delta.images)]
+            [
+                *self._sources.new_sources(delta.annotations, *_search_results(delta.executed_tools)),
+                *self._sources.new_images(delta.images),
+            ]
         )
         if isinstance(delta.audio, Mapping):
             self._add_content(as_text(delta.audio.get("transcript")) or "")
@@ -410,6 +415,13 @@ def tool_call_fragment(
         freeform=is_freeform,
         metadata=bind_to_provider({"extra_content": extra_content}, provider) if extra_content else None,
     )
+
+
+def _search_results(executed_tools: Any) -> list[Any]:
+    """Return the results of each search among the tools that Groq has run."""
+    tools = executed_tools if isinstance(executed_tools, list) else []
+    found = [tool.get("search_results") for tool in tools if isinstance(tool, Mapping)]
+    return [results.get("results") for results in found if isinstance(results, Mapping)]
 
 
 def _with_indexes(message: OpenAIDelta) -> OpenAIDelta:

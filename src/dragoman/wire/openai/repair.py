@@ -38,6 +38,7 @@ class ChunkRepair:
     def __init__(self, defaults: AnswerDefaults) -> None:
         self.usage: Any = None  # the last usage that was passed on
         self.has_head = False  # a chunk has named the answer
+        self.has_content = False  # an earlier chunk has content: a whole message repeats it
         self._defaults = defaults
         self._head: dict[str, Any] = {"id": defaults.id, "created": defaults.created, "model": defaults.model}
         self._choices: dict[int, _ChoiceState] = {}
@@ -125,6 +126,9 @@ class ChunkRepair:
             return None
         if isinstance(groq, Mapping) and has_counts(groq.get("usage")):
             self.usage = groq["usage"]
+        for choice in objects_in(list_choices(chunk)):
+            if has_counts(choice.get("usage")):
+                self.usage = choice["usage"]
         return self.usage
 
     def _repair_choice(self, choice: Mapping[str, Any], position: int) -> dict[str, Any]:
@@ -133,7 +137,7 @@ class ChunkRepair:
         state = self._choice(index)
         reason = choice.get("finish_reason")
         finish_reason = reason if isinstance(reason, str) and reason else None
-        delta = state.repair_delta(find_delta(choice, is_first=not state.started))
+        delta = state.repair_delta(find_delta(choice, is_first=not (state.started or self.has_content)))
         if finish_reason is not None and (fragments := state.flush()):
             delta["tool_calls"] = [*delta.get("tool_calls", ()), *fragments]
         if finish_reason is not None:

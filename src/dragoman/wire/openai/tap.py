@@ -64,6 +64,7 @@ class OpenAITapChoice(msgspec.Struct, gc=False):
     logprobs: dict[str, msgspec.Raw] | None = None
     message: Any = None
     error: Any = None
+    usage: Any = None
 
 
 class OpenAITapChunk(msgspec.Struct, gc=False):
@@ -212,6 +213,7 @@ class OpenAITap:
 
     def _pass_chunk(self, chunk: OpenAITapChunk, frame: bytes) -> Sequence[bytes] | None:
         """Record a chunk and return the frames to pass on for it; None if it is an error."""
+        self._repair.has_content = self.text_length > 0
         if not self._record(chunk, frame):
             return None
         if not self._repair.has_head:
@@ -280,7 +282,7 @@ class OpenAITap:
 
     def _is_regular_choice(self, choice: OpenAITapChoice) -> bool:
         repair, index, delta = self._repair, choice.index, choice.delta
-        if choice.message is not None or not has_readable_logprobs(choice):
+        if choice.message is not None or choice.usage is not None or not has_readable_logprobs(choice):
             return False
         if choice.finish_reason and not repair.accept_finish(index):
             return False
@@ -327,7 +329,8 @@ class OpenAITap:
             pass
         try:
             values = read_objects(frame)
-            chunks_read = [to_tap_chunk(lenient_chunk(value)) for value in values]
+            has_content = self._repair.has_content = self.text_length > 0
+            chunks_read = [to_tap_chunk(lenient_chunk(value), has_content=has_content) for value in values]
         except (ValueError, RecursionError):
             return () if self._is_ignorable(frame, last=last) else None
         if not values and isinstance(frame, NamedFrame) and frame.event == "error":
@@ -368,6 +371,8 @@ class OpenAITap:
             self._usage = chunk.x_groq["usage"]
         for choice in chunk.choices:
             self._started = True
+            if choice.usage is not None and has_counts(choice.usage):
+                self._usage = choice.usage
             self._record_choice(choice)
         return self.failure is None
 
@@ -419,14 +424,18 @@ def delta_length(delta: OpenAITapDelta) -> int:
     return length
 
 
-def to_tap_chunk(chunk: OpenAIChunk) -> OpenAITapChunk:
-    """Convert a leniently parsed chunk to the fields that are read."""
+def to_tap_chunk(chunk: OpenAIChunk, *, has_content: bool = False) -> OpenAITapChunk:
+    """Convert a leniently parsed chunk to the fields that are read.
+
+    A message after the content of earlier chunks repeats it.
+    """
     choices = [
         OpenAITapChoice(
             position if choice.index is None or choice.index < 0 else choice.index,
-            to_tap_delta(choice.delta or choice.message),
+            to_tap_delta(choice.delta or (None if has_content else choice.message)),
             choice.finish_reason,
             error=choice.error,
+            usage=choice.usage,
         )
         for position, choice in enumerate(chunk.choices or ())
     ]

@@ -13,7 +13,16 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
-from dragoman.messages import FilePart, Message, Part, ReasoningPart, Role, TextPart, ToolPart
+from dragoman.messages import (
+    FilePart,
+    Message,
+    Part,
+    ProviderMetadata,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolPart,
+)
 from dragoman.wire.client_request import MAX_ITEMS, check_count
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
@@ -28,7 +37,7 @@ from dragoman.wire.openai.client_fields import (
 from dragoman.wire.responses.client_content import parse_item_content
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTools
 from dragoman.wire.responses.compaction import COMPACTION, TRIGGER, summary_message
-from dragoman.wire.responses.opaque_reasoning import reasoning_metadata
+from dragoman.wire.responses.opaque_reasoning import call_metadata, reasoning_metadata
 from dragoman.wire.tool_outputs import write_multimodal_output
 
 _ROLES: Mapping[str, Role] = {
@@ -75,6 +84,7 @@ class ItemParser:
         self._ignored = ignored
         self._drafts: list[_ItemDraft] = []
         self._open_calls: dict[str, tuple[_ItemDraft, int]] = {}
+        self._call_metadata: dict[str, ProviderMetadata] = {}
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -161,6 +171,9 @@ class ItemParser:
             for index, part in enumerate(read_list(item.get(name), f"{field}.{name}"))
         ]
         read_optional_string(item.get("encrypted_content"), f"{field}.encrypted_content")
+        if (of_call := call_metadata(item)) is not None:
+            self._add_call_metadata(*of_call)
+            return
         part = ReasoningPart("\n\n".join(filter(None, texts)), provider_metadata=reasoning_metadata(item))
         if part.text or part.provider_metadata:
             self._assistant(field).parts.append(part)
@@ -194,7 +207,19 @@ class ItemParser:
         draft.parts.append(part)
         draft.has_outputs = True
 
+    def _add_call_metadata(self, id: str, metadata: ProviderMetadata) -> None:
+        """Add what is opaque in a call, which may come before or after it."""
+        draft, index = self._open_calls.get(id, (None, 0))
+        part = None if draft is None else draft.parts[index]
+        if draft is not None and isinstance(part, ToolPart):
+            draft.parts[index] = replace(part, call_provider_metadata=metadata)
+        else:
+            self._call_metadata[id] = metadata
+
     def _put_call(self, part: ToolPart, field: str) -> None:
+        metadata = self._call_metadata.pop(part.tool_call_id, None)
+        if metadata is not None:
+            part = replace(part, call_provider_metadata=metadata)
         draft = self._assistant(field)
         self._open_calls[part.tool_call_id] = (draft, len(draft.parts))
         draft.parts.append(part)

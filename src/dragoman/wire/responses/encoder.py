@@ -19,15 +19,14 @@ from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.responses.client_tools import ClientTools
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary
-from dragoman.wire.responses.output_items import (
+from dragoman.wire.responses.item_encoder import (
     INPUT_EVENTS,
     OUTPUT_EVENTS,
     REASONING_EVENTS,
     TEXT_EVENTS,
-    CompactionItem,
-    EventSequence,
     ItemEncoder,
 )
+from dragoman.wire.responses.output_items import CompactionItem, EventSequence
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ANNOUNCED_EVENTS = 3  # created, queued and in_progress

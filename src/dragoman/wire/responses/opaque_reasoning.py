@@ -18,6 +18,7 @@ from dragoman.wire.encrypted_reasoning import FAMILY
 from dragoman.wire.json_codec import compact_json
 
 PREFIX = "dragoman-reasoning:"
+_CALL_ID = "call_id"
 
 
 def encrypted_content(metadata: ProviderMetadata | None) -> str | None:
@@ -29,6 +30,33 @@ def encrypted_content(metadata: ProviderMetadata | None) -> str | None:
         return content
     others = {family: fields for family, fields in metadata.items() if family != FAMILY and fields}
     return PREFIX + compact_json(others) if others else None
+
+
+def call_content(call_id: str, metadata: ProviderMetadata | None) -> str | None:
+    """Return the `encrypted_content` for what is opaque in a call; None if nothing is.
+
+    A call's item has no field for it, so a reasoning item before it carries it, and names the call.
+    """
+    fields = (metadata or {}).get("openai", {})
+    if not fields.get("extra_content"):
+        return None
+    return PREFIX + compact_json({_CALL_ID: call_id, "openai": fields})
+
+
+def call_metadata(item: Mapping[str, Any]) -> tuple[str, ProviderMetadata] | None:
+    """Return the call that a reasoning item belongs to, and its metadata; None for any other item."""
+    content = item.get("encrypted_content")
+    if not isinstance(content, str) or not content.startswith(PREFIX):
+        return None
+    try:
+        value = decode_json(content[len(PREFIX) :])
+    except DECODE_ERRORS:
+        return None
+    call_id = value.get(_CALL_ID) if isinstance(value, dict) else None
+    fields = value.get("openai") if isinstance(value, dict) else None
+    if not isinstance(call_id, str) or not isinstance(fields, dict):
+        return None
+    return call_id, {"openai": fields}
 
 
 def item_id(metadata: ProviderMetadata | None) -> str | None:

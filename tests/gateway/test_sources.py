@@ -1,0 +1,118 @@
+"""Web pages, files and signatures that another protocol has no field for, at the endpoints of its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.gateway.sdk_clients import HI, Pair, final, message
+from tests.gateway.upstream import Answer, Stage
+from tests.wire.anthropic_streams import STREAMS
+from tests.wire.openai_streams import chunk, recording, sse
+
+PAGE = "https://a.example/1"
+ANNOTATION = {"type": "url_citation", "url_citation": {"url": PAGE, "title": "One"}}
+RESULTS = {"citations": [PAGE], "search_results": [{"title": "One", "url": PAGE}]}
+STOP = chunk(finish="stop")
+TEXT = chunk({"content": "Found."})
+PLACES: dict[str, list[Mapping[str, Any]]] = {
+    "before the text": [{**chunk({"role": "assistant"}), **RESULTS}, TEXT, STOP],
+    "in the text": [TEXT, {**chunk({"content": " Yes."}), **RESULTS}, STOP],
+    "after the text": [TEXT, chunk({"annotations": [ANNOTATION]}), STOP],
+    "with the finish": [TEXT, {**STOP, **RESULTS}],
+}
+TOOLS: Any = [{"type": "function", "name": "time", "parameters": {"type": "object"}}]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_web_pages_are_citations_for_every_client(
+    stage: Stage, chat: Pair, messages: Pair, place: str
+) -> None:
+    stage.upstream.play(Answer(body=sse(*PLACES[place])))
+    for read in (final, message):
+        reply = read(messages.hub, "oai/m")
+        (citation,) = [found for block in reply.content for found in block.citations or ()]
+        assert (citation.type, citation.url, citation.title) == ("web_search_result_location", PAGE, "One")
+    for stream in (False, True):
+        found = chat.hub.responses.create(model="oai/m", input="hi", stream=stream)
+        last = list(found)[-1].response if stream else found
+        (annotation,) = last.output[-1].content[0].annotations
+        assert (annotation.type, annotation.url) == ("url_citation", PAGE)
+
+
+def test_citations_of_other_providers_do_not_go_to_anthropic(stage: Stage, messages: Pair) -> None:
+    stage.upstream.play(Answer(body=sse(*PLACES["in the text"])))
+    reply = final(messages.hub, "oai/m")
+    turns = [*HI, {"role": "assistant", "content": [block.to_dict() for block in reply.content]}, *HI]
+    own = {"type": "char_location", "cited_text": "c", "document_index": 0, "document_title": None}
+    turns[1]["content"][0]["citations"].append(own)
+    text = "".join(block.text for block in reply.content)
+    stage.upstream.play(Answer(body=STREAMS["text"]))
+    final(messages.hub, "ant/m", messages=turns)
+    assert stage.upstream.body["messages"][1]["content"] == [
+        {"type": "text", "text": text, "citations": [own]}
+    ]
+
+
+CALL = {"index": 0, "id": "call_1", "function": {"name": "now", "arguments": ""}}
+ASK = {"messages": HI, "max_tokens": 9}
+DOORS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": ASK,
+    "/v1/messages": ASK,
+    "/v1/responses": {"input": "hi", "store": False},
+}
+IMAGE = recording("openrouter_image")
+SOUND = sse(chunk({"content": "Hi", "images": [{"image_url": {"url": "https://a.example/s.png"}}]}), STOP)
+ONLY_PAGES = sse({**chunk({"tool_calls": [CALL]}), **RESULTS}, STOP)
+OMISSIONS: list[tuple[str, bytes, str, str]] = [
+    ("/v1/messages", IMAGE, "oai/m", "file"),
+    ("/v1/responses", IMAGE, "oai/m", ""),
+    ("/v1/responses", SOUND, "oai/m", "file"),  # an image that is only an address
+    ("/v1/messages", ONLY_PAGES, "oai/m", "source-url"),
+    ("/v1/messages", recording("openai_text"), "oai/m", ""),
+    ("/v1/responses", STREAMS["search"], "ant/m", "source-document"),
+    ("/v1/chat/completions", STREAMS["search"], "ant/m", "tool-call,source-document"),
+]
+
+
+@pytest.mark.parametrize(("door", "body", "model", "names"), OMISSIONS)
+def test_a_client_is_told_what_its_protocol_has_no_place_for(
+    stage: Stage, door: str, body: bytes, model: str, names: str
+) -> None:
+    stage.upstream.play(Answer(body=body))
+    headers = {"authorization": f"Bearer {stage.key}"}
+    with httpx2.Client(base_url=stage.url, headers=headers, trust_env=False) as http:
+        document = http.post(door, json={"model": model, **DOORS[door]})
+        stream = http.post(door, json={"model": model, "stream": True, **DOORS[door]})
+    assert document.status_code == 200
+    assert document.headers.get("x-dragoman-omitted", "") == names
+    assert (f": x-dragoman-omitted {names}\n\n" in stream.text) == bool(names)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["with the call", "after it"])
+@pytest.mark.parametrize("stream", [False, True], ids=["document", "stream"])
+def test_the_signature_of_a_call_goes_back_through_a_responses_client(
+    stage: Stage, chat: Pair, *, stream: bool, late: bool
+) -> None:
+    """Gemini refuses a conversation without the signatures of its calls."""
+    signature = {"extra_content": {"google": {"thought_signature": "c2ln+/=="}}}
+    function = {"name": "time", "arguments": "{}"}
+    calls = [{"index": index, "id": f"call_{index}", "function": function} for index in (0, 1)]
+    signed = [{**calls[0], **({} if late else signature)}, calls[1]]
+    chunks = [chunk({"tool_calls": [call]}) for call in signed]
+    chunks += [chunk({"tool_calls": [{"index": 0, **signature}]})] if late else []
+    stage.upstream.play(Answer(body=sse(*chunks, chunk(finish="tool_calls"))))
+    ask: dict[str, Any] = {"model": "oai/m", "store": False, "tools": TOOLS}
+    reply = chat.hub.responses.create(input="hi", stream=stream, **ask)
+    items = [item.to_dict() for item in (list(reply)[-1].response if stream else reply).output]
+    turns = [{"role": "user", "content": "hi"}, *items]
+    turns += [{"type": "function_call_output", "call_id": call["id"], "output": "Noon"} for call in calls]
+    for model, wanted in (("oai/m", [signature["extra_content"], None]), ("oai-again/m", [None, None])):
+        stage.upstream.play(Answer(body=sse(TEXT, STOP)))
+        chat.hub.responses.create(input=turns, **{**ask, "model": model})
+        sent = stage.upstream.body["messages"][1]["tool_calls"]
+        assert [call.get("extra_content") for call in sent] == wanted
+        assert [call["id"] for call in sent] == ["call_0", "call_1"]
