@@ -161,7 +161,8 @@ $(MADE)/console: $(CONSOLE_SOURCES) | $(BIN)/python
 
 $(MADE)/wheel: $(SOURCES) $(MADE)/site $(MADE)/console $(MADE)/dev
 	@rm -rf dist
-	@$(BIN)/python -m build --wheel --no-isolation . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
+	@# The pages are built already: their hook (tools/build_pages.py) is for `pip install .`.
+	@HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m build --wheel --no-isolation . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
 	@$(PIP) --no-index --no-deps --force-reinstall dist/*.whl
 	@touch $@
 

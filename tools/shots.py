@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tools.terminal_recording import draw, record
 
 IMAGES = Path("docs/images")
-LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/console/#link=\S+")
+LINK = re.compile(r"http://127\.0\.0\.1:\d+/console/\S*#link=\S+")
 WIDTH, HEIGHT = 1360, 900
 COLUMNS, ROWS = 100, 44
 FOLDER = re.compile(rb"data in \S+")
@@ -38,7 +38,7 @@ def main() -> None:
     with demonstration() as link, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = sign_in(browser, link)
-        base = link.split("#", 1)[0]
+        base = link.partition("console/")[0] + "console/"
         for name, path in SCREENS.items():
             take(page, base + path, IMAGES / f"{name}.png")
         page.emulate_media(color_scheme="dark")

@@ -57,7 +57,7 @@ allow   whatever no rule fits  everybody
 OPERATIONS  REACH
 web.fetch   public hosts; ports 80, 443
 files.*     off
-spokes      what is free
+spokes      any free namespace
 """
 OPERATIONS = """
 providers: {small: {type: local}}

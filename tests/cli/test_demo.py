@@ -47,9 +47,9 @@ def test_a_demo_that_is_kept_leaves_a_hub_to_try(tmp_path: Path) -> None:
     url, key = re.findall(r"stays up at (\S+) until Ctrl-C\. Its key: (\S+)", text)[0]
     answer = run("chat", "again", "--hub", url, "--key", key)
     assert (answer.code, "1517" in answer.out) == (0, True)
-    link = re.search(r"signed in \(once, within two minutes\): (http\S+)#link=\S+", text)
+    link = re.search(r"an approval and a sub-agent:\n  (http\S+)#link=\S+", text)
     assert link is not None
-    assert link[1] == f"{url}/console/"
+    assert link[1] == f"{url}/console/chat/example"
     headers = {"authorization": f"Bearer {key}"}
     with httpx2.stream(
         "GET", f"{url}/api/events", headers=headers, trust_env=False

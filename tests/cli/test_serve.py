@@ -123,6 +123,16 @@ def test_a_data_folder_in_use_is_named(hub: Hub, tmp_path: Path) -> None:
     assert str(hub.process.pid) in result.err
 
 
+def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """A hub whose database is down starts and relays; one that never had a place for its data does not."""
+    (tmp_path / "notes.txt").write_text("no folder")
+    for data in (tmp_path / "notes.txt", tmp_path / "notes.txt/below"):
+        result = run("serve", "--port", "0", "--no-auth", "--data", str(data))
+        assert (result.code, result.out) == (1, "")
+        assert f"the data folder '{data}' cannot be used: " in result.err
+        assert "--data" in result.err
+
+
 def test_a_key_that_is_not_set_is_a_loud_warning_and_the_hub_starts(tmp_path: Path) -> None:
     more = {"type": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key_env": "NOBODY_SETS_THIS"}
     settings = config(tmp_path)

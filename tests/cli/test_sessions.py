@@ -41,7 +41,7 @@ def test_a_session_reads_like_a_talk(run: Run, collect: str, where: tuple[str, .
     lines = result.out.splitlines()
     assert lines[3:7] == ["You", "Calculate!", "", "Assistant"]
     assert lines[7] == "I calculate."
-    assert lines[8].startswith("→ math.calculate, no.such")
+    assert lines[8].startswith('→ math.calculate {"expression"')
     assert '"result":42' in lines[9]
     assert lines[10] == "It is 42."
     assert lines[11].startswith("5 parts · tools/x · 2 steps")

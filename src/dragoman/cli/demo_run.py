@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
+from dragoman.cli import example_session
 from dragoman.cli.chat.renderer import describe_answer, format_duration
 from dragoman.cli.chat.renderer_choice import renderer_for
 from dragoman.cli.chat.session import ChatSession
 from dragoman.cli.configuration import local_config
-from dragoman.cli.example_session import add_example, play_example
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
 from dragoman.cli.logs import configure_logging
@@ -26,6 +26,7 @@ from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError
 from dragoman.messages import Message, Part, ToolPart
+from dragoman.server.console.pages import is_built as console_is_built
 from dragoman.server.http.listener import bind_listener
 from dragoman.session_ids import client_session_id
 from dragoman.store.store import Store
@@ -39,13 +40,13 @@ SIMULATOR_LABEL = (
 )
 INSTALL_HINT = "`dragoman local install` brings a small real model"
 INSTALL_LINE = "\n  dragoman local install                  a small real model, without a key"
+KEEP_LINE = "\n  dragoman demo --keep                    this once more, with the web console"
 NEXT_STEPS = """
-Try next:{install}
-  dragoman serve --config dragoman.yaml   a hub with your own provider (docs/configuration.md)
-  dragoman keys create --owner you        a key for it
-  dragoman chat                           talk to it in the terminal
+Try next:{more}
+  dragoman init                           write a dragoman.yaml for a provider of yours
+  dragoman serve --no-auth                serve it, for this machine only
+  dragoman chat                           talk to it, in another terminal
   dragoman ops list                       what it can call
-  dragoman demo --keep                    this once more, with the console to click through it
 
 A useChat front end needs its address only:
   useChat({{ transport: new DefaultChatTransport({{
@@ -103,7 +104,10 @@ def simulator_setup(folder: Path) -> DemoSetup:
 async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
     data = folder / "data"
     async with host_hub(
-        add_example(setup.config, folder), data, listener=bind_listener("127.0.0.1", 0), require_keys=True
+        example_session.add_example(setup.config, folder),
+        data,
+        listener=bind_listener("127.0.0.1", 0),
+        require_keys=True,
     ) as here:
         # All screens of the console are to be seen; the hub and its key end with the demonstration.
         _, key = await here.hub.store.keys.create(
@@ -117,7 +121,8 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
         await here.hub.meter.ledger.flush()  # usage rows are written after the answer
         await print_stored(data)
         if done:
-            print_line(NEXT_STEPS.format(install="" if is_installed() else INSTALL_LINE))
+            more = ("" if is_installed() else INSTALL_LINE) + ("" if keep else KEEP_LINE)
+            print_line(NEXT_STEPS.format(more=more))
         else:
             print_line("\nThe answer failed; `dragoman demo --scripted` shows the rest without a model.")
         if keep:
@@ -129,18 +134,19 @@ async def run_setup(setup: DemoSetup, folder: Path, *, keep: bool) -> int:
 async def play_examples(hosted: HostedHub, key: str) -> None:
     """Store the example session."""
     async with HubClient.over_http(hosted.url, key) as client:
-        await play_example(client)
+        await example_session.play_example(client)
 
 
 async def print_console(hosted: HostedHub, key: str) -> None:
-    """Print a link to the console, signed in; the example session is there to click through."""
-    try:
-        async with HubClient.over_http(hosted.url, key) as client:
-            link = await client.request("POST", "/api/console/links")
-    except DragomanError:  # a build without the console
+    """Print a link to the example session in the console, signed in."""
+    if not console_is_built():
+        print_line("\nThis installation has no web console: it was built where npm was missing.")
         return
-    print_line(f"\nThe console, signed in (once, within two minutes): {link['url']}")
-    print_line("Its session `example` has tools, a failed call, an approval and a sub-agent.")
+    async with HubClient.over_http(hosted.url, key) as client:
+        link = await client.request("POST", "/api/console/links")
+    url = link["url"].replace("/console/#", f"/console/chat/{example_session.SESSION}#")
+    print_line("\nThe web console, at a session with tools, a failed call, an approval and a sub-agent:")
+    print_line(f"  {url}\n  (it signs you in, once, within two minutes)")
 
 
 async def ask_questions(questions: Sequence[str], hosted: HostedHub, *, key: str) -> bool:

@@ -73,6 +73,17 @@ GROUPS: Mapping[str, str] = {
     "local": "local",
     "database": "database",
 }
+PANELS: Mapping[str, Sequence[str]] = {
+    "Start": ("init", "serve", "chat", "run", "check", "doctor", "open", "demo", "local"),
+    "See what a hub has and does": (
+        *("usage", "budgets", "logs", "system", "providers", "models", "agents", "queue"),
+        *("ops", "runs", "calls", "sessions", "servers", "spokes", "hosts"),
+    ),
+    "Connect other programs": ("mcp", "spoke", "dev", "runner"),
+    "Decide who may do what": ("keys", "tokens", "secrets", "approvals", "policy"),
+    "Teams": ("teams", "triggers", "vault"),
+    "Data": ("database",),
+}
 MORE_OF_GROUPS: Mapping[str, Sequence[str]] = {
     "sessions": ("access.sharing",),
     "teams": ("teams.tasks", "teams.tail"),
@@ -120,12 +131,16 @@ def build_program(name: str = "") -> typer.Typer:
     )
     # Typer makes a program without groups, and with one command, that command: the callback keeps it a group.
     program.callback()(options)
+    panels = {each: panel for panel, names in PANELS.items() for each in names}
     for each in (name,) if name in COMMANDS or name in GROUPS else (*COMMANDS, *GROUPS):
         if each in COMMANDS:
             commands: typer.Typer = load(COMMANDS[each]).commands
-            program.registered_commands += [one for one in commands.registered_commands if one.name == each]
+            chosen = [one for one in commands.registered_commands if one.name == each]
+            for one in chosen:
+                one.rich_help_panel = panels[each]
+            program.registered_commands += chosen
         else:
-            program.add_typer(load_group(each), name=each)
+            program.add_typer(load_group(each), name=each, rich_help_panel=panels[each])
     reflow_help(program)
     return program
 

@@ -7,6 +7,8 @@ TLS trusts the system's certificates, or those of SSL_CERT_FILE.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 from itertools import chain, zip_longest
@@ -159,6 +161,8 @@ def describe_error(error: OSError) -> str:
             return f"its certificate is not trusted ({error.verify_message})"
         case ssl.SSLError():
             return f"TLS failed ({error.reason or 'no reason given'})"
+        case OSError(errno=int(code)) if code in errno.errorcode and not isinstance(error, socket.gaierror):
+            return os.strerror(code)  # asyncio has texts of its own, such as "Connect call failed"
         case _:
             return error.strerror or str(error) or type(error).__name__
 

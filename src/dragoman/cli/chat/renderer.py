@@ -205,15 +205,16 @@ class EventRenderer:
             case [only]:
                 self._print_call(call, compact_json(only.input))
             case _:
-                self._print_call(
-                    call, "; ".join(f"{each.tool} {compact_json(each.input)}" for each in entries)
-                )
+                calls = "; ".join(f"{each.tool} {compact_json(each.input)}" for each in entries)
+                self._print_call(call, calls, name="")
 
-    def _print_call(self, call: RenderedCall, arguments: str) -> None:
+    def _print_call(self, call: RenderedCall, arguments: str, *, name: str | None = None) -> None:
+        """Print a call, with another name than its own where the arguments name what is called."""
         call.is_shown = True
         call.started_at = self._clock() if self._clock else 0.0
         arguments = truncate(arguments, MAX_SHOWN)
-        self._print_line(join_styled((f"{CALL} {call.name} ", "bold cyan"), (arguments, "cyan")))
+        label = " ".join(filter(None, (CALL, call.name if name is None else name)))
+        self._print_line(join_styled((f"{label} ", "bold cyan"), (arguments, "cyan")))
 
     def _print_result(self, call: RenderedCall, words: str, *, sign: str = DONE) -> None:
         self.waiting.pop(call.approval_id, None)

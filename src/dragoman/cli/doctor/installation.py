@@ -251,7 +251,7 @@ def provider_todo(error: ProviderError) -> str:
 def check_clock(skews: list[float]) -> Finding:
     """Return whether this machine's clock agrees with those of the providers that told theirs."""
     if not skews:
-        return Finding("clock", "skipped", "no provider told its time, so there is nothing to compare")
+        return Finding("clock", "skipped", "no provider has sent its time; there is nothing to compare with")
     skew = sorted(skews)[len(skews) // 2]
     if abs(skew) <= MAX_SKEW:
         return ok("clock", f"within {MAX_SKEW:g} s of the providers'")

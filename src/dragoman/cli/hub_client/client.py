@@ -36,6 +36,7 @@ MAX_RESPONSE = 64_000_000
 RUNS_PAGE = 200  # the most that `GET /api/runs` returns at once
 TIMEOUTS = Timeouts(connect=5.0, first_byte=120.0, idle=300.0)
 NO_HUB_HINT = "is it running? `dragoman serve` starts one, --hub or DRAGOMAN_HUB names another"
+NOT_A_HUB_HINT = "another program may have the port; --hub or DRAGOMAN_HUB names the address of the hub"
 NO_KEY_HINT = "`dragoman keys create --owner NAME` makes one; give it as DRAGOMAN_KEY"
 
 
@@ -462,7 +463,7 @@ def error_from(status: int, raw: bytes) -> DragomanError:
         error = msgspec.json.decode(raw)["error"]
         message, hint = str(error["message"]), error.get("hint")
     except (KeyError, TypeError, *DECODE_ERRORS):
-        message, hint = f"The response with status {status} is not from a hub.", NO_HUB_HINT
+        message, hint = f"What answers at this address is not a hub (status {status}).", NOT_A_HUB_HINT
     if status == 401:
         hint = f"{hint}; this command reads it from DRAGOMAN_KEY" if hint else NO_KEY_HINT
     return error_for_status(status, message, hint=hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -158,12 +159,18 @@ def write_config(path: Path, text: str) -> None:
     from dragoman.config import read_config  # late: YAML takes 0.1 s, and --help should not
 
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
     try:
+        draft.write_text(text, encoding="utf-8")
         read_config(draft)
         draft.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r}: {error.strerror}",
+            hint="run it in a folder that this user may write to",
+        ) from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink()
 
 
 def is_terminal() -> bool:

@@ -207,7 +207,7 @@ def describe_namespaces(granted: Mapping[str, Any]) -> str:
     parts = [
         f"{owner}: {', '.join(patterns) or 'none'}" for owner, patterns in granted.items() if owner != "*"
     ]
-    others = ", ".join(granted.get("*", ("what is free",))) or "none"
+    others = ", ".join(granted.get("*", ("any free namespace",))) or "none"
     return "; ".join([*parts, f"others: {others}" if parts else others])
 
 

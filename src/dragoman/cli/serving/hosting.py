@@ -29,10 +29,11 @@ from dragoman.config import Config, HttpConfig
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
+from dragoman.server.console.pages import is_built as console_is_built
 from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.listener import bind_listener, build_server, listener_url
 from dragoman.store.postgres.url import shown_url
-from dragoman.store.private_files import set_private_umask
+from dragoman.store.private_files import make_private_folder, set_private_umask
 
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 
@@ -168,6 +169,7 @@ async def run_workers(options: ServeOptions, listener: socket.socket) -> int:
 async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, secrets: set[str]) -> bool:
     """Serve until a signal arrives, or other hosts took this one for dead; return whether they did."""
     set_private_umask()
+    make_data_folder(options.data)
     stop, again = asyncio.Event(), asyncio.Event()
 
     watch_signals(stop.set)
@@ -198,6 +200,25 @@ async def serve_until_signal(options: ServeOptions, listener: socket.socket, *, 
                 f"shutting down: active answers get up to {limit:g} s to end; Ctrl-C again stops at once"
             )
     return False
+
+
+def make_data_folder(folder: Path) -> None:
+    """Create the data folder of a hub that begins. ConfigError.
+
+    A hub whose database is down starts and relays, but not one that has never had a place for its data.
+    """
+    if folder.is_dir() and (os.access(folder, os.W_OK | os.X_OK) or any(folder.glob("hub.db*"))):
+        return
+    try:
+        make_private_folder(folder)
+        reason = "" if os.access(folder, os.W_OK | os.X_OK) else "this user may not write to it"
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+    if reason:
+        raise ConfigError(
+            f"the data folder {str(folder.absolute())!r} cannot be used: {reason}",
+            hint="start in a folder that this user may write to, or name one with --data",
+        )
 
 
 def end_fenced(stop: asyncio.Event) -> None:
@@ -241,9 +262,9 @@ async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     if options.config.database is not None:
         place = f"data in {shown_url(options.config.database)} and {options.data.absolute()}"
     print_note(f"{options.source}; model {options.config.model or 'none'}; {place}")
-    print_note(
-        f"console: {hosted.url}/console/ (`dragoman open` signs you in); documentation: {hosted.url}/docs/"
-    )
+    signs_in = " (`dragoman open` signs you in)" if options.require_keys else ""
+    console = f"{hosted.url}/console/{signs_in}" if console_is_built() else "not part of this installation"
+    print_note(f"console: {console}; documentation: {hosted.url}/docs/")
     if not options.config.providers:
         print_note("WARNING: no provider is configured, so no model can answer", level="warning")
     if not options.require_keys:

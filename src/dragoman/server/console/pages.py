@@ -41,9 +41,14 @@ NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8">
 <h1>The console is not part of this installation</h1>
 <p>This hub was built where npm was missing. Everything else works. To get the console:</p>
 <ul><li>install the released package: <code>pip install --upgrade --force-reinstall dragoman</code></li>
-<li>or, in a checkout with Node.js 20 or newer: <code>make console wheel</code></li></ul>
+<li>or, in a checkout with Node.js 20 or newer: <code>pip install .</code></li></ul>
 <p><a href="../docs">API reference</a></p></html>
 """
+
+
+def is_built() -> bool:
+    """Whether this installation has the console's pages."""
+    return (files("dragoman.server.console") / "static" / "index.html").is_file()
 
 
 class ConsolePages:
