@@ -29,7 +29,7 @@ class BuiltPages(BuildHookInterface[Any]):
         """Return what builds the site, where it is to be built."""
         return ["mkdocs-material"] if is_stale(Path(self.root), SITE, SITE_SOURCES) else []
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, version: str, _build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         if is_stale(root, CONSOLE, CONSOLE_SOURCES):
             self._try("the web console", root / CONSOLE, self._build_console)
