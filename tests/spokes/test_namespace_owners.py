@@ -52,7 +52,7 @@ class Hub:
         frame = RegisterFrame(id="r", operations=tuple(offers))
         reply = await self.operations.register(spoke, frame)
         if not stay:
-            self.operations.remove_spoke(spoke)
+            await self.operations.remove_spoke(spoke)
         return [each.error.code for each in reply.refused]
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from dragoman.errors import ConfigError
 from dragoman.operations.approval import CallProvider, Question
-from dragoman.operations.arguments.validation import InputParser, make_parser
+from dragoman.operations.arguments.validation import InputParser, make_bounded_parser
 from dragoman.operations.call_limiter import CallLimiter
 from dragoman.operations.context import Context
 from dragoman.operations.sanitize import sanitize_schema, sanitize_text
@@ -161,4 +161,4 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """
         schema = sanitize_schema(input_schema)
         details["description"] = sanitize_text(details.get("description", ""), MAX_DESCRIPTION_LENGTH)
-        return cls(input_schema=schema, parse=make_parser(schema), run=run, **details)
+        return cls(input_schema=schema, parse=make_bounded_parser(schema), run=run, **details)

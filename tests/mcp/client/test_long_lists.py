@@ -11,6 +11,7 @@ from dragoman.mcp.client import connection
 from tests.effort import rounds
 from tests.loop_lag import MOST, best_lag
 from tests.mcp.client.test_large_bodies import RESULTS, large_server
+from tests.operations.large_schemas import LARGE
 
 TOOLS = rounds(quick=2_000, thorough=10_000)
 DISCOVERED = RESULTS[b"server/discover"]
@@ -31,21 +32,25 @@ def pages(field: str, *found: list[Any]) -> Any:
     return answer
 
 
-async def test_lists_of_thousands_hold_no_event_loop(open_hub: Any) -> None:
-    async with large_server() as (server, spec), open_hub(replace(spec, trust="always")) as hub:
+async def test_lists_of_thousands_and_large_schemas_hold_no_event_loop(open_hub: Any) -> None:
+    async with (
+        large_server() as (server, spec),
+        open_hub(replace(spec, trust="always", max_tools=TOOLS + len(LARGE))) as hub,
+    ):
         server.answers[b"server/discover"] = DISCOVERED | {"capabilities": {"tools": {}, "resources": {}}}
         resource = {"name": "n", "uri": "x:y", "description": "d", "mimeType": "text/plain"}
         server.answers[b"resources/list"] = {"resources": [resource] * TOOLS * 4}
         server.answers[b"resources/read"] = {"contents": [{"uri": "x:y", "text": "t"}] * TOOLS * 4}
-        server.answers[b"tools/list"] = {"tools": [tool(number) for number in range(TOOLS)]}
+        large = [{"name": name, "inputSchema": schema} for name, schema in LARGE.items()]
+        server.answers[b"tools/list"] = {"tools": large + [tool(number) for number in range(TOOLS)]}
         await hub.servers.wait_until_started()
 
         async def list_again() -> None:
             await hub.servers.remove("web")
             assert hub.ids() == []
-            hub.servers.add(replace(spec, trust="always"))
+            hub.servers.add(replace(spec, trust="always", max_tools=TOOLS + len(LARGE)))
             (ready,) = await hub.servers.wait_until_started()
-            assert (ready.state, ready.tools) == ("ready", TOOLS + 2), ready.error
+            assert (ready.state, ready.tools) == ("ready", TOOLS + len(large) + 2), ready.problems
 
         lags = {"tools": (await best_lag(list_again))[1]}
         listed, lags["resources"] = await best_lag(lambda: hub.call("web.resources.list"))

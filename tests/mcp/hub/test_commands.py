@@ -31,12 +31,8 @@ def test_the_list_says_how_each_server_stands_and_why(changing: World) -> None:
         changing.settled(name, state)
     reply = changing.dragoman("servers", "list", key=changing.key)
     rows = {line.split()[0]: line for line in reply.out.splitlines()}
-    assert [rows[name].split()[1] for name in ("dead", "idle", "off", "pull")] == [
-        "failed",
-        "lazy",
-        "disabled",
-        "ready",
-    ]
+    assert [rows[name].split()[1] for name in ("idle", "off", "pull")] == ["lazy", "disabled", "ready"]
+    assert rows["dead"].split()[1] in ("failed", "starting")  # it is tried again and again
     assert "exit code 2" in rows["dead"]
     assert pids(changing.folder / "off.txt") == []
 

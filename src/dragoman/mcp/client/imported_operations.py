@@ -12,7 +12,7 @@ import msgspec
 from dragoman.errors import ConfigError
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.server_spec import ServerSpec
-from dragoman.operations.arguments.validation import make_parser
+from dragoman.operations.arguments.validation import make_bounded_parser
 from dragoman.operations.call_limiter import CallLimiter
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Effect, Operation
@@ -63,7 +63,7 @@ def output_schema_of(definition: ToolDefinition) -> Mapping[str, Any] | None:
         return None
     schema = sanitize_schema(definition.output_schema)
     try:
-        make_parser(schema)
+        make_bounded_parser(schema)
     except ConfigError:
         return None
     return schema

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 
 from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavailable
+from dragoman.large_json import measure
 from dragoman.mcp.client.definition_pins import (
     DefinitionChange,
     check_pins,
@@ -29,6 +30,11 @@ USUAL_BYTES = 1_000  # bytes of a definition
 
 def size_of(pins: Iterable[DefinitionPin]) -> int:
     return sum(len(pin.body) for pin in pins)
+
+
+def schema_size(definition: ToolDefinition) -> int:
+    """Return about how large the schemas of a definition are."""
+    return measure((definition.input_schema, definition.output_schema))
 
 
 def make_pins(
@@ -191,14 +197,15 @@ class OfferedTools:
         messages = list(problems)
         for each in wanted.values():
             await slices.rest()
-            messages += self._add_operation(each)
+            messages += await self._add_operation(each)
         self.problems = tuple(dict.fromkeys(messages))
 
-    def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
+    async def _add_operation(self, definition: ToolDefinition) -> Sequence[str]:
         if definition.name in self._operations:
             return ()
+        make = partial(make_operation, definition, self._spec, gate=self._gate, call=self._make_call)
         try:
-            made = make_operation(definition, self._spec, gate=self._gate, call=self._make_call)
+            made = await offload(schema_size(definition), make)
             self._registry.add(made)
         except (ConfigError, Conflict) as error:
             return (f"tool {definition.name!r} is left out: {error.message}",)

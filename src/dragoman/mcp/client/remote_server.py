@@ -180,9 +180,15 @@ class RemoteServer:
             self._set_state("starting")
 
     async def wait_until_started(self) -> None:
-        """Wait until it is no longer starting."""
-        while self._state == "starting":
+        """Wait until it is no longer starting. One whose connection has just ended is about to start."""
+        while self._is_starting:
             await self._state_changed.wait()
+
+    @property
+    def _is_starting(self) -> bool:
+        return self._state == "starting" or (
+            self._connection is not None and self._connection.closed.is_set()
+        )
 
     async def wait_until_ready(self) -> None:
         """Wait while it starts. A failed server is retried, and not waited for."""
@@ -235,7 +241,7 @@ class RemoteServer:
             self._set_state("starting")
         self._waiting_callers += 1
         try:
-            while self._state == "starting" or (self._connection and self._connection.closed.is_set()):
+            while self._is_starting:
                 await self._state_changed.wait()
         finally:
             self._waiting_callers -= 1

@@ -13,6 +13,7 @@ import msgspec
 from dragoman.operations.arguments.argument_problems import dotted_path
 from dragoman.operations.arguments.broken_json import repair_json
 from dragoman.operations.arguments.coercion import coerce, match_option
+from dragoman.operations.arguments.schema_cost import compile_cost
 from dragoman.operations.arguments.subschemas import (
     ALTERNATIVES,
     Schema,
@@ -28,6 +29,7 @@ from dragoman.operations.arguments.validation import REGEX_OPTIONS, is_too_deep
 ROOT_URI = "urn:dragoman:arguments"
 WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
 MAX_NOTES = 20
+MAX_REPAIR_COST = 40_000.0  # microseconds of compiling, roughly
 MAX_VISITED_VALUES = 5_000  # values visited before it gives up
 NON_ALPHANUMERIC = re.compile(r"[^0-9a-z]+")
 PathTuple = tuple[str | int, ...]
@@ -76,6 +78,8 @@ class ArgumentRepairer:
         self._root_schema = root_schema
         self._registry = jsonschema_rs.Registry([(ROOT_URI, root_schema)])
         self._draft = {"$schema": root_schema["$schema"]} if "$schema" in root_schema else {}
+        self._remaining_cost = MAX_REPAIR_COST
+        self._root_cost = self._pay(root_schema)
         self._validator = self._compile(root_schema)
         self._remaining_visits = MAX_VISITED_VALUES
         self._validators: dict[int, tuple[Schema, jsonschema_rs.Validator]] = {}
@@ -225,9 +229,24 @@ class ArgumentRepairer:
         if cached is None:
             cached = self._validators[id(schema)] = (
                 schema,
-                self._compile({**self._draft, **absolute_refs(schema)}),
+                self._compile_part(schema),
             )
         return cached[1].is_valid(value)
+
+    def _compile_part(self, schema: Mapping[str, Any]) -> jsonschema_rs.Validator:
+        part = absolute_refs(schema)
+        self._pay(schema)
+        if part != schema:  # what it refers to is compiled with it
+            self._remaining_cost -= self._root_cost
+        return self._compile({**self._draft, **part})
+
+    def _pay(self, schema: Mapping[str, Any]) -> float:
+        """Return the cost of compiling a schema. Raises ValueError once all together cost too much."""
+        cost = compile_cost(schema, self._remaining_cost, root=self._root_schema)
+        if cost is None:
+            raise ValueError("the schema costs too much to compile")
+        self._remaining_cost -= cost.total
+        return cost.total
 
     def _compile(self, schema: Any) -> jsonschema_rs.Validator:
         return jsonschema_rs.validator_for(

@@ -69,11 +69,9 @@ def child_schemas(schema: Schema, step: str | int) -> list[Schema]:
     """Return the subschemas that apply to the value at a key or index."""
     candidates: list[Any] = []
     if isinstance(step, int):
-        prefix_items = get_list(schema, "prefixItems")
-        candidates = [
-            prefix_items[step] if step < len(prefix_items) else schema.get("items"),
-            schema.get("contains"),
-        ]
+        by_place = get_list(schema, "prefixItems") or get_list(schema, "items")
+        others = schema.get("additionalItems" if isinstance(schema.get("items"), list) else "items")
+        candidates = [by_place[step] if step < len(by_place) else others, schema.get("contains")]
         candidates.append(schema.get("unevaluatedItems"))
         return [each for each in candidates if is_schema(each)]
     candidates = [get_mapping(schema, "properties").get(step)]

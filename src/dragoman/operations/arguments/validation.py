@@ -18,6 +18,7 @@ from dragoman.operations.arguments.argument_problems import (
     dotted_path,
     explain_error,
 )
+from dragoman.operations.arguments.schema_cost import CheckCost, compile_cost, outline
 from dragoman.operations.arguments.subschemas import child_values, estimate_cost
 
 InputParser: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -35,7 +36,7 @@ SECRET_NAME = re.compile(
 TOKEN_COUNT_NAME = re.compile(
     r"max_?\w*tokens|token_?(count|limit|budget)|(in|out)put_?tokens|total_?tokens|^tokens$", re.IGNORECASE
 )
-REGEX_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+REGEX_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 SCHEMA_MAPS = ("properties", "$defs", "patternProperties")
 
 
@@ -62,6 +63,27 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
                 ]
             )
         return input
+
+    return check
+
+
+def make_bounded_parser(schema: Mapping[str, Any]) -> InputParser:
+    """Return the same for a schema of another program, which checks its input itself.
+
+    The hub checks only what takes few milliseconds: of a schema that costs more to compile, the names of the
+    fields; of a value that costs more to check, its depth. Raises ConfigError if the schema is invalid.
+    """
+    cost = compile_cost(schema)
+    if cost is None:
+        return make_parser(outline(schema))
+    parse = make_parser(schema)
+    check_cost = CheckCost(cost)
+
+    def check(input: Mapping[str, Any]) -> Any:
+        count = count_values(input)
+        if count is not None and check_cost.is_too_high(input, count=count):
+            return input
+        return parse(input)
 
     return check
 
@@ -107,8 +129,15 @@ def find_first_problem(
 
 def is_too_deep(value: Any) -> bool:
     """Return whether a value is nested deeper than the validator can handle."""
-    level = [value]
+    return count_values(value) is None
+
+
+def count_values(value: Any) -> int | None:
+    """Return how many values are in a value; None if it is nested deeper than the validator can handle."""
+    level = [value] if isinstance(value, Mapping | list | tuple) else []
+    count = 1
     for _ in range(MAX_DEPTH):
+        count += sum(map(len, level))
         level = [
             child
             for each in level
@@ -116,8 +145,8 @@ def is_too_deep(value: Any) -> bool:
             if isinstance(child, dict | list | tuple)
         ]
         if not level:
-            return False
-    return True
+            return count
+    return None
 
 
 def pydantic_problems(

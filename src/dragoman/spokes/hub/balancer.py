@@ -7,6 +7,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.errors import CallError, CallUncertain, Unavailable
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Effect, Operation
@@ -17,6 +19,31 @@ from dragoman.spokes.protocol import ErrorFrame, OperationOffer, ResultFrame
 CHANGED_HINT = "look at the operation again before you call it"
 
 
+class CompiledOffer:
+    """An offer with its schemas compiled; it may be made in a thread. Raises ConfigError."""
+
+    def __init__(self, offer: OperationOffer) -> None:
+        self.offer = offer
+        self.operation = Operation.from_schema(
+            not_bound,
+            offer.input_schema,
+            namespace=offer.namespace,
+            name=offer.name,
+            description=offer.description,
+            output_schema=offer.output_schema,
+            effect=offer.effect,
+            timeout=offer.timeout,
+            approval=offer.approval,
+            identity_aware=False,
+            provider="spoke",
+        )
+
+
+async def not_bound(_: Any, context: Context) -> Any:
+    """Stand for the function of an operation that no spoke serves yet."""
+    raise Unavailable(f"the call {context.call_id} has no spoke")
+
+
 class SpokeBalancer:
     """Runs an operation at one of its owner's spokes that offer it.
 
@@ -25,16 +52,21 @@ class SpokeBalancer:
     """
 
     def __init__(
-        self, offer: OperationOffer, *, owner: str, call_numbers: Iterator[int] | None = None
+        self, compiled: CompiledOffer, *, owner: str, call_numbers: Iterator[int] | None = None
     ) -> None:
-        self.offer = offer
+        self.compiled = compiled
         self.owner = owner
         self.is_shared = False
-        self.effect: Effect = offer.effect
+        self.effect: Effect = compiled.offer.effect
         self.effect_claimed = True
         self.spokes: list[RemoteSpoke] = []
         self._call_numbers = call_numbers or count(1)
         self._waiters: dict[SlotWaiter, None] = {}
+
+    @property
+    def offer(self) -> OperationOffer:
+        """The offer that is served."""
+        return self.compiled.offer
 
     @property
     def terms(self) -> tuple[bool, Effect, bool]:
@@ -55,25 +87,15 @@ class SpokeBalancer:
             waiter.remove_spoke(spoke)
 
     def operation(self) -> Operation:
-        """Return the operation of the hub. Raises ConfigError for an unusable name or schema."""
-        offer = self.offer
-        name = self.spokes[0].name if self.spokes else "?"
-        return Operation.from_schema(
-            partial(self._run_offer, offer=offer),
-            offer.input_schema,
-            namespace=offer.namespace,
-            name=offer.name,
-            description=offer.description,
-            output_schema=offer.output_schema,
+        """Return the operation of the hub."""
+        return replace(
+            self.compiled.operation,
+            run=partial(self._run_offer, offer=self.offer),
             effect=self.effect,
-            timeout=offer.timeout,
-            approval=offer.approval,
-            source=f"spoke:{name}",
+            source=f"spoke:{self.spokes[0].name if self.spokes else '?'}",
             owner=self.owner,
             private=not self.is_shared,
-            identity_aware=False,
             effect_claimed=self.effect_claimed,
-            provider="spoke",
         )
 
     async def _run_offer(self, input: Mapping[str, Any], context: Context, *, offer: OperationOffer) -> Any:

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -14,13 +15,14 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
 from dragoman.json_text import is_deeper_than
-from dragoman.offload import Slices
+from dragoman.large_json import measure
+from dragoman.offload import Slices, offload
 from dragoman.operations.definitions.diff import definition_diff
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import MAX_SCHEMA_DEPTH
-from dragoman.spokes.hub.balancer import SpokeBalancer
+from dragoman.spokes.hub.balancer import CompiledOffer, SpokeBalancer
 from dragoman.spokes.hub.definition_approvals import (
     DefinitionApprovals,
     Sharing,
@@ -77,7 +79,7 @@ class SpokeOperations:
         await self.load()
         if frame.all:
             wanted = {offer.id.lower() for offer in frame.operations}
-            self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
+            await self.unregister(spoke, [id for id in spoke.offers if id not in wanted])
         taken: list[str] = []
         refused: list[RefusedOperation] = []
         namespaces = map(canonical_namespace, self._registry.namespaces())
@@ -90,7 +92,7 @@ class SpokeOperations:
                 holder = HUB_OWNER if name in own else self._namespace_owner(name, spoke.owner)
                 self.permissions.check(spoke.owner, offer.namespace, current_owner=holder)
                 self.claims.check_limit(name, spoke.owner)
-                self._add_offer(spoke, offer)
+                self._add_offer(spoke, await self._compile(spoke, offer))
                 self.claims.claim(name, spoke.owner)
                 taken.append(offer.id)
             except DragomanError as error:
@@ -101,7 +103,7 @@ class SpokeOperations:
                 )
             await slices.rest()
         await self.claims.save()
-        lost = self._remove_lost(spoke, taken)
+        lost = await self._remove_lost(spoke, taken)
         taken = [id for id in taken if id not in lost]
         refused += [
             RefusedOperation(operation=id[:200], error=SpokeFailure.from_call_failure(to_failure(reason)))
@@ -111,7 +113,7 @@ class SpokeOperations:
             log.warning("spoke %s: %s", spoke.id, "; ".join(each.error.message for each in refused[:5]))
         return RegisteredFrame(id=frame.id, operations=tuple(taken), refused=tuple(refused))
 
-    def _remove_lost(self, spoke: RemoteSpoke, ids: Sequence[str]) -> Mapping[str, DragomanError]:
+    async def _remove_lost(self, spoke: RemoteSpoke, ids: Sequence[str]) -> Mapping[str, DragomanError]:
         """Remove operations whose namespace another host gave to another owner at the same time."""
         lost: dict[str, DragomanError] = {}
         for id in ids:
@@ -122,8 +124,8 @@ class SpokeOperations:
             try:
                 self.permissions.check(spoke.owner, namespace, current_owner=holder)
             except DragomanError as error:
-                self.unregister(spoke, [id])
                 lost[id] = error
+        await self.unregister(spoke, list(lost))
         return lost
 
     async def free_namespace(self, namespace: str) -> None:
@@ -146,7 +148,7 @@ class SpokeOperations:
         for id, balancer in list(self._balancers.items()):
             if canonical_namespace(balancer.offer.namespace) == name:
                 for spoke in list(balancer.spokes):
-                    self.unregister(spoke, [id])
+                    await self.unregister(spoke, [id])
 
     async def reload_approvals(self) -> None:
         """Apply approvals that were given or taken back at another host. Raises StoreError, Unavailable."""
@@ -289,53 +291,75 @@ class SpokeOperations:
             approved_at=None if pin is None else pin.approved_at,
         )
 
-    def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
-        """Remove operations of a spoke; one that no spoke serves leaves the registry."""
-        for id in [id.lower() for id in ids]:
-            offer = spoke.offers.pop(id, None)
-            if offer is None:
-                continue
-            self._count_owner(offer, spoke.owner, by=-1)
-            route = self._balancers[id]
-            was_first = route.spokes[0] is spoke
-            route.remove_spoke(spoke)
-            if not route.spokes:
-                del self._balancers[id]
-            if was_first:
-                self._update_registry(route)
+    async def unregister(self, spoke: RemoteSpoke, ids: Iterable[str]) -> None:
+        """Remove operations of a spoke; one that no spoke serves leaves the registry.
 
-    def remove_spoke(self, spoke: RemoteSpoke) -> None:
-        """Remove a spoke that does not come back."""
-        self.unregister(spoke, list(spoke.offers))
+        What the spoke registers again meanwhile stays.
+        """
+        slices = Slices()  # each leaves the index of the search
+        removed = [(id.lower(), spoke.offers.get(id.lower())) for id in ids]
+        for id, offer in removed:
+            if offer is not None and spoke.offers.get(id) is offer:
+                self._remove_offer(spoke, id)
+            await slices.rest()
+
+    async def remove_spoke(self, spoke: RemoteSpoke) -> None:
+        """Remove a spoke that does not come back. Its calls fail at once."""
         spoke.close()
+        await self.unregister(spoke, list(spoke.offers))
 
-    def _add_offer(self, spoke: RemoteSpoke, offer: OperationOffer) -> None:
-        key = offer.id.lower()
-        if len(spoke.offers) >= spoke.settings.operations and key not in spoke.offers:
-            raise TooLarge(f"a spoke may register at most {spoke.settings.operations} operations")
-        if any(
-            is_deeper_than(schema, MAX_SCHEMA_DEPTH) for schema in (offer.input_schema, offer.output_schema)
-        ):
+    def _remove_offer(self, spoke: RemoteSpoke, id: str) -> None:
+        offer = spoke.offers.pop(id)
+        self._count_owner(offer, spoke.owner, by=-1)
+        balancer = self._balancers[id]
+        was_first = balancer.spokes[0] is spoke
+        balancer.remove_spoke(spoke)
+        if not balancer.spokes:
+            del self._balancers[id]
+        if was_first:
+            self._update_registry(balancer)
+
+    async def _compile(self, spoke: RemoteSpoke, offer: OperationOffer) -> CompiledOffer:
+        """Return the offer with its schemas compiled. Raises TooLarge, ConfigError."""
+        self._check_limits(spoke, offer)
+        schemas = (offer.input_schema, offer.output_schema)
+        if any(is_deeper_than(schema, MAX_SCHEMA_DEPTH) for schema in schemas):
             raise TooLarge(f"a schema of {offer.id} is nested more than {MAX_SCHEMA_DEPTH} deep")
+        size = len(msgspec.json.encode(offer))
+        if size > SCHEMA_BYTES:
+            raise TooLarge(f"{offer.id} is described in {size} bytes, {SCHEMA_BYTES} are allowed")
+        balancer = self._balancers.get(offer.id.lower())
+        if balancer is not None and balancer.offer == offer:
+            return balancer.compiled
+        return await offload(measure(schemas), partial(CompiledOffer, offer))
+
+    def _check_limits(self, spoke: RemoteSpoke, offer: OperationOffer) -> None:
+        """Raise TooLarge if a spoke or its owner has too many operations."""
+        if offer.id.lower() in spoke.offers:
+            return
+        if len(spoke.offers) >= spoke.settings.operations:
+            raise TooLarge(f"a spoke may register at most {spoke.settings.operations} operations")
         total = spoke.settings.owner_operations
-        if self._totals[spoke.owner] >= total and key not in spoke.offers:
+        if self._totals[spoke.owner] >= total:
             raise TooLarge(
                 f"the spokes of {spoke.owner!r} have {total} operations together, the limit",
                 hint="`spokes.owner_operations` in the configuration is the limit",
             )
-        size = len(msgspec.json.encode(offer))
-        if size > SCHEMA_BYTES:
-            raise TooLarge(f"{offer.id} is described in {size} bytes, {SCHEMA_BYTES} are allowed")
+
+    def _add_offer(self, spoke: RemoteSpoke, compiled: CompiledOffer) -> None:
+        offer = compiled.offer
+        key = offer.id.lower()
+        self._check_limits(spoke, offer)
         route = self._balancers.get(key)
         if route is not None and key in spoke.offers:
-            self._replace_offer(spoke, offer, balancer=route)
+            self._replace_offer(spoke, compiled, balancer=route)
             self._count_owner(offer, spoke.owner, by=-1)
         elif route is not None:
             require_same_owner(offer, spoke.owner, registered_owner=route.owner)
             require_same_definition(offer, route.offer)
             route.add_spoke(spoke)
         else:
-            route = SpokeBalancer(offer, owner=spoke.owner, call_numbers=self._call_numbers)
+            route = SpokeBalancer(compiled, owner=spoke.owner, call_numbers=self._call_numbers)
             route.add_spoke(spoke)
             if self.other_hosts is not None:
                 self.other_hosts.release(key)
@@ -344,19 +368,16 @@ class SpokeOperations:
         spoke.offers[key] = offer
         self._count_owner(offer, spoke.owner, by=1)
 
-    def _replace_offer(self, spoke: RemoteSpoke, offer: OperationOffer, *, balancer: SpokeBalancer) -> None:
+    def _replace_offer(self, spoke: RemoteSpoke, compiled: CompiledOffer, *, balancer: SpokeBalancer) -> None:
         """Replace an offer of an operation that the spoke serves already."""
+        offer = compiled.offer
         if spoke.offers[offer.id.lower()] == offer:
             return
         if len(balancer.spokes) > 1:
             require_same_definition(offer, balancer.offer)
             return
-        before, balancer.offer = balancer.offer, offer
-        try:
-            made = self._make_operation(balancer)
-        except DragomanError:
-            balancer.offer = before
-            raise
+        before, balancer.compiled = balancer.offer, compiled
+        made = self._make_operation(balancer)
         self._registry.remove(before.id)
         self._registry.add(made)
 
@@ -370,7 +391,7 @@ class SpokeOperations:
             self._registry.add(self._make_operation(balancer))
 
     def _make_operation(self, balancer: SpokeBalancer) -> Operation:
-        """Return the operation, for all owners or only for its own. Raises ConfigError."""
+        """Return the operation, for all owners or only for its own."""
         offer, permissions = balancer.offer, self.permissions
         configured = permissions.configured_effect(offer.id)
         balancer.is_shared = permissions.shares(balancer.owner, offer.namespace)

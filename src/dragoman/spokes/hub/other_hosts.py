@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -43,6 +44,8 @@ from dragoman.hosts.operation_calls import (
 )
 from dragoman.http.transport import Response, Timeouts
 from dragoman.json_text import DECODE_ERRORS
+from dragoman.large_json import measure
+from dragoman.offload import Slices, offload
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
@@ -132,7 +135,7 @@ class HostOperations:
         read = [id for id in hosts if reads_all or id in changed or id not in self._lists]
         answers = await asyncio.gather(*(self._read(id) for id in read))
         self._changed.update(id for id, has_answered in zip(read, answers, strict=True) if not has_answered)
-        self._update_registry()
+        await self._update_registry()
         return not self._changed
 
     def namespaces(self) -> set[str]:
@@ -167,13 +170,24 @@ class HostOperations:
         except DragomanError as error:
             log.debug("the operations of the host %s cannot be read: %s", host, error.message)
             return False
-        shared = msgspec.json.decode(raw, type=SharedOperations)
+        shared = await offload(len(raw), partial(msgspec.json.decode, raw, type=SharedOperations))
         if shared.operations is not None:
-            made = [self._make_operation(host, each) for each in shared.operations]
+            made = await self._make_operations(host, shared.operations)
             found.operations = {operation.id.lower(): operation for operation in made if operation}
             found.version = shared.version
         self._lists[host] = found
         return True
+
+    async def _make_operations(
+        self, host: str, shared: Sequence[SharedOperation]
+    ) -> Sequence[Operation | None]:
+        slices = Slices()  # the schemas are compiled
+        made = []
+        for each in shared:
+            size = measure((each.input_schema, each.output_schema))
+            made.append(await offload(size, partial(self._make_operation, host, each)))
+            await slices.rest()
+        return made
 
     def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
         try:
@@ -203,19 +217,22 @@ class HostOperations:
     async def _refuse_unbound(self, _: Any, context: Context) -> Any:
         raise Unavailable(f"the call {context.call_id} has no host")
 
-    def _update_registry(self) -> None:
+    async def _update_registry(self) -> None:
         """Register what is new, and remove what no host has any more. A spoke of this host goes first."""
         wanted: dict[str, Operation] = {}
         for host in sorted(self._lists):
             for id, operation in self._lists[host].operations.items():
                 wanted.setdefault(id, operation)
+        slices = Slices()
         for id in [id for id, operation in self._registered.items() if wanted.get(id) is not operation]:
             self.release(id)
+            await slices.rest()
         for id, operation in wanted.items():
             if id not in self._registered:
                 with suppress(DragomanError):  # a spoke of this host serves it
                     self._registry.add(operation)
                     self._registered[id] = operation
+            await slices.rest()
 
 
 class SharedCallRunner:

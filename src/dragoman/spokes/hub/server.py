@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -71,6 +72,7 @@ class SpokeServer:
         self._spokes: dict[str, RemoteSpoke] = {}
         self._connections: set[SpokeConnection] = set()
         self._closed = False
+        self._removals: set[asyncio.Future[None]] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a spoke connects or disconnects."""
 
@@ -100,8 +102,7 @@ class SpokeServer:
             lines.discard(line)
             if remote.connection is line:
                 log.info("spoke %s of %s is gone", remote.id, remote.owner)
-                if line.is_final and not remote.leaving:
-                    self._start_leaving(remote)
+                remote.leaving = remote.leaving or line.is_final
                 remote.detach(partial(self._remove_spoke, remote))
                 self.on_change()
 
@@ -146,6 +147,7 @@ class SpokeServer:
             await line.closed.wait()
         for remote in list(self._spokes.values()):
             self._remove_spoke(remote)
+        await asyncio.gather(*self._removals)
 
     def _spoke_for(self, hello: HelloFrame, identity: Identity) -> RemoteSpoke:
         if self._closed:
@@ -198,19 +200,21 @@ class SpokeServer:
                 unreadable = frame.unreadable if isinstance(frame, PartialRegister) else ()
                 await connection.outbox.send(replace(answer, refused=(*answer.refused, *unreadable)))
             case UnregisterFrame(operations=operations):
-                self.operations.unregister(spoke, operations)
-            case ByeFrame():
-                self._start_leaving(spoke)
+                await self.operations.unregister(spoke, operations)
+            case ByeFrame():  # no more calls; the running ones may end
+                spoke.leaving = True
+                await self.operations.unregister(spoke, list(spoke.offers))
             case _:
                 raise WireError(f"a spoke does not say {frame.__struct_config__.tag!r} here")
 
-    def _start_leaving(self, spoke: RemoteSpoke) -> None:
-        """Send the spoke no more calls; its running ones may end."""
-        spoke.leaving = True
-        self.operations.unregister(spoke, list(spoke.offers))
-
     def _remove_spoke(self, spoke: RemoteSpoke) -> None:
+        """Remove a spoke that does not come back: its operations in slices, for they may be thousands."""
         if self._spokes.get(spoke.id) is spoke:
             del self._spokes[spoke.id]
-        self.operations.remove_spoke(spoke)
+        removal = asyncio.ensure_future(self.operations.remove_spoke(spoke))
+        self._removals.add(removal)
+        removal.add_done_callback(self._end_removal)
+
+    def _end_removal(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
         self.on_change()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, ConfigError
-from dragoman.operations.arguments.validation import make_parser
+from dragoman.operations.arguments.validation import make_bounded_parser
 from dragoman.operations.operation import Effect
 
 MAX_SOURCE = 100_000  # characters
@@ -108,7 +108,7 @@ def build_source(name: str, text: str, *, constants: dict[str, Any]) -> PluginSo
     }
     try:
         source = msgspec.convert(fields, PluginSource)
-        parse = make_parser(source.schema)
+        parse = make_bounded_parser(source.schema)
         for test in source.tests:
             parse(test.input)
     except (msgspec.ValidationError, ConfigError, BadRequest) as error:

@@ -1,0 +1,354 @@
+"""What a JSON Schema of another program costs: to compile, and to check a value against.
+
+The validator compiles and checks in one C call that holds the interpreter. A schema of 2 kB can make that
+call take hours: references that double at each level, or patterns with large repetitions. So the cost is
+estimated first, and what would cost too much is not done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import zip_longest
+from typing import Any
+
+from dragoman.large_json import SMALL, measure
+from dragoman.operations.arguments.subschemas import (
+    ANY_SCHEMA,
+    Schema,
+    child_schemas,
+    child_values,
+    get_list,
+    get_mapping,
+    is_schema,
+    same_value_schemas,
+)
+
+MAX_COMPILE_COST = 25_000  # microseconds, roughly
+MAX_CHECK_COST = 1_000_000  # a rule of a value is one
+MAX_COUNTED_COST = 200_000  # counting takes longer than checking
+MAX_OPEN = 200  # parts of a schema within each other
+CHILD_KEYWORDS = (
+    "items",
+    "contains",
+    "additionalProperties",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "additionalItems",
+)
+NAME_MATCH_COST, USUAL_NAME = 4.0, 20
+LEAST_CHECK_COST, CHECK_COST_PER_VALUE = 1_000, 8
+ENTRY_COST, ITEM_COST, COPY_COST, PATTERN_COST = 1.5, 0.4, 5.0, 12.0
+PATTERN_STEPS = 50  # steps of a regular expression in one unit of MAX_CHECK_COST
+PATTERN_TOKEN = re.compile(
+    r"(?P<group>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>|[a-zA-Z-]+:?)?)?)|(?P<end>\))"
+    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<class>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
+    r"|(?P<property>\\[pP](?:\{[^}]*\}|.))|(?P<wide>\\[SWDB.]|\.)|(?P<plain>\\.|.)",
+    re.DOTALL,
+)
+ATOM_COSTS = {"property": 1_000.0, "wide": 45.0, "class": 1.0, "plain": 0.1}  # microseconds a repetition
+BACKTRACKING = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]|[*+?}]\+")
+BACKTRACKING_COST = 2_500
+MAX_CACHED = 1_000  # characters of a pattern
+UNCOUNTED_KEYWORDS = ("$dynamicRef", "$recursiveRef")
+BASE_KEYWORDS = ("$id", "id")  # references in such a part start from it
+
+
+class RecursiveSchema(Exception):
+    """A schema refers to itself, or through very many others."""
+
+
+class CostLimitReached(Exception):
+    """The cost is above the limit: it is not counted further."""
+
+
+class CompileCost:
+    """Adds up the cost of compiling one schema, or a part of `root`, until it is above the limit."""
+
+    def __init__(self, schema: Schema, limit: float, *, root: Schema) -> None:
+        self.total = 0.0
+        self.patterns = 0.0
+        """The cost of all patterns together."""
+        self.backtracking = 0
+        """How many patterns are matched by trying."""
+        self.root = root
+        self._limit = limit
+        self._has_base = self._refers_elsewhere = False
+        self._walk(schema)
+
+    def _add(self, cost: float) -> None:
+        self.total += cost
+        if self.total > self._limit:
+            raise CostLimitReached
+
+    def _walk(self, schema: Schema) -> None:
+        pending: list[Any] = [schema]
+        while pending:
+            current = pending.pop()
+            if isinstance(current, Mapping):
+                self._add(ENTRY_COST * (len(current) + 1))
+                self._add_keywords(current)
+                pending.extend(each for each in current.values() if isinstance(each, Mapping | list))
+            else:
+                self._add(ITEM_COST * len(current))
+                pending.extend(each for each in current if isinstance(each, Mapping | list))
+
+    def _add_keywords(self, schema: Schema) -> None:
+        patterns = get_mapping(schema, "patternProperties")
+        self._add(0.05 * len(patterns) * len(get_mapping(schema, "properties")))
+        for pattern in (schema.get("pattern"), *patterns):
+            if isinstance(pattern, str):
+                cost = pattern_cost(pattern)
+                self.patterns += cost
+                self.backtracking += bool(BACKTRACKING.search(pattern))
+                self._add(PATTERN_COST + cost)
+        self._add_references(schema)
+        if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
+            self._add_copies(schema)
+
+    def _add_references(self, schema: Schema) -> None:
+        """Note where the schema refers to. Of references only paths within the document can be counted."""
+        reference = text_of(schema, "$ref") or "#"
+        is_path = reference == "#" or reference.startswith("#/")
+        has_base = any(text_of(schema, keyword) for keyword in BASE_KEYWORDS)
+        self._has_base = self._has_base or has_base
+        self._refers_elsewhere = self._refers_elsewhere or not is_path
+        is_uncounted = (
+            any(text_of(schema, keyword) for keyword in UNCOUNTED_KEYWORDS)
+            or (not is_path and reference.startswith("#"))
+            or (has_base and schema is not self.root)
+        )
+        if is_uncounted or (self._has_base and self._refers_elsewhere):
+            raise CostLimitReached
+
+    def _add_copies(self, schema: Schema) -> None:
+        """Add what the validator copies for `unevaluated…`: all that applies to the same value."""
+        pending: list[tuple[Schema, tuple[int, ...]]] = [(schema, ())]
+        while pending:
+            current, ancestors = pending.pop()
+            self._add(COPY_COST * (len(current) + 2))
+            path = (*ancestors, id(current))
+            copied = copied_schemas(self.root, current)
+            pending.extend((each, path) for each in copied if id(each) not in path)
+
+
+ONE_RULE = [1.0]
+
+
+class RulesByDepth:
+    """Counts the rules that apply to one value at most, for each depth of the value within the whole.
+
+    Each part of the schema is counted once, however many references lead to it.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._counts: dict[int, list[float]] = {}
+        self._open: set[int] = set()
+
+    def count(self, schema: Schema) -> list[float]:
+        """Return the counts below a part of the schema. Raises RecursiveSchema."""
+        if "$ref" not in schema and not any(isinstance(each, Mapping | list) for each in schema.values()):
+            return ONE_RULE
+        key = id(schema)
+        counted = self._counts.get(key)
+        if counted is not None:
+            return counted
+        if key in self._open or len(self._open) > MAX_OPEN:
+            raise RecursiveSchema
+        self._open.add(key)
+        below: list[float] = []
+        for each in get_mapping(schema, "properties").values():
+            if is_schema(each):
+                below = [max(pair) for pair in zip_longest(below, self.count(each), fillvalue=0.0)]
+        for times, each in subschemas_within(schema):
+            below = add_counts(below, self.count(each), times=times)
+        counts = [rule_weight(schema), *below]
+        for each in applied_schemas(self._root, schema, value=ANY_SCHEMA):
+            counts = add_counts(counts, self.count(each))
+        self._open.discard(key)
+        self._counts[key] = counts
+        return counts
+
+
+def add_counts(left: list[float], right: list[float], *, times: float = 1) -> list[float]:
+    return [a + times * b for a, b in zip_longest(left, right, fillvalue=0.0)]
+
+
+def subschemas_within(schema: Schema) -> Iterator[tuple[float, Schema]]:
+    """Return the subschemas for values within a value, but `properties`, and how much each weighs."""
+    for keyword in CHILD_KEYWORDS:
+        if isinstance(each := schema.get(keyword), Mapping):
+            yield 1, each
+    for keyword in ("prefixItems", "items"):
+        yield from ((1, each) for each in get_list(schema, keyword) if is_schema(each))
+    for each in get_mapping(schema, "patternProperties").values():
+        yield NAME_MATCH_COST, each if is_schema(each) else ANY_SCHEMA
+
+
+def rule_weight(schema: Schema) -> float:
+    """Return the weight of what a schema says itself: lists of options and of names take longer."""
+    return 1 + sum(len(each) for each in schema.values() if isinstance(each, Mapping | list)) / 4
+
+
+def most_rules(root: Schema) -> float | None:
+    """Return how many rules one value is checked against at most; None if that depends on the value."""
+    try:
+        return max(RulesByDepth(root).count(root))
+    except RecursiveSchema:
+        return None
+
+
+def text_of(schema: Schema, keyword: str) -> str:
+    """Return the value of a keyword if it is text: a field may have the keyword's name."""
+    value = schema.get(keyword)
+    return value if isinstance(value, str) else ""
+
+
+def copied_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
+    yield from same_value_schemas(root, schema)
+    for name in ("dependentSchemas", "dependencies"):
+        yield from (each for each in get_mapping(schema, name).values() if is_schema(each))
+
+
+def compile_cost(
+    schema: Schema, limit: float = MAX_COMPILE_COST, *, root: Schema | None = None
+) -> CompileCost | None:
+    """Return the cost of compiling a schema, or a part of `root`; None if it is above the limit."""
+    try:
+        return CompileCost(schema, limit, root=schema if root is None else root)
+    except CostLimitReached:
+        return None
+
+
+def pattern_cost(pattern: str) -> float:
+    """Return roughly how large a regular expression is once its repetitions are written out."""
+    groups: list[float] = [0.0]
+    last = 0.0
+    for token in PATTERN_TOKEN.finditer(pattern):
+        kind = token.lastgroup
+        if kind in ("least", "most"):
+            times = max(int(number) for number in (token["least"], token["most"], "1") if number)
+            groups[-1] += last * (min(times, 1_000_000) - 1)
+            last *= min(times, 1_000_000)
+            continue
+        if kind == "group":
+            groups.append(0.0)
+            continue
+        if kind == "end":
+            last = groups.pop() if len(groups) > 1 else 0.0
+        else:
+            last = class_cost(token[0]) if kind == "class" else ATOM_COSTS.get(kind or "", 0.0)
+        groups[-1] += last
+    return sum(groups)
+
+
+def class_cost(text: str) -> float:
+    """Return the cost of a class of characters such as `[a-z]`."""
+    if re.search(r"\\[pP]", text):
+        return ATOM_COSTS["property"]
+    if text.startswith("[^") or re.search(r"\\[SWD]|[^\x00-\x7f]", text):
+        return ATOM_COSTS["wide"]
+    return ATOM_COSTS["class"]
+
+
+class CheckCost:
+    """Estimates the cost of checking values against one schema, which has been compiled."""
+
+    def __init__(self, cost: CompileCost) -> None:
+        self._cost = cost
+        self._most_rules = most_rules(cost.root)
+
+    def is_too_high(self, value: Any, *, count: int) -> bool:
+        """Return whether it would take too long for a value, which consists of `count` values."""
+        if self._most_rules is not None:
+            most = count * (self._most_rules + self._cost.backtracking * BACKTRACKING_COST)
+            size = measure(value) if self._cost.patterns else 0
+            if size <= SMALL and most + size * self._cost.patterns / PATTERN_STEPS <= MAX_CHECK_COST:
+                return False
+        return has_too_many_checks(self._cost.root, value, count=count)
+
+
+def has_too_many_checks(root: Schema, value: Any, *, count: int) -> bool:
+    """Count each rule as often as the validator applies it; return whether that takes too long."""
+    limit = min(MAX_COUNTED_COST, LEAST_CHECK_COST + CHECK_COST_PER_VALUE * count)
+    weighed = WeighedRules(root)
+    total = 0.0
+    pending: list[tuple[Any, list[Schema]]] = [(value, [root])]
+    while pending:
+        current, rules = pending.pop()
+        is_object = isinstance(current, Mapping)
+        for rule in rules:
+            weight, applied = weighed.weigh(rule, is_object=is_object)
+            total += weight + rule_cost(rule, current)
+            if total > limit:
+                return True
+            rules.extend(applied)
+        for key, child in child_values(current):
+            if child_rules := [schema for rule in rules for schema in child_schemas(rule, key)]:
+                pending.append((child, child_rules))
+    return False
+
+
+class WeighedRules:
+    """Weighs each rule of a schema once, and finds the subschemas that apply to the same value."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._weighed: dict[tuple[int, bool], tuple[float, list[Schema]]] = {}
+
+    def weigh(self, rule: Schema, *, is_object: bool) -> tuple[float, list[Schema]]:
+        key = (id(rule), is_object)
+        weighed = self._weighed.get(key)
+        if weighed is None:
+            applied = applied_schemas(self._root, rule, value=ANY_SCHEMA if is_object else None)
+            weighed = self._weighed[key] = (rule_weight(rule), list(applied))
+        return weighed
+
+
+def applied_schemas(root: Schema, rule: Schema, *, value: Any) -> Iterator[Schema]:
+    """Return the subschemas that apply to the same value, as often as they do."""
+    unevaluated = "unevaluatedProperties" in rule or "unevaluatedItems" in rule
+    for _ in range(2 if unevaluated else 1):
+        if isinstance(value, Mapping):
+            yield from copied_schemas(root, rule)
+        else:
+            yield from same_value_schemas(root, rule)
+
+
+def rule_cost(rule: Schema, value: Any) -> float:
+    """Return what the patterns of a rule cost for one value."""
+    if isinstance(value, str) and isinstance(pattern := rule.get("pattern"), str):
+        return match_cost(pattern, len(value))
+    if isinstance(value, Mapping) and (patterns := get_mapping(rule, "patternProperties")):
+        return NAME_MATCH_COST * len(patterns) * len(value) + sum(
+            len(value) * match_cost(pattern, USUAL_NAME) for pattern in patterns
+        )
+    return 0.0
+
+
+def match_cost(pattern: str, length: int) -> float:
+    """Return what it costs to match a text of this length, and to find that out."""
+    backtracks, steps = pattern_steps(pattern) if len(pattern) <= MAX_CACHED else (True, 0.0)
+    return len(pattern) / 10 + (BACKTRACKING_COST if backtracks else length * steps)
+
+
+@lru_cache(maxsize=256)
+def pattern_steps(pattern: str) -> tuple[bool, float]:
+    """Return whether a pattern is matched by trying, and what it costs for each character otherwise."""
+    return bool(BACKTRACKING.search(pattern)), (1 + pattern_cost(pattern)) / PATTERN_STEPS
+
+
+def outline(schema: Schema) -> dict[str, Any]:
+    """Return a schema of an object with the names of its fields only."""
+    named: dict[str, Any] = {"type": "object"}
+    if "$ref" in schema:
+        return named
+    required = get_list(schema, "required")
+    if all(isinstance(name, str) for name in required):
+        named["required"] = list(dict.fromkeys(required))
+    properties = get_mapping(schema, "properties")
+    if schema.get("additionalProperties") is False and not get_mapping(schema, "patternProperties"):
+        named |= {"properties": dict.fromkeys(properties, ANY_SCHEMA), "additionalProperties": False}
+    return named
