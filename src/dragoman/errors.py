@@ -314,6 +314,7 @@ class ProviderError(DragomanError):
     `retry_after` is in seconds, from the provider. `transient`: a retry can help. `details` is the provider's
     own error object without secrets. `caller_may_retry`: the hub is configured not to retry, so the caller
     may. `cost` (US dollars) and `usage` (fields of `Usage`) are set when the failed request was charged.
+    `cut_length` is set when a document was cut off: about how many characters of an answer it had.
     """
 
     status = 502
@@ -321,6 +322,7 @@ class ProviderError(DragomanError):
     caller_may_retry: bool = False
     cost: float | None = None
     usage: Mapping[str, Any] | None = None
+    cut_length: int | None = None
 
     def __init__(
         self,

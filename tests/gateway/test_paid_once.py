@@ -18,7 +18,7 @@ from dragoman.providers.retry import RetryPolicy
 from tests.providers.servers import Peer, Received, ok
 from tests.waiting import until
 
-from .metered_hub import Desk, Reply, Site, completion, desk, refusal, tokens, usage
+from .metered_hub import Desk, Reply, Site, chunked, completion, desk, message, refusal, tokens, usage
 
 LATER = refusal(429, "slow down", "retry-after: 30")
 RICH = Limits(usd_total=1.0)
@@ -101,6 +101,44 @@ async def test_a_half_answer_that_another_provider_replaces_is_paid_and_closed(
         assert await spent(at) == (round(((failed.cost or 0) + (finished.cost or 0)) * 1e9), 0)
         if isinstance(first, Endless):
             await until(partial(getattr, first, "left"))
+
+
+ESSAY = "eight ch" * 50
+ENDINGS = ["length", "chunks", "clean"]
+
+
+def cut_document(family: str, ending: str) -> bytes:
+    """A document with half of its text, whose connection ends too early or as if it were whole."""
+    whole = completion(ESSAY) if family == "openai" else message(ESSAY)
+    body = whole.partition(b"\r\n\r\n")[2]
+    half = body[: body.find(ESSAY.encode()) + len(ESSAY) // 2]
+    if ending == "length":
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n"
+        return head + half
+    return chunked(half, over=ending == "clean")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("family", ["openai", "anthropic"])
+async def test_a_document_that_is_cut_off_is_paid_as_far_as_it_came(
+    tmp_path: Path, family: str, ending: str
+) -> None:
+    """At the endpoint of its own family, where it is relayed, and at the other, streamed or not."""
+
+    async def say(peer: Peer, _: Received) -> None:
+        await peer.send(cut_document(family, ending))
+        peer.writer.close()
+
+    async with desk(tmp_path, keys=True, up=Site(say, type=family)) as at:
+        key = await at.key(limits=RICH)
+        for ask in (at.chat, at.message):
+            for stream in (False, True):
+                assert (await ask("up/m", key, stream=stream)).status_code == 502
+        rows = await at.rows(4)
+        assert {(row.status, row.tokens.estimated) for row in rows} == {("failed", True)}
+        assert {row.tokens.output_tokens for row in rows} == {50}  # 200 characters
+        assert all(row.tokens.input_tokens and row.cost for row in rows)
+        assert await spent(at) == (round(sum(row.cost or 0 for row in rows) * 1e9), 0)
 
 
 async def test_a_fallback_is_asked_only_if_the_budget_can_pay_for_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.accounts.price import provider_cost
 from dragoman.accounts.request_size import CHARACTERS_PER_TOKEN
+from dragoman.errors import ProviderError
 from dragoman.tracing.interface import ModelSpan
 
 Batch: TypeAlias = Sequence[e.Event]
@@ -33,6 +34,11 @@ class AnswerProgress(msgspec.Struct):
     key: str | None = None
     cost: float | None = None
     finish: e.FinishStep | None = None
+
+    def add_cut(self, error: ProviderError) -> None:
+        """Note an answer that had begun in a document that was cut off, if the error is of such a one."""
+        if error.cut_length is not None:
+            self.started, self.text_length = True, error.cut_length
 
 
 class UpstreamAnswer(Protocol[T]):
@@ -71,7 +77,11 @@ class EventBatches:
 
     async def start(self) -> Self:
         """See `UpstreamAnswer.start`: fetch the first batch."""
-        self.first = await anext(self.batches, None)
+        try:
+            self.first = await anext(self.batches, None)
+        except ProviderError as error:
+            self.progress.add_cut(error)
+            raise
         if self.first is not None:
             self.progress.started = True
             self.span.first_byte()

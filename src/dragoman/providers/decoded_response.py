@@ -19,6 +19,7 @@ from dragoman.providers.key_pool import NO_KEY, KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text
 from dragoman.redaction import safe_line
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
+from dragoman.wire.token_estimate import cut_answer_length
 
 PIECE = 65_536  # characters of deltas in one batch of a large answer
 SLICE = 65_536  # bytes of a stored stream that are decoded at once
@@ -102,6 +103,8 @@ class DecodedResponse:
             if self.size == 0 or (error.transient and error.category in ("overloaded", "rate_limit")):
                 self._response.abort()
                 raise
+            if self._document is not None and not self.ended:
+                error.cut_length = cut_answer_length(b"".join(self._document))
             self._failure, self.ended = error, True
         except BaseException:
             self._response.abort()

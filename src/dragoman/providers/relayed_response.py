@@ -10,6 +10,7 @@ from dragoman.http.transport import Response
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.decoded_response import drain_body, reject_web_page
 from dragoman.providers.key_pool import KeyLease
+from dragoman.wire.token_estimate import cut_answer_length
 
 
 class RelayedResponse:
@@ -48,13 +49,18 @@ class RelayedResponse:
         self._count(raw)
         return raw
 
-    async def read(self) -> bytes:
-        """Return the whole body, a document."""
-        pieces = []
+    async def read(self, start: bytes = b"") -> bytes:
+        """Return the whole body, a document, of which `start` was received before."""
+        pieces = [start] if start else []
         receive = self._response.receive
-        while raw := await receive():
-            self._count(raw, is_document=True)
-            pieces.append(raw)
+        try:
+            while raw := await receive():
+                pieces.append(raw)
+                self._count(raw, is_document=True)
+        except ProviderError as error:
+            if self._size:
+                error.cut_length = cut_answer_length(b"".join(pieces))
+            raise
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _count(self, raw: bytes, *, is_document: bool = False) -> None:

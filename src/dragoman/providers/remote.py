@@ -177,6 +177,7 @@ class RemoteProvider:
         )
         redacted.details, redacted.caller_may_retry = details, error.caller_may_retry
         redacted.cost, redacted.usage = error.cost, error.usage
+        redacted.cut_length = error.cut_length
         return redacted
 
     def _with_retries(self, attempt: Callable[[KeyLease], Awaitable[T]]) -> Awaitable[T]:

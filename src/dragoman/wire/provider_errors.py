@@ -14,6 +14,7 @@ import msgspec
 from dragoman.errors import ProviderCategory, ProviderError
 from dragoman.events import Usage
 from dragoman.json_text import parse_digits
+from dragoman.wire.token_estimate import cut_answer_length
 
 MAX_MESSAGE_LENGTH = 2000  # characters
 
@@ -175,9 +176,11 @@ def preview(raw: bytes) -> str:
 def invalid_json_error(raw: bytes, reason: ValueError | None = None) -> ProviderError:
     """The error for an answer, or a part of it, that is not JSON."""
     detail = f" ({reason})" if reason is not None else ""
-    return ProviderError(
+    error = ProviderError(
         f"the provider sent invalid JSON{detail}: {preview(raw)}", category="api_error", transient=True
     )
+    error.cut_length = cut_answer_length(raw) or None
+    return error
 
 
 def with_usage(error: ProviderError, usage: Usage | None) -> ProviderError:

@@ -46,8 +46,20 @@ _SAMPLES = 64
 _WIDE_CHARACTER = re.compile(
     r"[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003ffff]"
 )
+_ANSWER_TEXT = re.compile(
+    rb'"(?:content|text|thinking|reasoning|reasoning_content|refusal|arguments)"\s*:\s*"([^"\\]*(?:\\.[^"\\]*)*)',
+    re.DOTALL,
+)
+_SEARCHED_BYTES = 1_000_000  # of a longer document only the beginning is searched
 _DATA_URL = re.compile(r"data:[^,]*,", re.IGNORECASE)
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def cut_answer_length(document: bytes) -> int:
+    """Return about how many characters of an answer the beginning of its document has, in any family."""
+    searched = document[:_SEARCHED_BYTES]
+    length = sum(found.end(1) - found.start(1) for found in _ANSWER_TEXT.finditer(searched))
+    return length if len(searched) == len(document) else length * len(document) // len(searched)
 
 
 def estimate_input(request: ModelRequest, *, factor: float = 1.0) -> int:

@@ -160,7 +160,11 @@ class RelayedAnswer:
             raise self._failure
         self.span.first_byte()
         if self._unexpected_format is not None and self._translate is not None:
-            return await self._translate(self._unexpected_format).start()
+            try:
+                return await self._translate(self._unexpected_format).start()
+            except ProviderError as error:
+                self._progress.add_cut(error)
+                raise
         return self
 
     async def receive(self) -> bytes | None:
@@ -206,6 +210,7 @@ class RelayedAnswer:
             if not response.started or (error.transient and error.category in BUSY_CATEGORIES):
                 raise
             self._failure = error
+            self._progress.add_cut(error)
             response.close()
 
     async def _read_stream(self, response: RelayedResponse, tap: AnswerTap) -> None:
@@ -213,7 +218,8 @@ class RelayedAnswer:
             is_first = not response.started
             raw = await response.receive()
             if is_first and raw.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(DOCUMENT_STARTS):
-                self._unexpected_format = raw + await response.read()
+                self._tap = None
+                self._unexpected_format = await response.read(raw)
                 response.close()
                 return
             relayed = await self._relay(tap, raw)
