@@ -27,6 +27,8 @@ _COUNTS = (
     "reasoning_tokens",
     "cached_input_tokens",
     "cache_write_tokens",
+    "hour_cache_write_tokens",
+    "web_searches",
 )
 _read_counts = attrgetter(*_COUNTS)
 
@@ -35,6 +37,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Tokens of one model call or of several. Absent means unknown, never zero.
 
     `input_tokens` counts the whole prompt, cached parts included; `output_tokens` includes reasoning.
+    `hour_cache_write_tokens` are those of `cache_write_tokens` that stay for an hour, `web_searches` are
+    those of the provider: both have prices of their own, and are not stored.
     """
 
     input_tokens: int | None = None
@@ -44,6 +48,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     cached_input_tokens: int | None = None
     cache_write_tokens: int | None = None
     estimated: bool = False
+    hour_cache_write_tokens: int | None = None
+    web_searches: int | None = None
 
     def __post_init__(self) -> None:
         """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more.
@@ -71,6 +77,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
             cached_input_tokens=_sum_known(self.cached_input_tokens, other.cached_input_tokens),
             cache_write_tokens=_sum_known(self.cache_write_tokens, other.cache_write_tokens),
             estimated=self.estimated or other.estimated,
+            hour_cache_write_tokens=_sum_known(self.hour_cache_write_tokens, other.hour_cache_write_tokens),
+            web_searches=_sum_known(self.web_searches, other.web_searches),
         )
 
 

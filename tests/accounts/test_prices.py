@@ -13,6 +13,7 @@ from genai_prices import Usage as TheirUsage
 from genai_prices import calc_price
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dragoman.accounts.price import Price, TokenRates
 from dragoman.accounts.price_list import PriceList, PriceOverride
@@ -116,19 +117,26 @@ COUNTS = st.integers(0, 600_000)
 
 
 @pytest.mark.parametrize(("provider", "model"), MODELS)
-@given(fresh=COUNTS, read=COUNTS, written=COUNTS, output=COUNTS)
+@given(fresh=COUNTS, read=COUNTS, written=COUNTS, output=COUNTS, hour=COUNTS, searches=st.integers(0, 9))
 def test_a_cost_is_what_the_library_says(
-    provider: str, model: str, fresh: int, read: int, written: int, output: int
+    *, provider: str, model: str, fresh: int, read: int, written: int, output: int, hour: int, searches: int
 ) -> None:
     price = PRICES.find(provider, model)
     assert price is not None
-    total = fresh + read + written
-    ours = price.cost(
-        Usage(input_tokens=total, output_tokens=output, cached_input_tokens=read, cache_write_tokens=written)
+    total, hour = fresh + read + written, min(hour, written)
+    usage = Usage(
+        input_tokens=total, output_tokens=output, cached_input_tokens=read, cache_write_tokens=written
     )
+    assert (price.cost(usage) or 0) <= price.max_cost(total, output)
+    ours = price.cost(replace(usage, hour_cache_write_tokens=hour, web_searches=searches))
     theirs = calc_price(
         TheirUsage(
-            input_tokens=total, output_tokens=output, cache_read_tokens=read, cache_write_tokens=written
+            input_tokens=total,
+            output_tokens=output,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=hour,
+            web_searches=searches,
         ),
         model,
         provider_id=provider,
@@ -136,7 +144,6 @@ def test_a_cost_is_what_the_library_says(
     )
     assert ours is not None
     assert abs(Decimal(ours) - theirs.total_price * 10**9) <= Decimal("0.5")
-    assert ours <= price.max_cost(total, output)
 
 
 def test_a_price_that_depends_on_the_time_of_day_is_asked_again() -> None:

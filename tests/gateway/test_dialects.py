@@ -104,6 +104,17 @@ def test_the_ai_sdk_takes_every_frame(stage: Stage, http: httpx2.Client) -> None
     assert run_node("check.mjs", value=bodies) == [[] for _ in bodies]
 
 
+@pytest.mark.parametrize("model", ["oai/m", "ant/m", "oll/m"])
+def test_several_answers_are_refused_since_the_dialects_show_one(
+    stage: Stage, http: httpx2.Client, model: str
+) -> None:
+    stage.upstream.play(answer("oai/m", OPENAI["openai_two_choices"]))
+    for dialect in HEADERS:
+        response = http.post(DOORS[0], params={"dialect": dialect}, json={"model": model, "n": 2, **ASK})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "n")
+    assert not stage.upstream.requests
+
+
 @pytest.mark.parametrize("accept", ["text/event-stream; dialect=hub", 'text/event-stream;dialect="hub"'])
 @pytest.mark.parametrize("door", DOORS)
 def test_a_dialect_may_be_asked_for_in_a_header(

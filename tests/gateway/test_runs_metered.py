@@ -57,6 +57,18 @@ async def test_each_model_call_of_a_run_is_one_row(tmp_path: Path) -> None:
         assert first.run_id == second.run_id
 
 
+async def test_a_request_that_is_shortened_and_asked_again_is_one_step(tmp_path: Path) -> None:
+    up = Site(tokens("hello"), refusal(400, "maximum context length is 10 tokens"), calling(), tokens("noon"))
+    agents = {"default": {"context": {"policy": "truncate", "limit": 32_000}}}
+    config: dict[str, Any] = {"model": "up/m", "pinned": ["time.now"], "agents": agents}
+    async with desk(tmp_path, up=up, **config) as at:
+        for text in ("hi", "what time is it?"):
+            frames = await at.run(text)
+            assert frames[-1]["finishReason"] == "stop"
+        rows = [(row.step, row.status) for row in await at.rows(4)]
+        assert rows == [(1, "finished"), (1, "failed"), (1, "finished"), (2, "finished")]
+
+
 async def test_the_price_is_that_of_the_model_that_was_asked_whatever_the_server_calls_it(
     tmp_path: Path,
 ) -> None:

@@ -23,6 +23,7 @@ from tests.databases import BACKENDS, database_variables
 from tests.providers.servers import ok
 from tests.waiting import until
 from tests.wire import anthropic_streams
+from tests.wire.responses_streams import STREAMS as RESPONSES
 
 from .metered_hub import (
     HI,
@@ -49,11 +50,11 @@ FULL = {
 }
 
 
-def anthropic_stream(**counts: Any) -> bytes:
+def anthropic_stream(last: dict[str, Any] | None = None, **counts: Any) -> bytes:
     events = [
         anthropic_streams.start(input_tokens=100, output_tokens=1, **counts),
         *anthropic_streams.text(0, "hello"),
-        anthropic_streams.stop("end_turn", {"output_tokens": 50}),
+        anthropic_streams.stop("end_turn", last or {"output_tokens": 50}),
         anthropic_streams.STOP,
     ]
     return chunked(anthropic_streams.sse(*events))
@@ -204,6 +205,34 @@ async def test_costs_are_those_of_the_price_list(tmp_path: Path) -> None:
         for row, price in zip(rows, theirs, strict=True):
             assert row.cost is not None
             assert abs(Decimal(str(row.cost)) - price.total_price) <= Decimal("0.5e-9")
+
+
+async def test_an_hour_in_the_cache_and_searches_have_prices_of_their_own(tmp_path: Path) -> None:
+    """At every endpoint, streamed or not; searches of the Responses API are items of its answer."""
+    price = {"input": 1.0, "output": 2.0, "cache_write": 1.25, "hour_cache_write": 2.0, "web_search": 10.0}
+    counts: dict[str, Any] = {
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 100,
+        "cache_creation": {"ephemeral_5m_input_tokens": 40, "ephemeral_1h_input_tokens": 60},
+        "output_tokens": 5,
+        "server_tool_use": {"web_search_requests": 3},
+    }
+    sites: dict[str, Any] = {
+        "one": Site(message("hi", **counts), type="anthropic"),
+        "two": Site(anthropic_stream(counts), type="anthropic"),
+        "three": Site(chunked(RESPONSES["tools"]), type="responses"),
+    }
+    nanos = 10 * 1_000 + 40 * 1_250 + 60 * 2_000 + 5 * 2_000 + 3 * 10_000_000
+    async with desk(tmp_path, prices={"*": price}, **sites) as at:
+        for name in sites:
+            for ask in (at.chat, at.message):
+                for stream in (False, True):
+                    assert (await ask(f"{name}/m", stream=stream)).status_code == 200
+        rows = await at.rows(12)
+        assert {round((row.cost or 0) * 1e9) for row in rows[:8]} == {nanos}
+        searched = {round((row.cost or 0) * 1e9) for row in rows[8:]}
+        assert len(searched) == 1
+        assert 10_000_000 <= searched.pop() < 11_000_000
 
 
 async def test_absent_counts_stay_absent_and_estimates_are_marked(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Payment:
         self.meter = meter
         self.budget = budget
         self.calls = 0
-        """How many model calls were begun."""
+        """The number of the step that the last model call belongs to."""
         self._unpriced = unpriced
         self._load_prices = load_prices
         self._cost: float | None = None

@@ -32,6 +32,8 @@ class TokenRates(msgspec.Struct, frozen=True, kw_only=True):
     output: int
     cache_read: int | None = None
     cache_write: int | None = None
+    hour_cache_write: int | None = None
+    """For tokens that the cache keeps for an hour. None means the price of other cache writes."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     rates: tuple[TokenRates, ...]
     request: int = 0
     """Nano-dollars for each request."""
+    web_search: int = 0
+    """Nano-dollars for each search that the provider makes."""
 
     def cost(self, usage: Usage) -> int | None:
         """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown, or
@@ -58,9 +62,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         read, written = usage.cached_input_tokens or 0, usage.cache_write_tokens or 0
         picos = max((total or 0) - read - written, 0) * rates.input
         picos += read * (rates.input if rates.cache_read is None else rates.cache_read)
-        picos += written * (rates.input if rates.cache_write is None else rates.cache_write)
+        write_rate = rates.input if rates.cache_write is None else rates.cache_write
+        picos += written * write_rate
+        if usage.hour_cache_write_tokens and rates.hour_cache_write is not None:
+            picos += min(usage.hour_cache_write_tokens, written) * (rates.hour_cache_write - write_rate)
         picos += (output or 0) * rates.output
-        cost = self.request + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
+        searches = (usage.web_searches or 0) * self.web_search
+        cost = self.request + searches + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
         return cost if cost <= MAX_NANOS else None
 
     def max_cost(self, input_tokens: int, max_output_tokens: int | None) -> int:

@@ -1,7 +1,7 @@
 """The price catalog: list prices of providers' models, from the library `genai-prices`.
 
-Costs count tokens of text and the price of a request. Whatever else providers charge (searches, audio, pages,
-writing a cache for an hour instead of five minutes) is not in a usage object, and not in our costs.
+Costs count tokens of text, the price of a request and the provider's web searches. Whatever else providers
+charge (audio, pages) is not in our costs.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class CatalogModel:
         if prices.input_mtok is None:
             return None
         steps = sorted({-1, *tier_starts(prices)})
-        request = prices.requests_kcount
         return Price(
             name=self._name,
             rates=tuple(tier_rates(prices, above) for above in steps),
-            request=0 if request is None else round(tier_price(request, -1) * NANOS_PER_DOLLAR / 1_000),
+            request=nanos_per_piece(prices.requests_kcount),
+            web_search=nanos_per_piece(prices.web_searches_kcount),
         )
 
 
@@ -127,7 +127,13 @@ def tier_starts(prices: ModelPrice) -> Iterable[int]:
     """Return the prompt lengths above which another tier applies."""
     from genai_prices.types import TieredPrices  # late: as above
 
-    for each in (prices.input_mtok, prices.output_mtok, prices.cache_read_mtok, prices.cache_write_mtok):
+    for each in (
+        prices.input_mtok,
+        prices.output_mtok,
+        prices.cache_read_mtok,
+        prices.cache_write_mtok,
+        prices.cache_write_1h_mtok,
+    ):
         if isinstance(each, TieredPrices):
             yield from (tier.start for tier in each.tiers)
 
@@ -142,7 +148,13 @@ def tier_rates(prices: ModelPrice, above: int) -> TokenRates:
         output=rate(prices.output_mtok) or 0,
         cache_read=rate(prices.cache_read_mtok),
         cache_write=rate(prices.cache_write_mtok),
+        hour_cache_write=rate(prices.cache_write_1h_mtok),
     )
+
+
+def nanos_per_piece(price: Decimal | TieredPrices | None) -> int:
+    """Return nano-dollars for one piece, from dollars for a thousand."""
+    return 0 if price is None else round(tier_price(price, -1) * NANOS_PER_DOLLAR / 1_000)
 
 
 def tier_price(price: Decimal | TieredPrices, above: int) -> Decimal:

@@ -21,12 +21,14 @@ SELF_HOSTED_TYPES = ("local", "scripted", "ollama")
 
 
 class PriceOverride(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A configured price, in US dollars per million tokens."""
+    """A configured price, in US dollars per million tokens; of `web_search` per thousand searches."""
 
     input: float
     output: float
     cache_read: float | None = None
     cache_write: float | None = None
+    hour_cache_write: float | None = None
+    web_search: float | None = None
 
 
 class CachedPrice(NamedTuple):
@@ -112,8 +114,9 @@ def override_price(pattern: str, override: PriceOverride) -> Price:
         output=to_picos(override.output),
         cache_read=None if override.cache_read is None else to_picos(override.cache_read),
         cache_write=None if override.cache_write is None else to_picos(override.cache_write),
+        hour_cache_write=None if override.hour_cache_write is None else to_picos(override.hour_cache_write),
     )
-    return Price(name=pattern, rates=(rates,))
+    return Price(name=pattern, rates=(rates,), web_search=to_picos(override.web_search or 0.0))
 
 
 def to_picos(usd_per_million: float) -> int:

@@ -123,9 +123,7 @@ class Loop:
     async def _settle_lost_step(self) -> None:
         """Settle the model call of the step that a crash cut off, if there was one."""
         turn, restored = self.turn, self.turn.restored
-        turn.payment.calls = (
-            self.step_count
-        )  # steps are numbered by message, also where a run goes on with one
+        turn.payment.calls = self.step_count  # numbered by message, also where a run continues one
         if restored is not None and restored.lost:
             call = self._model_call(StepRequest(turn.routes, await self._build_request()))
             await call.settle_lost(restored.lost_length)
@@ -292,7 +290,9 @@ class Loop:
                     raise
                 failure = error
             await self._leave_call()
+            self.turn.payment.calls = self.step_count - 1  # what follows belongs to the same step
             step, dropped = await shorten_request(step, self.turn, error=failure)
+            self.turn.payment.calls = self.step_count - 1
 
     def _model_call(self, step: StepRequest) -> ModelCall[Batch]:
         turn = self.turn
@@ -327,6 +327,7 @@ class Loop:
         """Start the next step and return the time. Raises BudgetExhausted when it cannot be paid for."""
         turn = self.turn
         self._call = self._model_call(step)
+        turn.payment.calls = self.step_count  # whatever summaries were made
         self._call.reserve()
         self.step_count += 1
         self._finish_step = e.FinishStep()

@@ -59,12 +59,14 @@ class CooldownConfig(ConfigSection, frozen=True):
 
 
 class PriceConfig(ConfigSection, frozen=True):
-    """What a model costs, in US dollars per million tokens. None: as `input`."""
+    """What a model costs, in US dollars per million tokens; `web_search` per thousand searches."""
 
     input: Money
     output: Money
     cache_read: Money | None = None
     cache_write: Money | None = None
+    hour_cache_write: Money | None = None
+    web_search: Money | None = None
 
 
 class ProviderConfig(ConfigSection, frozen=True):

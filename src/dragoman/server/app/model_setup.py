@@ -85,6 +85,8 @@ def build_prices(config: Config) -> PriceList:
                 output=price.output,
                 cache_read=price.cache_read,
                 cache_write=price.cache_write,
+                hour_cache_write=price.hour_cache_write,
+                web_search=price.web_search,
             )
             for pattern, price in config.price_list.items()
         }

@@ -196,6 +196,8 @@ class GatewayRequest:
     def _translate(self, route: Route) -> TranslatedAnswer:
         plan, provider = self._plan, route.provider
         parsed = self._parse()
+        if self._hub_dialect is not None and parsed.request.options.get("n") not in (None, 1):
+            raise BadRequest("n: the stream dialects of the hub show one answer", field="n")
         request = plan.routes.request_for(parsed.request, route)
         self._dropped_fields = [
             *parsed.ignored_fields,

@@ -38,7 +38,8 @@ from dragoman.store.tables.core import team_tasks, usage
 from dragoman.usage_record import UsageRecord
 
 RECORD_COLUMNS = tuple(name for name in UsageRecord.__struct_fields__ if name != "tokens")
-COLUMNS = (*RECORD_COLUMNS, *Usage.__struct_fields__)
+USAGE_COLUMNS = (*TOKEN_COLUMNS, "estimated")
+COLUMNS = (*RECORD_COLUMNS, *USAGE_COLUMNS)
 BATCH_SIZES = (32, 8, 1)  # records in one statement
 NO_TOTALS = (0, None, 0, *(None for _ in TOKEN_COLUMNS))
 # A record's fields and those of its tokens, in the order in which an INSERT names the columns.
@@ -236,7 +237,7 @@ def record_params(record: UsageRecord) -> dict[str, Any]:
 
 def to_record(row: Row) -> UsageRecord:
     own = dict(zip(RECORD_COLUMNS, row[: len(RECORD_COLUMNS)], strict=True))
-    counts = dict(zip(Usage.__struct_fields__, row[len(RECORD_COLUMNS) :], strict=True))
+    counts = dict(zip(USAGE_COLUMNS, row[len(RECORD_COLUMNS) :], strict=True))
     return UsageRecord(tokens=Usage(**counts | {"estimated": bool(counts["estimated"])}), **own)
 
 

@@ -33,7 +33,7 @@ GroupBy: TypeAlias = Literal[
 
 GROUP_NAMES: tuple[GroupBy, ...] = get_args(GroupBy)
 FILTERS = ("owner", "key_id", "provider", "model", "door", "status", "session_id", "run_id")
-TOKEN_COLUMNS = tuple(name for name in Usage.__struct_fields__ if name != "estimated")
+TOKEN_COLUMNS = tuple(name for name in Usage.__struct_fields__ if name in usage.c and name != "estimated")
 PERIOD_SECONDS = {"day": 86_400, "hour": 3_600}
 PERIOD_FORMATS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z"}
 

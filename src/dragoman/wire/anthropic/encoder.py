@@ -362,8 +362,19 @@ def encode_usage(usage: e.Usage | None) -> dict[str, Any]:
         "cache_read_input_tokens": cache_read,
         "output_tokens": usage.output_tokens,
         "output_tokens_details": None if reasoning is None else {"thinking_tokens": reasoning},
+        "cache_creation": _cache_creation(usage),
+        "server_tool_use": {"web_search_requests": usage.web_searches} if usage.web_searches else None,
     }
     return {name: count for name, count in counts.items() if count is not None}
+
+
+def _cache_creation(usage: e.Usage) -> dict[str, int] | None:
+    """Encode the cache writes by lifetime, if some are for an hour."""
+    hour = usage.hour_cache_write_tokens
+    if not hour:
+        return None
+    short = max(0, (usage.cache_write_tokens or 0) - hour)
+    return {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": hour}
 
 
 def encode_usage_or_estimate(usage: e.Usage | None, text_length: int) -> dict[str, Any]:

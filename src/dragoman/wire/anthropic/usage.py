@@ -49,10 +49,17 @@ class AnthropicUsage:
             else None,
             cached_input_tokens=cache_read,
             cache_write_tokens=cache_write,
+            hour_cache_write_tokens=self._nested_count("cache_creation", "ephemeral_1h_input_tokens"),
+            web_searches=self._nested_count("server_tool_use", "web_search_requests"),
         )
 
     def _count(self, name: str) -> int | None:
         return _as_count(self._counts.get(name))
+
+    def _nested_count(self, name: str, field: str) -> int | None:
+        """A count within an object; None also for zero, which has no price."""
+        values = self._counts.get(name)
+        return (_as_count(values.get(field)) if isinstance(values, Mapping) else None) or None
 
     def _cache_write_tokens(self) -> int | None:
         """The tokens written into the cache: their total, or the sum over lifetimes."""

@@ -28,9 +28,9 @@ from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.encrypted_reasoning import bind_to_provider
 from dragoman.wire.json_codec import drop_non_finite
-from dragoman.wire.openai.usage import read_usage
 from dragoman.wire.provider_errors import incomplete_answer_error, with_usage
 from dragoman.wire.responses.chunk import ResponsesChunk, responses_error
+from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
 from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
@@ -153,7 +153,7 @@ class ResponsesEventBuilder:
             self.fail(incomplete_answer_error("ended without a response", started=self.started))
             return
         self._read_head(response)
-        self.usage = read_usage(response.get("usage"), model=self._model or "") or self.usage
+        self.usage = usage_of_response(response, model=self._model or "") or self.usage
         output = response.get("output")
         for index, item in enumerate(output if isinstance(output, list) else ()):
             if not self._item(index).done:

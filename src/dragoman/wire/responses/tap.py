@@ -15,9 +15,9 @@ from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
-from dragoman.wire.openai.usage import read_usage
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, with_usage
 from dragoman.wire.responses.chunk import responses_error
+from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
 
@@ -123,7 +123,7 @@ class ResponsesTap:
             self.failure = incomplete_answer_error("ended without its response", started=self._started)
             return
         self._record_model(response)
-        self.usage = read_usage(response.get("usage"), model=self.model or "") or self.usage
+        self.usage = usage_of_response(response, model=self.model or "") or self.usage
         reason = end_of(response)
         if reason is None or event.type in ("response.failed", "response.cancelled"):
             self.failure = failure_in(response)
@@ -189,7 +189,7 @@ def end_of(response: Mapping[str, Any]) -> str | None:
 def failure_in(response: Mapping[str, Any]) -> ProviderError:
     """Return the error of a response that failed."""
     error = response.get("error") or {"message": f"the provider's response is {response.get('status')}"}
-    return with_usage(responses_error(error), read_usage(response.get("usage")))
+    return with_usage(responses_error(error), usage_of_response(response))
 
 
 def read_response(raw: bytes) -> AnswerSummary:
@@ -199,4 +199,4 @@ def read_response(raw: bytes) -> AnswerSummary:
     if reason is None:
         raise failure_in(value)
     name = model if isinstance(model, str) else None
-    return AnswerSummary(read_usage(value.get("usage"), model=name or ""), name, reason)
+    return AnswerSummary(usage_of_response(value, model=name or ""), name, reason)
