@@ -22,7 +22,7 @@ from dragoman.store.webhook_deliveries import WebhookDelivery
 from tests.databases import BACKENDS
 from tests.flows.background import read_run, send_away, until_state
 from tests.serving import Served, ask, listening, write_script
-from tests.waiting import LIMIT, poll
+from tests.waiting import LIMIT, poll, until
 
 SECRET = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
 
@@ -179,6 +179,44 @@ async def test_receivers_that_never_answer_do_not_delay_those_of_another_owner(t
                     await asyncio.sleep(0.01)
             assert len(accepted) <= PER_OWNER
             over.set()
+
+
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
+async def test_an_attempt_that_ends_after_a_later_one_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "LEASE", 0.0)  # as if the first one took longer than that
+    requests: list[asyncio.StreamWriter] = []
+    both = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        requests.append(writer)
+        if len(requests) == 1:
+            await both.wait()
+        writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % (500 if writer is requests[0] else 204))
+        writer.close()
+
+    receiver = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = receiver.sockets[0].getsockname()[1]
+    local = {"allow_networks": ["127.0.0.0/8"], "ports": [port]}
+    async with receiver, hub_of(configure(tmp_path, [{"text": "One."}], **local), tmp_path / "hub") as hub:
+        deliveries, ends = hub.hub.store.webhooks, list[bool]()
+        end = deliveries.end
+
+        async def end_and_note(*arguments: Any, **options: Any) -> bool:
+            ends.append(await end(*arguments, **options))
+            return ends[-1]
+
+        monkeypatch.setattr(deliveries, "end", end_and_note)
+        id = await send_away(hub, "a", webhook=f"http://127.0.0.1:{port}/")
+        delivered = await until_delivery(hub, id, "delivered")
+        later, attempts = len(ends), len(requests)
+        both.set()
+        await until(lambda: len(ends) == attempts)
+        assert ends.count(True) == 1
+        assert not any(ends[later:]), "the first one"
+        assert (await read_run(hub, id))["webhook"] == delivered
 
 
 async def insert_delivery(hub: Served, run_id: str, *, owner: str, id: str, port: int) -> None:

@@ -149,6 +149,24 @@ async def test_an_earlier_process_with_the_number_of_this_one_is_dead_at_once(
     assert {host.id for host in await members.stores[1].hosts.list()} == {first.id, second.id}
 
 
+async def test_a_host_of_another_container_with_the_name_of_this_machine_is_not_dead_at_once(
+    members: Members, monkeypatch: pytest.MonkeyPatch, ticks: Callable[[Membership], int]
+) -> None:
+    monkeypatch.setattr(membership, "GRACE", 3_600.0)
+    machine = membership.machine_name()[: membership.MAX_MACHINE]
+    others = [
+        f"{machine}-{number}-{end}" for number in (1, 4_194_305) for end in ("5eed5e1dfeed42", "1dfeed42")
+    ]
+    await members.join()
+    with connect(members.url) as connection:
+        insert = "INSERT INTO hosts (id, name, version, started_at) VALUES (%s, 'container', '1', 1.0)"
+        for id in others:
+            connection.execute(insert, (id,))
+    _, last = await members.join(2)
+    await until(lambda: ticks(last) > MANY_TICKS)
+    assert await members.fenced() == []
+
+
 async def test_a_stopped_process_is_dead_although_it_has_its_lock(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:

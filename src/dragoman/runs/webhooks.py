@@ -107,13 +107,13 @@ class WebhookSender:
         error = "the session of the run was deleted" if row is None else await self._try(delivery, row)
         now, attempts = self._clock(), delivery.attempts + 1
         if error is None:
-            await self._store.webhooks.end(delivery.id, "delivered", at=now, error=None)
+            await self._store.webhooks.end(delivery, "delivered", at=now, error=None)
         elif row is None or attempts >= self._attempts or error.endswith(f" {GONE}"):
             log.warning("the webhook of run %s is given up: %s", delivery.run_id, error)
-            await self._store.webhooks.end(delivery.id, "failed", at=now, error=error)
+            await self._store.webhooks.end(delivery, "failed", at=now, error=error)
         else:
             delay = BACKOFF[min(attempts, len(BACKOFF)) - 1]
-            await self._store.webhooks.end(delivery.id, "pending", at=now + delay, error=error)
+            await self._store.webhooks.end(delivery, "pending", at=now + delay, error=error)
 
     async def _try(self, delivery: WebhookDelivery, row: RunRecord) -> str | None:
         """Post a delivery; return why it failed, without the address, or None."""

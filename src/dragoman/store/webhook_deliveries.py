@@ -76,16 +76,16 @@ class WebhookDeliveryStatements:
         )
         first = fair.order_by(ranked.c.of_owner, ranked.c.next_at)
         this = table.c.id == bindparam("id")
-        claimed = update(table).where(this, IS_PENDING_DELIVERY, table.c.attempts == bindparam("at_attempts"))
+        attempt = update(table).where(this, IS_PENDING_DELIVERY, table.c.attempts == bindparam("at_attempts"))
         result: dict[str, Any] = {
             name: bindparam(name) for name in ("status", "next_at", "ended_at", "error")
         }
         self.insert = compiler.compile(compiler.insert(table).on_conflict_do_nothing(index_elements=["id"]))
         self.due = compiler.compile(first.limit(bindparam("limit")).offset(zero))
         self.claim = compiler.compile(
-            claimed.values(attempts=bindparam("attempts"), next_at=bindparam("next_at"))
+            attempt.values(attempts=bindparam("attempts"), next_at=bindparam("next_at"))
         )
-        self.end = compiler.compile(update(table).where(this).values(result))
+        self.end = compiler.compile(attempt.values(result))
         self.of_run = compiler.compile(found.where(table.c.run_id == bindparam("run_id")))
         self.purge = compiler.compile(delete(table).where(table.c.ended_at < bindparam("before")))
 
@@ -121,11 +121,17 @@ class WebhookDeliveryRepository:
         }
         return await self._database.write(lambda connection: connection.execute(self._sql.claim, params) > 0)
 
-    async def end(self, id: str, status: DeliveryStatus, *, at: float, error: str | None) -> None:
-        """Write what became of an attempt; of a pending one, `at` is when it is tried again."""
+    async def end(
+        self, delivery: WebhookDelivery, status: DeliveryStatus, *, at: float, error: str | None
+    ) -> bool:
+        """Write what became of an attempt; of a pending one, `at` is when it is tried again.
+
+        False when a later attempt has begun, after the time for which this one was claimed.
+        """
         ended_at = None if status == "pending" else at
-        params = {"id": id, "status": status, "next_at": at, "ended_at": ended_at, "error": error}
-        await self._database.write(lambda connection: connection.execute(self._sql.end, params))
+        params = {"id": delivery.id, "status": status, "next_at": at, "ended_at": ended_at, "error": error}
+        params["at_attempts"] = delivery.attempts + 1
+        return await self._database.write(lambda connection: connection.execute(self._sql.end, params) > 0)
 
     async def get_of_run(self, run_id: str) -> WebhookDelivery | None:
         """Return the delivery of a run."""

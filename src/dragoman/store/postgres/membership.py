@@ -15,6 +15,7 @@ monotonic clock; the clocks of machines are not compared.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import re
@@ -22,8 +23,11 @@ import secrets
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -44,6 +48,8 @@ STALL = 10.0  # seconds without an answer of the event loop after which this hos
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
 MAX_DRAWS = 5
 MAX_MACHINE = 24  # characters of its name in the id of a host
+SPACE_LENGTH = 6  # characters that tell apart machines and containers of the same name
+RANDOM_LENGTH = 8
 _joined: set[str] = set()  # the ids of this process' own hosts
 
 # The server notices within seconds that a machine is gone. A fence waits a second for a transaction.
@@ -400,12 +406,14 @@ def read_states(raw: RawConnection) -> Sequence[HostState]:
 
 
 def has_ended(id: str) -> bool:
-    """Whether a host was a process of this machine that is no more.
+    """Whether a host was a process of this machine, or container, that is no more.
 
-    One with the number of this process is an earlier one: in a container each start has the same number.
+    One with the number of this process is an earlier one.
     """
-    machine, _, process = id.rpartition("-")[0].rpartition("-")
-    if machine != machine_name()[:MAX_MACHINE] or not process.isdecimal():
+    place, _, end = id.rpartition("-")
+    machine, _, process = place.rpartition("-")
+    is_here = machine == machine_name()[:MAX_MACHINE] and end[:-RANDOM_LENGTH] == process_space()
+    if not is_here or not process.isdecimal():
         return False
     if int(process) == os.getpid():
         return id not in _joined
@@ -413,14 +421,29 @@ def has_ended(id: str) -> bool:
         os.kill(int(process), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # of another user
+    except (PermissionError, OverflowError):  # of another user; no number of a process
         return False
     return False
 
 
 def new_host_id() -> str:
-    """Return `<machine>-<process>-<random>`, short enough for the name of a connection (63 bytes)."""
-    return f"{machine_name()[:MAX_MACHINE]}-{os.getpid()}-{secrets.token_hex(4)}"
+    """Return `<machine>-<process>-<space><random>`, short enough for the name of a connection (63 bytes)."""
+    end = process_space() + secrets.token_hex(RANDOM_LENGTH // 2)
+    return f"{machine_name()[:MAX_MACHINE]}-{os.getpid()}-{end}"
+
+
+@cache
+def process_space() -> str:
+    """Return what tells this machine and container from others of the same name: numbers of processes mean
+    something else there.
+    """
+    found = [str(uuid.getnode())]
+    with suppress(OSError):  # of Linux
+        found = [
+            Path("/proc/sys/kernel/random/boot_id").read_text(),
+            str(Path("/proc/self/ns/pid").readlink()),
+        ]
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:SPACE_LENGTH]
 
 
 def machine_name() -> str:
