@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,15 @@ class PostgresServer:
         self._process.send_signal(how)
         self._process.wait()
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """A block in which no process of the server does anything; its connections stay."""
+        signal_all(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            signal_all(self.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Stop the server, and remove its folder."""
         if self._process.poll() is None:
@@ -157,6 +166,14 @@ class PostgresServer:
             return place
         group = pwd.getpwnam(self._user).pw_gid
         return {**place, "user": self._user, "group": group, "extra_groups": []}
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process and its children, which has no more of them once it is stopped."""
+    os.kill(pid, number)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(child), number)
 
 
 def in_schema(name: str) -> str:

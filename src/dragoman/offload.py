@@ -10,8 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from functools import cache
-from typing import TypeVar
+from threading import Thread
+from typing import TypeVar, cast
 
 from dragoman.large_json import SMALL
 
@@ -38,6 +41,37 @@ async def offload_disk(function: Callable[[], T]) -> T:
     Cancelling drops the result; the thread runs on.
     """
     return await asyncio.get_running_loop().run_in_executor(_disk_pool(), function)
+
+
+async def run_apart(function: Callable[[], T]) -> T:
+    """Return what a function returns that may never end, such as one that waits for a database to be back.
+
+    Its thread is its own and keeps nothing waiting: those of executors keep the process from ending.
+    Cancelling drops the result; the thread runs on.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = function()
+        except BaseException as failure:  # noqa: BLE001 - raised to whoever awaits it
+            error = failure
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    context = copy_context()
+    Thread(target=context.run, args=(run,), name="dragoman-apart", daemon=True).start()
+    return await future
 
 
 class Slices:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.postgres_server import USER, shared_server
+from tests.waiting import LIMIT
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +55,12 @@ class HostProcess:
             self._events.append(json.loads(line))
         self._events.remove(event)
         return event[key]
+
+    def end(self) -> int:
+        """Let the process end by itself; return its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(LIMIT)
 
     def kill(self) -> None:
         self._process.kill()
@@ -100,6 +107,13 @@ def test_turns_run_once_and_in_the_order_of_their_session_also_after_lost_connec
     host.send(end="c")
     host.enqueue("e", session="one")
     assert host.begun() == "e"
+
+
+def test_a_host_ends_while_postgres_does_not_answer(open_host: Callable[..., HostProcess]) -> None:
+    host = open_host("host-1")
+    assert host.ask("listed", list=True) == []
+    with shared_server().frozen():
+        assert host.end() == 0
 
 
 def test_a_host_that_hardly_ever_polls_finds_at_once_what_is_queued_or_recovered(

@@ -7,6 +7,7 @@ import secrets
 
 import pytest
 
+from dragoman.store.postgres import membership
 from tests.effort import PROFILE
 from tests.hosts.conftest import HostCluster, host_id
 from tests.postgres_server import shared_server
@@ -46,6 +47,23 @@ async def test_an_answer_goes_on_while_postgres_is_away_and_stays_with_its_host(
     )
     assert hosts.execute("SELECT count(*) FROM hosts WHERE fenced_at IS NULL") == [(2,)]
     assert text_of(await second.chat("more", session="t")) == "".join(WORDS)
+
+
+async def test_a_postgres_that_does_not_answer_is_down_until_it_does(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "MUTE", 0.5)
+    monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)
+    first, second = await hosts.open(2)
+    await asyncio.gather(*(host.messages() for host in (first, second) for _ in range(20)))  # connects all
+    with shared_server().frozen():
+        waiting = asyncio.create_task(first.http.get("/api/sessions"))
+        await until(lambda: not (first.hub.store.database.is_up or second.hub.store.database.is_up))
+        assert (await second.http.get("/api/sessions")).status_code == 503
+        assert (await waiting).status_code == 503
+    await until(lambda: first.hub.store.database.is_up and second.hub.store.database.is_up)
+    assert hosts.execute("SELECT count(*) FROM hosts WHERE fenced_at IS NULL") == [(2,)]
+    assert text_of(await second.chat("more", session="t")) == "Good day."
 
 
 async def test_a_full_disk_of_postgres_refuses_writes_and_kills_no_host(hosts: HostCluster) -> None:

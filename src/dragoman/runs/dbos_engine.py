@@ -34,6 +34,7 @@ from sqlalchemy import create_engine
 from typing_extensions import override
 
 from dragoman.errors import Unavailable
+from dragoman.offload import run_apart
 from dragoman.runs.engine import MemoryEngine, QueuedTurn, TurnHandler
 
 T = TypeVar("T")
@@ -228,7 +229,7 @@ class DbosEngine:
         deadline = self._loop.time() + seconds
         with suppress(Unavailable):
             while self._loop.time() < deadline:
-                if not await self._call(self._count_executed):
+                if not await self._call(self._count_executed, seconds=CLOSE_TIMEOUT):
                     return
                 await asyncio.sleep(DRAIN_INTERVAL)
 
@@ -242,7 +243,8 @@ class DbosEngine:
             self._chore.cancel()
             with suppress(asyncio.CancelledError):
                 await self._chore
-        await asyncio.to_thread(self._destroy)
+        with suppress(Unavailable):
+            await within(run_apart(self._destroy), CALL_TIMEOUT)
         if self in _engines:
             _engines.remove(self)
 
@@ -265,7 +267,7 @@ class DbosEngine:
             await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
         while not self._has_launched.is_set():
             try:
-                self._launching = asyncio.ensure_future(asyncio.to_thread(self._launch))
+                self._launching = asyncio.ensure_future(run_apart(self._launch))
                 await asyncio.shield(self._launching)
                 self._has_launched.set()
                 self._has_tried.set()
@@ -276,7 +278,7 @@ class DbosEngine:
                         " (may the database user create the schema of the queue?)",
                         type(error).__name__,
                     )
-                await asyncio.to_thread(self._destroy)
+                await run_apart(self._destroy)
                 self._has_tried.set()
                 await asyncio.sleep(RETRY_INTERVAL)
         while True:
@@ -358,17 +360,20 @@ class DbosEngine:
             ids = [each.workflow_id for each in ended]
             DBOS.delete_workflows(ids)
 
-    async def _call(self, call: Callable[[], T]) -> T:
-        """Call DBOS in a thread, once it has started. Raises Unavailable."""
+    async def _call(self, call: Callable[[], T], *, seconds: float = CALL_TIMEOUT) -> T:
+        """Call DBOS in a thread, once it has started. Raises Unavailable.
+
+        DBOS tries for ever while the database is down: such a thread must not keep the process from ending.
+        """
         if self._is_draining and not self._has_launched.is_set():
             raise Unavailable("the hub is shutting down")
         self._is_wanted.set()
 
         async def launched_call() -> T:
             await self._has_launched.wait()
-            return await asyncio.to_thread(call)
+            return await run_apart(call)
 
-        return await within(launched_call(), CALL_TIMEOUT)
+        return await within(launched_call(), seconds)
 
 
 async def within(work: Coroutine[Any, Any, T], seconds: float) -> T:

@@ -118,6 +118,11 @@ class Database:
         if self._monitor is not None:
             self._monitor.on_recovery.append(callback)
 
+    def go_down(self, problem: StoreError) -> None:
+        """Take the database for down, if it tolerates outages, until it can be used again."""
+        if self._monitor is not None:
+            self._monitor.go_down(problem)
+
     def statements(self, kind: Callable[[Compiler], T]) -> T:
         """Return the SQL of a part of the store, compiled at first use, once per process and backend class.
 

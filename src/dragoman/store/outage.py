@@ -85,6 +85,10 @@ class OutageMonitor:
             if isinstance(problem, DragomanError):
                 self._go_down(Outage(problem, readable=reach == "writing"))
 
+    def go_down(self, problem: DragomanError) -> None:
+        """Take the database for down, whatever its jobs and queries say, until a retry succeeds."""
+        self._go_down(Outage(problem, readable=False))
+
     def close(self) -> None:
         """Stop retrying. Blocks while a retry is running."""
         if self._retry_timer is not None:

@@ -277,6 +277,7 @@ class Store:
             membership=backend.membership if backend.name == "postgresql" else None,
         )
         if store.membership is not None and backend.name == "postgresql":
+            store.membership.on_mute = lambda: opened.go_down(backend.cut_connections())
             store.membership.start(asyncio.get_running_loop())
             store._signal_connection = backend.connect_signals(store.signals)
             store._signal_connection.start()

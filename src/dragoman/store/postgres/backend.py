@@ -7,6 +7,7 @@ import time
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
+from weakref import WeakSet
 
 import msgspec
 import psycopg
@@ -26,6 +27,7 @@ from dragoman.store.postgres.connection import (
     BEGIN_WRITING,
     PostgresConnection,
     RawConnection,
+    cut,
     is_closed,
     run_command,
 )
@@ -110,6 +112,8 @@ class PostgresBackend:
         self._lock_connection: RawConnection | None = None
         self._lock_guard = threading.Lock()
         self._was_prepared = False
+        self._opened: WeakSet[RawConnection] = WeakSet()
+        self._opened_guard = threading.Lock()
         self.membership: Membership | None = None
         if use == "host" and folder is not None:
             self.membership = Membership(self._open_as, database=self._shown_url, folder=HostFolder(folder))
@@ -256,10 +260,23 @@ class PostgresBackend:
         """Open a connection in autocommit mode."""
         return self._open_as(None if self.membership is None else self.membership.pool_name)
 
+    def cut_connections(self) -> StoreError:
+        """Cut all connections, for the server does not answer; return the outage.
+
+        What is under way ends as if the server had closed them.
+        """
+        with self._opened_guard:
+            opened = list(self._opened)
+        for raw in opened:
+            cut(raw)
+        return self._store_error("the server does not answer", state="08")
+
     def _open_as(self, name: str | None) -> RawConnection:
         """Open a connection; `name` is how it is shown to others who use the server."""
         params = self._params if name is None else {**self._params, "application_name": name}
         raw: RawConnection = psycopg.connect(**params, autocommit=True)
+        with self._opened_guard:
+            self._opened.add(raw)
         raw.prepare_threshold = PREPARE_THRESHOLD
         raw.prepared_max = MAX_PREPARED
         raw.adapters.register_loader("numeric", IntLoader)  # sums of whole numbers are the only ones

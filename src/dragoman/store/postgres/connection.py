@@ -7,7 +7,9 @@ the commit asks the server, by the transaction's id, whether it took place.
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -213,6 +215,12 @@ def is_closed(raw: RawConnection) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
+
+
+def cut(raw: RawConnection) -> None:
+    """Let whoever waits for the server on this connection, in any thread, find it lost."""
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(raw.fileno())) as copy:
+        copy.shutdown(socket.SHUT_RDWR)
 
 
 def storable(params: Params | Sequence[Any]) -> Params | Sequence[Any]:

@@ -6,6 +6,7 @@ sends one query on it every `INTERVAL` seconds. The query shows this host to the
 `GRACE` seconds, since its process or its connection is gone, or when its last tick is `FROZEN` seconds old: a
 process that is stopped keeps its lock. The thread ticks only while the event loop answers. A host that has
 lost its own connection gives the others `RETURN_GRACE` seconds to come back: the server has cut them all.
+A tick that is not answered shows a server that keeps its connections and does nothing: see `on_mute`.
 
 Whoever finds a host dead fences it (`fenced_at`): each transaction that a host writes begins with a look at
 its own row, so a fenced one writes nothing any more. Times are those of the database, or of this process'
@@ -45,6 +46,7 @@ GRACE = 1.0  # seconds for which this host sees another one dead before it fence
 RETURN_GRACE = 3.0  # seconds after its own connection was cut for which it fences nobody whose is cut, too
 FROZEN = 5.0  # seconds without a tick after which a host counts as frozen
 STALL = 10.0  # seconds without an answer of the event loop after which this host stops its ticks
+MUTE = 10.0  # seconds without an answer to a tick after which the database counts as down
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
 MAX_DRAWS = 5
 MAX_MACHINE = 24  # characters of its name in the id of a host
@@ -104,7 +106,8 @@ class Membership:
 
     `on_host_lost` is called with the id of each host that this one has fenced, and of each fenced host whose
     fencer has died; again every `RESCUE_INTERVAL` seconds until its row is removed, and by one host at a
-    time. `on_fenced` is called once, when this host was fenced. Both are called on the event loop.
+    time. `on_fenced` is called once, when this host was fenced; `on_mute` when the database has not answered
+    for `MUTE` seconds. All are called on the event loop.
     """
 
     def __init__(self, connect: Callable[[str], RawConnection], *, database: str, folder: HostFolder) -> None:
@@ -113,6 +116,7 @@ class Membership:
         self.id = new_host_id()
         self.on_host_lost: Callable[[str], None] | None = None
         self.on_fenced: Callable[[], None] | None = None
+        self.on_mute: Callable[[], None] | None = None
         self.is_fenced = False
         self.is_draining = False
         self._connect = connect
@@ -125,6 +129,8 @@ class Membership:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beat_at = 0.0
         self._is_beat_pending = False
+        self._asked_at: float | None = None
+        self._is_mute = False
         self._observed_at = 0.0
         self._returned_at = -RETURN_GRACE
         self._suspected_since: dict[str, float] = {}
@@ -165,6 +171,7 @@ class Membership:
         self._beat_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="dragoman-membership", daemon=True)
         self._thread.start()
+        self._look_for_answer()
 
     def watch(self, *, on_host_lost: Callable[[str], None], on_fenced: Callable[[], None]) -> None:
         """Set both callbacks; `on_fenced` is called at once if this host is fenced already."""
@@ -255,6 +262,15 @@ class Membership:
             self._call(self._beat)
         return time.monotonic() - self._beat_at < STALL
 
+    def _look_for_answer(self) -> None:
+        """Call `on_mute` if the database does not answer, and look again later. On the event loop."""
+        asked_at, was_mute = self._asked_at, self._is_mute
+        self._is_mute = asked_at is not None and time.monotonic() - asked_at >= MUTE
+        if self._is_mute and not was_mute and self.on_mute is not None:
+            self.on_mute()
+        if self._loop is not None and not self._stopping.is_set():
+            self._loop.call_later(MUTE / 4, self._look_for_answer)
+
     def _beat(self) -> None:
         self._beat_at = time.monotonic()
         self._is_beat_pending = False
@@ -265,7 +281,11 @@ class Membership:
         raw = self._raw
         if raw is None or is_closed(raw):
             raw = self._rejoin()
-        states = read_states(raw)
+        self._asked_at = time.monotonic()
+        try:
+            states = read_states(raw)
+        finally:
+            self._asked_at = None
         own = next((state for state in states if state.id == self.id), None)
         if own is None or own.is_fenced:
             self.notice_fence()
