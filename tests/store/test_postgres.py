@@ -253,7 +253,8 @@ async def test_maintenance_that_began_while_a_hub_was_cut_off_fences_it(
         hub.membership.on_fenced = fenced.set
         maintenance = PostgresBackend(str(place.url), use="maintenance")
         with monkeypatch.context() as cut_off:
-            cut_off.setattr(membership.Membership, "_tick", lambda _: None)
+            with hub.membership._guard:  # no tick is under way, which might connect again
+                cut_off.setattr(membership.Membership, "_tick", lambda _: None)
             shared_server().cut_connections()
             maintenance.prepare()
         with pytest.raises(HostFenced):
