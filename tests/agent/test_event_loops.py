@@ -9,11 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dragoman import Hooks, operation
+from dragoman import Context, Hooks, operation
 from dragoman.agent import run as run_module
 from dragoman.agent.agent import Agent
 from dragoman.agent.hooks.events import PreModel
 from dragoman.agent.run import Run
+from dragoman.errors import Conflict
+from dragoman.model_request import Tool
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import ASK, add, calling, scripted, wait
@@ -174,6 +176,42 @@ async def test_a_run_can_be_aborted_from_another_thread() -> None:
     run = Agent(scripted(WAITING, "never"), operations=[wait]).spawn(ASK)
     await asyncio.to_thread(run.abort, "stopped elsewhere")
     assert (await run.result).stopped_by == "stopped elsewhere"
+
+
+async def test_another_event_loop_is_told_to_wait_in_the_runs_own() -> None:
+    run = Agent(scripted(WAITING, "never"), operations=[wait]).spawn(ASK)
+    for follow in (await_result, read_events):
+        with pytest.raises(Conflict, match="belongs to another event loop"):
+            await asyncio.to_thread(asyncio.run, follow(run))
+    run.abort()
+    await run.result
+    for follow in (await_result, read_events):  # an ended run is read anywhere
+        await asyncio.to_thread(asyncio.run, follow(run))
+
+
+async def test_the_output_of_a_client_tool_may_come_from_another_thread() -> None:
+    tool = Tool("ask_page", "Ask the page.", {"type": "object"})
+    agent = Agent(scripted(calling(ScriptedCall("ask_page", {}, id="c1")), "four"), client_tools=[tool])
+    run = agent.spawn(ASK)
+    async for event in run.events():
+        if event.type == "tool-input-available":
+            await asyncio.to_thread(run.add_tool_result, "c1", 4)
+    assert (await run.result).text == "four"
+
+
+async def test_an_agent_that_calls_itself_within_its_own_calls_ends() -> None:
+    depth = 0
+
+    @operation(namespace="lab", effect="read")
+    async def again(context: Context) -> str:
+        nonlocal depth
+        depth += 1
+        return (await agent.run(ASK, context=context)).text
+
+    step = calling(ScriptedCall("lab_again", {}))
+    agent = Agent(scripted(*[step] * 6, *["four"] * 6), operations=[again])
+    result = await agent.run(ASK)
+    assert (result.exit_reason, result.text, depth) == ("success", "four", 6)
 
 
 @pytest.mark.parametrize("broken", ["make_result", "shared_fields"])

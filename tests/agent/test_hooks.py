@@ -187,6 +187,10 @@ async def interrupts(_: Any) -> None:
     raise KeyboardInterrupt
 
 
+async def raises_anything(_: Any) -> None:
+    raise BaseException("password=hunter2")
+
+
 def says_true(_: Any) -> bool:
     return True
 
@@ -206,6 +210,7 @@ FAILING = (
     asks_for_output,
     leaves_at_once,
     interrupts,
+    raises_anything,
 )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
+import gc
 import logging
 import threading
 import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -182,9 +185,17 @@ async def test_an_unknown_operation_is_a_failure_with_suggestions() -> None:
     assert ledger.get(outcome.call_id).status == "failed"
 
 
+class Unspeakable(Exception):
+    """An error whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
+        (Unspeakable(), "call_failed", "Unspeakable"),
         (ValueError("too hot"), "call_failed", "ValueError: too hot"),
         (KeyError(), "call_failed", "KeyError"),
         (NotFound("no such book"), "not_found", "no such book"),
@@ -231,6 +242,52 @@ async def test_nothing_that_a_sync_function_raises_ends_the_process(error: BaseE
     outcome = await once(leave)
     assert outcome.error is not None
     assert outcome.error.message == f"The operation raised {type(error).__name__}."
+
+
+def decorated(function: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Hide that a function is async, as many decorators do."""
+
+    @functools.wraps(function)
+    def call(x: int) -> Any:
+        return function(x)
+
+    return call
+
+
+async def coroutine(x: int) -> int:
+    return x
+
+
+async def async_values(x: int) -> AsyncIterator[int]:
+    yield 0
+    yield x
+
+
+def values(x: int) -> Iterator[int]:
+    yield 0
+    yield x
+
+
+@pytest.mark.parametrize("function", [coroutine, async_values, values])
+async def test_a_decorator_may_hide_that_a_function_is_async_or_a_generator(function: Any) -> None:
+    outcome = await once(operation("t")(decorated(function)), {"x": 5})
+    assert outcome.result == 5
+
+
+def test_a_program_that_ends_at_any_step_of_a_call_leaves_no_coroutine(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    async def leave(steps: int) -> None:
+        calls = Calls(Registry(add), MemoryLedger())
+        task = asyncio.ensure_future(calls.call("t.add", {"first": 1}, context=Context()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.set_name("left to asyncio.run, which cancels all tasks at once")
+
+    for steps in range(8):
+        asyncio.run(leave(steps))
+    gc.collect()
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
 
 
 class Model(BaseModel):

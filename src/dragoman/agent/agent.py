@@ -34,7 +34,7 @@ from dragoman.agent.settings import (
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.stop_conditions import combined_condition
 from dragoman.agent.structured_output import Output
-from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent
+from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent, check_depth
 from dragoman.agent.tools.agent_tools import AgentTools, CallServices, ToolSelection
 from dragoman.agent.tools.borrowed_tools import with_borrowed_tools
 from dragoman.agent.tools.toolbox import Overhead, measure_overhead
@@ -423,6 +423,7 @@ class Agent(Generic[T]):
         deadlines += [now + limits.timeout] if limits.timeout is not None else []
         hooks = self.settings.hooks
         base = outer or Context(identity=self.settings.identity)
+        check_depth(base.cost_total, self.settings.name)
         return replace(
             base,
             run_id=new_id("run"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from dragoman import events as e
@@ -33,6 +34,11 @@ class ExternalInputs:
             raise Conflict(f"{key!r} already has an answer; each call or approval takes one")
         self._queued[key] = input
         self._wakeup.set()
+
+    def submit_first(self, input: ExternalInput) -> None:
+        """Queue an input unless there is one: it comes from another thread, which hears of no error."""
+        with suppress(Conflict):
+            self.submit(input)
 
     async def receive(self, calls: Sequence[ToolPart]) -> Sequence[e.Event]:
         """Wait for inputs to any of these calls and return them."""

@@ -22,6 +22,7 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.external_inputs import ExternalInput, ExternalInputs
 from dragoman.agent.loop import Batch, Loop
+from dragoman.agent.loop_resources import running_loop
 from dragoman.agent.result import (
     RESULT_TYPES,
     Crashed,
@@ -130,6 +131,15 @@ MAX_BATCH = 5_000  # events that a late reader gets at once
 RUN_END_HOOK_TIMEOUT = 5.0  # how long hooks may delay the result of an abort
 
 
+def require_own_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Raise Conflict in another event loop than the run's: its sockets and tasks belong to that one."""
+    if running_loop() is not loop:
+        raise Conflict(
+            "this run belongs to another event loop",
+            hint="wait for it there: asyncio.run_coroutine_threadsafe(...), with the loop that began it",
+        )
+
+
 class Waiters:
     """Counts those who wait for a run. `on_abandoned` is called when the last one is cancelled or closed."""
 
@@ -158,6 +168,9 @@ class AwaitableResult(Generic[T]):
         return self._wait().__await__()
 
     async def _wait(self) -> T:
+        if self._future.done():
+            return self._future.result()
+        require_own_loop(self._future.get_loop())
         with self._waiters:
             return await asyncio.shield(self._future)
 
@@ -251,6 +264,7 @@ class Run(Generic[T]):
                 yield batch
             if self._result.done():
                 return
+            require_own_loop(self._event_loop)
             self._wakeup = self._wakeup or asyncio.Event()
             with self.waiters:
                 await self._wakeup.wait()
@@ -270,7 +284,7 @@ class Run(Generic[T]):
         await asyncio.wait([self._task])
 
     def add_tool_result(self, tool_call_id: str, output: Any = None, *, error: str | None = None) -> None:
-        """Submit the output of a call that runs outside, or its error.
+        """Submit the output of a call that runs outside, or its error. May be called in any thread.
 
         Raises NotFound for an unknown call; Conflict for one that has its output already or does not run
         outside.
@@ -288,6 +302,7 @@ class Run(Generic[T]):
 
     async def approve(self, approval_id: str, approved: bool = True, *, reason: str | None = None) -> None:
         """Answer an approval request; the run continues. Raises NotFound, Forbidden, Conflict."""
+        require_own_loop(self._event_loop)
         turn = self._loop.turn
         by = turn.context.identity
         stored = await turn.toolbox.answer_approval(approval_id, approved=approved, by=by, reason=reason)
@@ -320,8 +335,12 @@ class Run(Generic[T]):
     def _submit_input(self, input: ExternalInput) -> None:
         if self._result.done():
             raise Conflict(f"run {self.id} has ended; it accepts no more inputs")
-        if self._external_inputs is not None:
+        if self._external_inputs is None:
+            return
+        if running_loop() is self._event_loop:
             self._external_inputs.submit(input)
+        else:
+            self._event_loop.call_soon_threadsafe(self._external_inputs.submit_first, input)
 
     async def _run(self) -> None:
         try:

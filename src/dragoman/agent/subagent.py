@@ -35,6 +35,7 @@ from dragoman.messages import (
 )
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.arguments.validation import make_parser
+from dragoman.operations.budget import CostTotal
 from dragoman.operations.context import Context, ParentAgent
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import encode_result, to_jsonable
@@ -342,6 +343,12 @@ async def notify_abort(loop: Loop) -> AsyncIterator[None]:
         report = asyncio.ensure_future(loop.hooks.run_end("aborted", loop.so_far()))
         await asyncio.wait([report], timeout=ABORT_HOOK_TIMEOUT)
         raise
+
+
+def check_depth(above: CostTotal | None, name: str) -> None:
+    """Raise CallError for a run within a call of another that is nested too deep; `above` is its total."""
+    if above is not None and above.depth >= MAX_DEPTH:
+        raise CallError(f"agents may be nested {MAX_DEPTH} deep at most, and {name} would be deeper")
 
 
 def make_assignment(prompt: str, context: Context, *, name: str) -> Assignment:

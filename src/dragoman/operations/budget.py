@@ -129,6 +129,14 @@ class CostTotal:
         self.parent = parent
         self.usd: float | None = None
 
+    @property
+    def depth(self) -> int:
+        """How many runs this one is a part of."""
+        depth, above = 0, self.parent
+        while above is not None:
+            depth, above = depth + 1, above.parent
+        return depth
+
     def add(self, usd: float | None) -> None:
         """Add a cost, here and above."""
         if usd is not None:

@@ -6,6 +6,7 @@ A lazy thread pool, large values off the event loop, calls that can be aborted.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,8 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
         await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
         if not task.done():
             log.error("%s was cancelled and still runs after %g seconds", name, CANCEL_GRACE_SECONDS)
+        elif inspect.iscoroutine(coroutine):
+            coroutine.close()  # it has never begun if its task had not: Python warns of that
         raise
     result, error = task.result()
     if error is not None:

@@ -104,7 +104,11 @@ def describe_exception(error: BaseException) -> str:
     """Return an exception's class and message; for a group those of its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(describe_exception(member) for member in error.exceptions)
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - exceptions of foreign code may have a broken `__str__`
+        text = ""
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 PIECE_ITEMS = 500  # of a long list that are encoded and decoded in one call

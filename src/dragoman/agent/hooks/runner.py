@@ -184,7 +184,9 @@ class HookRunner:
             if is_task_cancelled():
                 raise
             log.exception("hook %s failed", hook.name)
-        except (Exception, SystemExit, KeyboardInterrupt):
+        except GeneratorExit:  # this coroutine is being closed
+            raise
+        except BaseException:  # hooks are foreign code, which may raise anything
             log.exception("hook %s failed", hook.name)
         raise HookFailed("it raised an exception")
 

@@ -195,7 +195,12 @@ def make_runner(function: Function, contexts: tuple[str, ...]) -> OperationFunct
         return await bind(arguments, context)()
 
     async def run_sync(arguments: dict[str, Any], context: Context) -> Any:
-        return await context.offload(bind(arguments, context))
+        result = await context.offload(bind(arguments, context))
+        if inspect.iscoroutine(result):  # of an async function that a decorator hides
+            return await result
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            return await consume_generator(lambda: result, context)
+        return result
 
     async def run_generator(arguments: dict[str, Any], context: Context) -> Any:
         return await consume_generator(bind(arguments, context), context)
