@@ -13,6 +13,7 @@ from tests.gateway.upstream import LINES, Answer, Stage, document
 from tests.wire.anthropic_streams import STREAMS
 from tests.wire.ollama_streams import STREAMS as OLLAMA
 from tests.wire.openai_streams import chunk, sse
+from tests.wire.responses_streams import STREAMS as RESPONSES
 
 SIGNATURE = 'EqQB/+==".é\\'  # whatever it has in it
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "time", "arguments": "{}"}}
@@ -170,6 +171,40 @@ def test_another_provider_does_not_get_it(stage: Stage, messages: Pair, form: st
         assert "gAAAA" not in sent
         assert "EqQB" not in sent
         assert "call_1" in sent, "only the reasoning is left out"
+
+
+def test_thinking_that_nobody_signed_does_not_go_to_anthropic(stage: Stage, messages: Pair) -> None:
+    """Its API refuses a `thinking` block without a signature of its own."""
+    for read in (final, message):
+        stage.upstream.play(streamed([{"reasoning_content": "Hm."}], call=True))
+        turns = next_turn(read(messages.hub, "oai/m"), call=True)
+        assert turns[1]["content"][0]["thinking"] == "Hm."
+        stage.upstream.play(Answer(body=STREAMS["text"]))
+        final(messages.hub, "ant/m", messages=turns)
+        sent = stage.upstream.body["messages"]
+        assert [block["type"] for block in sent[1]["content"]] == ["tool_use"]
+        stage.upstream.play(streamed([], call=False))
+        final(messages.hub, "oai/m", messages=turns)
+        assert "dragoman" not in stage.upstream.requests[-1].body.decode()
+
+
+def test_encrypted_reasoning_of_a_response_does_not_go_to_other_servers_of_chat_completions(
+    stage: Stage, chat: Pair
+) -> None:
+    stage.upstream.play(Answer(body=RESPONSES["calls"]))
+    reply = completion(chat.hub, "res/m").choices[0].message.to_dict()
+    assert "dragoman-responses" in str(reply["reasoning_details"])
+    own = {"type": "reasoning.text", "text": "Hm.", "format": "unknown"}
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": "Noon"} for call in reply["tool_calls"]
+    ]
+    for details in ([], [own]):
+        answered = {**reply, "reasoning_details": [*reply["reasoning_details"], *details]}
+        stage.upstream.play(streamed([], call=False))
+        completion(chat.hub, "oai/m", messages=[*HI, answered, *results])
+        sent = stage.upstream.body["messages"][1]
+        assert sent.get("reasoning_details", []) == details
+        assert sent["tool_calls"] == reply["tool_calls"]
 
 
 def test_a_relayed_request_keeps_all_other_bytes(stage: Stage, messages: Pair) -> None:

@@ -10,6 +10,7 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import OutOfOrder, ProviderError
 from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder, encode_document
+from dragoman.wire.anthropic.opaque_reasoning import FOREIGN_SIGNATURE
 from tests.wire.anthropic_clients import created, raw_events, streamed, written
 
 USAGE = e.Usage(
@@ -98,11 +99,11 @@ def test_the_stream_matches_the_protocol_byte_for_byte() -> None:
     assert stream.end() == b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
-def test_signed_thinking_keeps_its_signature_and_unsigned_thinking_has_an_empty_one() -> None:
+def test_signed_thinking_keeps_its_signature_and_unsigned_thinking_has_one_of_the_hubs() -> None:
     signature = "EqQBCgIYAhIk/+=" * 20
     assert content([*thought("Hm.", {"signature": signature}), *thought("So.", None, "reasoning-2")]) == [
         {"type": "thinking", "thinking": "Hm.", "signature": signature},
-        {"type": "thinking", "thinking": "So.", "signature": ""},
+        {"type": "thinking", "thinking": "So.", "signature": FOREIGN_SIGNATURE},
     ]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman import events as e
 from dragoman.wire.anthropic.encoder import encode_document
+from dragoman.wire.anthropic.opaque_reasoning import FOREIGN_SIGNATURE
 from tests.wire.anthropic_clients import created, streamed, written
 
 Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are
@@ -46,7 +47,8 @@ def thoughts(draw: st.DrawFn, id: str) -> Block:
     fragments, signature = draw(st.lists(WORDS, max_size=3)), draw(st.none() | WORDS)
     sealed = {"anthropic": {"signature": signature}} if signature else None
     deltas = [e.ReasoningDelta(id, fragment) for fragment in fragments]
-    block = {"type": "thinking", "thinking": "".join(fragments), "signature": signature or ""}
+    unsigned = FOREIGN_SIGNATURE if fragments else ""
+    block = {"type": "thinking", "thinking": "".join(fragments), "signature": signature or unsigned}
     return [
         e.ReasoningStart(id),
         *deltas,

@@ -189,7 +189,7 @@ def test_end_turn_with_calls_becomes_tool_calls() -> None:
     [
         ("text", e.Usage(10, 25, 35)),
         ("thinking", e.Usage(119, 40, 159, 30, 100, 7)),
-        ("search", e.Usage(404_500, 510, 405_010, None, 0, 0)),
+        ("search", e.Usage(404_500, 510, 405_010, None, 0, 0, web_searches=1)),
         ("gateway", e.Usage(35, 2, 37, None, 4)),
         ("whole_in_start", e.Usage(90, 33, 123)),
     ],
@@ -210,7 +210,7 @@ def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> Non
                 "cache_creation": {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3},
             },
             {"output_tokens": 4, "input_tokens": None},
-            e.Usage(6, 4, 10, None, None, 5),
+            e.Usage(6, 4, 10, None, None, 5, hour_cache_write_tokens=3),
         ),
         ({"input_tokens": "many"}, {"output_tokens": True}, None),
     ],

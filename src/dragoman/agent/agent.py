@@ -16,7 +16,7 @@ from dragoman.accounts.payment import SELF_BUDGETED
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
 from dragoman.agent.loop import Loop
-from dragoman.agent.loop_resources import ResourcesByLoop, running_loop
+from dragoman.agent.loop_resources import ResourcesByLoop
 from dragoman.agent.mcp_servers import McpServer
 from dragoman.agent.model_prices import ModelPrices
 from dragoman.agent.result import Result
@@ -46,6 +46,7 @@ from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget, CostTotal
 from dragoman.operations.call_hooks import stack_hooks
+from dragoman.operations.concurrency import running_loop
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import OperationSource
@@ -299,15 +300,13 @@ class Agent(Generic[T]):
 
         Nobody can answer an approval here, so a run that needs one ends as `unknown`.
         """
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            spawn_settings = make_spawn_settings(details)
-            selection = with_tool_names(
-                self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
-            )
-            return asyncio.run(self._run_once(messages, spawn_settings, selection=selection, system=system))
-        raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
+        if running_loop() is not None:
+            raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
+        spawn_settings = make_spawn_settings(details)
+        selection = with_tool_names(
+            self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
+        )
+        return asyncio.run(self._run_once(messages, spawn_settings, selection=selection, system=system))
 
     async def _run_once(
         self,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.agent.tools.agent_tools import AgentTools
 from dragoman.errors import Conflict
+from dragoman.operations.concurrency import running_loop
 from dragoman.providers.model import Model
 from dragoman.providers.provider import close_provider
 
@@ -112,11 +113,3 @@ class ResourcesByLoop:
             resources = self._by_loop.pop(loop, None)
             if resources is not None:
                 resources.tools.abandon()
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop of this thread, if one is running."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -22,7 +22,6 @@ from dragoman.agent.approvals import (
 )
 from dragoman.agent.external_inputs import ExternalInput, ExternalInputs
 from dragoman.agent.loop import Batch, Loop
-from dragoman.agent.loop_resources import running_loop
 from dragoman.agent.result import (
     RESULT_TYPES,
     Crashed,
@@ -37,6 +36,7 @@ from dragoman.agent.result import (
 from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
 from dragoman.messages import Message, ToolPart
 from dragoman.operations.approval import EXPIRED_REASON
+from dragoman.operations.concurrency import running_loop
 from dragoman.operations.outcome import describe_exception, to_jsonable
 
 NOT_RETRIED = "the agent did not retry (retries=0); error.retry_delay says when a retry may help"

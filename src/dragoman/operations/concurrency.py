@@ -124,6 +124,14 @@ async def run_detached(coroutine: Awaitable[Any], name: str) -> Any:
     return result
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of this thread, if one is running."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 async def wait_done(task: asyncio.Task[Any]) -> None:
     """Wait until a task is done; unlike `await task`, cancelling this does not cancel it.
 

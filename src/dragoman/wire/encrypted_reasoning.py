@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.json_codec import drop_non_finite
 
@@ -30,6 +33,7 @@ def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Map
 # ---- Through clients of chat.completions and of Messages, which have no reasoning items
 
 _FORMAT = "dragoman-responses-v1"
+_FORMAT_BYTES = _FORMAT.encode()
 _ENTRY_FIELDS = (("data", "encryptedContent"), ("id", "itemId"), ("provider", "provider"))
 
 
@@ -47,3 +51,36 @@ def metadata_of_entry(entry: Mapping[str, Any]) -> ProviderMetadata | None:
     if entry.get("format") != _FORMAT or not isinstance(entry.get("data"), str) or not entry["data"]:
         return None
     return {FAMILY: {key: entry[name] for name, key in _ENTRY_FIELDS if isinstance(entry.get(name), str)}}
+
+
+def drop_sealed_entries(messages: bytes) -> bytes:
+    """Remove such entries from the `messages` of a request that is relayed: its server cannot read them.
+
+    All other bytes are kept; invalid messages are returned unchanged, for the server to refuse.
+    """
+    if _FORMAT_BYTES not in messages:
+        return messages
+    try:
+        cleaned = [_without_sealed(message) for message in _decode_objects(messages)]
+    except DECODE_ERRORS:
+        return messages
+    return _encode(cleaned)
+
+
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def _without_sealed(message: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    details = bytes(message.get("reasoning_details", b""))
+    if _FORMAT_BYTES not in details:
+        return message
+    readable = [entry for entry in _decode_list(details) if not _is_sealed(bytes(entry))]
+    others = {name: value for name, value in message.items() if name != "reasoning_details"}
+    return {**others, "reasoning_details": msgspec.Raw(_encode(readable))} if readable else others
+
+
+def _is_sealed(entry: bytes) -> bool:
+    fields = msgspec.json.decode(entry)
+    return isinstance(fields, dict) and fields.get("format") == _FORMAT

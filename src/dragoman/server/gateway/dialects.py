@@ -16,6 +16,7 @@ from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
 from dragoman.wire.anthropic.opaque_reasoning import drop_opaque_reasoning
 from dragoman.wire.anthropic.tap import AnthropicTap, read_message
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
+from dragoman.wire.encrypted_reasoning import drop_sealed_entries
 from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.openai.client_request import parse_chat_completions_request
 from dragoman.wire.openai.document import read_completion, read_embeddings
@@ -102,8 +103,10 @@ class ChatCompletionsDialect:
         return parse_chat_completions_request(raw)
 
     def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
-        """See `ClientDialect`."""
-        return {}
+        """See `ClientDialect`: encrypted reasoning of providers of the Responses API."""
+        messages = head.raw_field("messages")
+        cleaned = drop_sealed_entries(messages)
+        return {} if cleaned is messages else {"messages": cleaned}
 
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int

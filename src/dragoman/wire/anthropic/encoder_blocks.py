@@ -19,6 +19,7 @@ from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.opaque_reasoning import (
+    FOREIGN_SIGNATURE,
     encode_call_metadata,
     encode_opaque_reasoning,
     source_citation,
@@ -172,6 +173,8 @@ class BlockEncoder:
         if not (redacted or signature) and current.openai_metadata:
             opaque = encode_opaque_reasoning(current.openai_metadata, "".join(current.texts))
             redacted, signature = (None, opaque) if current.is_open else (opaque, None)
+        if current.is_open and not signature:
+            signature = FOREIGN_SIGNATURE
         if redacted and not current.is_open:
             self._start_block(current, {"type": "redacted_thinking", "data": redacted})
         elif signature:

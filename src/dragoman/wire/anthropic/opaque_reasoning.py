@@ -20,6 +20,8 @@ from dragoman.wire.encrypted_reasoning import metadata_of_entry
 from dragoman.wire.json_codec import compact_json
 
 PREFIX = "dragoman-reasoning:"
+FOREIGN_SIGNATURE = PREFIX + "{}"
+"""Of reasoning without anything opaque: Anthropic's API refuses it when it is sent back."""
 _PREFIX_BYTES = PREFIX.encode()
 _REASONING_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
 _TEXT_FIELDS = ("text", "summary", "thinking")
