@@ -281,6 +281,7 @@ def decode(reads: Iterable[bytes], **settings: Any) -> Answer:
         for data in reads:
             answer.events += decoder.feed(data)
         answer.events += decoder.close()
+        answer.failure = decoder.failure
     except ProviderError as failure:
         answer.failure = failure
     return answer

@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ProviderError
+from dragoman.wire.answer_decoder import AnswerDecoder
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.sse import encode_frame
@@ -89,9 +90,19 @@ def decode(reads: Iterable[bytes], quirks: Quirks | None = None) -> Answer:
         for data in reads:
             answer.events += decoder.feed(data)
         answer.events += decoder.close()
+        answer.failure = decoder.failure
     except ProviderError as failure:
         answer.failure = failure
     return answer
+
+
+def document_failure(decoder: AnswerDecoder[Any], raw: bytes) -> ProviderError | None:
+    """Decode one document; return why it failed, with or without events before that."""
+    try:
+        decoder.decode_document(raw)
+    except ProviderError as failure:
+        return failure
+    return decoder.failure
 
 
 def cut(raw: bytes, places: Sequence[int]) -> Iterator[bytes]:

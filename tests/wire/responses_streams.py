@@ -256,6 +256,7 @@ def decode(reads: Iterable[bytes], **options: Any) -> Answer:
         for read in reads:
             answer.events += decoder.feed(read)
         answer.events += decoder.close()
+        answer.failure = decoder.failure
     except ProviderError as error:
         answer.failure = error
     return answer

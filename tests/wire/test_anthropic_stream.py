@@ -285,10 +285,10 @@ def test_a_delta_is_returned_by_the_read_that_contains_it() -> None:
     ]
 
 
-def test_pings_and_comments_are_signs_of_life() -> None:
+def test_pings_and_comments_are_no_events() -> None:
     decoder = AnthropicDecoder()
     assert decoder.feed(sse(PING, b": hello\n\n", PING)) == []
-    assert decoder.heartbeat_count == 3
+    assert (decoder.done, decoder.failure) == (False, None)
 
 
 def test_a_text_delta_without_a_block_start_is_decoded() -> None:

@@ -90,7 +90,7 @@ def test_adjacent_deltas_of_one_read_are_merged() -> None:
         e.TextStart("text-1"),
         e.TextDelta("text-1", "Cd"),
     ]
-    assert (decoder.done, decoder.heartbeat_count, decoder.failure) == (False, 0, None)
+    assert (decoder.done, decoder.failure) == (False, None)
     usage = e.Usage(input_tokens=26, output_tokens=282, total_tokens=308)
     assert decoder.feed(ndjson(last())) == [
         e.TextEnd("text-1"),

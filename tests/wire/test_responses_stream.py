@@ -10,7 +10,7 @@ import pytest
 from dragoman import events as e
 from dragoman.wire.responses.decoder import ResponsesDecoder
 
-from .openai_streams import summarise
+from .openai_streams import document_failure, summarise
 from .responses_streams import (
     CALLS,
     HELLO,
@@ -203,6 +203,5 @@ def test_a_document_gives_what_its_stream_gives(name: str) -> None:
 
 def test_a_document_that_failed_or_is_not_over_is_a_failure() -> None:
     for status in ("failed", "in_progress", "queued", "cancelled"):
-        decoder = ResponsesDecoder()
-        decoder.decode_document(msgspec.json.encode(response(status)))
-        assert decoder.failure is not None
+        failure = document_failure(ResponsesDecoder(), msgspec.json.encode(response(status)))
+        assert failure is not None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.events import Event
+from dragoman.ids import new_id
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.upstream import UpstreamServer
+from dragoman.wire.answer_decoder import AnswerDecoder, AnswerOptions
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import describe_error, find_error
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
@@ -42,30 +43,14 @@ class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ProviderError(f"the answer is longer than {self.stream} bytes", category="api_error")
 
 
-class AnswerDecoder(Protocol):
-    """Decodes one answer, fed with bytes. Each family's `wire/*/decoder.py` has one."""
-
-    done: bool
-
-    @property
-    def failure(self) -> ProviderError | None:
-        """Why the answer failed, if it did."""
-
-    @property
-    def pending_size(self) -> int:
-        """Bytes of the frame and characters of tool calls that the next bytes may complete: decoded then."""
-
-    def limit_arguments(self, characters: int) -> None:
-        """Set the most characters of the arguments of one call; before the first bytes."""
-
-    def feed(self, raw: bytes) -> list[Event]:
-        """Decode received bytes."""
-
-    def close(self) -> list[Event]:
-        """Return the last events. Raises ProviderError if the answer is incomplete."""
-
-    def decode_document(self, raw: bytes) -> list[Event]:
-        """Decode an answer that is one JSON document; `failure` is set if it failed after the events."""
+def answer_options(provider: str | None, request: ModelRequest) -> AnswerOptions:
+    """Return what the decoder of an answer is to know of its request."""
+    return {
+        "provider": provider,
+        "model": request.model,
+        "new_id": lambda: new_id("call"),
+        "used_ids": call_ids(request.messages),
+    }
 
 
 class ProviderAdapter(Protocol):
@@ -87,7 +72,7 @@ class ProviderAdapter(Protocol):
     ) -> bytes:
         """Encode the body of a request with `encode`, without the fields in `drop`."""
 
-    def decoder(self, request: ModelRequest) -> AnswerDecoder:
+    def decoder(self, request: ModelRequest) -> AnswerDecoder[Any]:
         """Return a decoder for the answer."""
 
     def check(self, request: ModelRequest) -> Sequence[str]:

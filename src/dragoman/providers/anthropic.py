@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
-from dragoman.providers.adapter import Family, call_ids, error_text
+from dragoman.providers.adapter import Family, answer_options, error_text
 from dragoman.providers.prompt_cache import PromptCacheMonitor
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
@@ -80,12 +79,7 @@ class AnthropicAdapter:
 
     def decoder(self, request: ModelRequest) -> AnthropicDecoder:
         """See `ProviderAdapter.decoder`."""
-        return AnthropicDecoder(
-            provider=self._name,
-            model=request.model,
-            new_id=lambda: new_id("call"),
-            used_ids=call_ids(request.messages),
-        )
+        return AnthropicDecoder(**answer_options(self._name, request))
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,10 +15,11 @@ from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
 from dragoman.large_json import SMALL
 from dragoman.offload import offload
-from dragoman.providers.adapter import AnswerDecoder, AnswerLimits
+from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.key_pool import NO_KEY, KeyLease
 from dragoman.providers.retry import MAX_TEXT_BODY, page_text
 from dragoman.redaction import safe_line
+from dragoman.wire.answer_decoder import AnswerDecoder
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
 from dragoman.wire.token_estimate import cut_answer_length
 
@@ -67,7 +69,7 @@ class DecodedResponse:
     def __init__(
         self,
         response: Response,
-        decoder: AnswerDecoder,
+        decoder: AnswerDecoder[Any],
         *,
         lease: KeyLease,
         limits: AnswerLimits,
@@ -191,7 +193,7 @@ class DecodedResponse:
 
 
 async def decode_stored(
-    decoder: AnswerDecoder, raw: bytes, *, redact: Callable[[ProviderError], ProviderError]
+    decoder: AnswerDecoder[Any], raw: bytes, *, redact: Callable[[ProviderError], ProviderError]
 ) -> AsyncGenerator[Sequence[Event], None]:
     """Yield the batches of a whole answer, a document or a stream. Raises ProviderError."""
     raw = raw.removeprefix(BYTE_ORDER_MARK)
@@ -209,7 +211,7 @@ async def decode_stored(
         raise redact(error) from None
 
 
-async def _decode_slice(decoder: AnswerDecoder, raw: bytes, *, is_document: bool) -> Sequence[Event]:
+async def _decode_slice(decoder: AnswerDecoder[Any], raw: bytes, *, is_document: bool) -> Sequence[Event]:
     """Return the events of a document, or of a slice of a stream, which ends with an empty one.
 
     A large document, and a slice that may complete a large frame, are decoded in a thread.

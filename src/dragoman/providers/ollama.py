@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
-from dragoman.providers.adapter import Family, call_ids, error_text
+from dragoman.providers.adapter import Family, answer_options, error_text
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
 from dragoman.providers.upstream import UpstreamServer
@@ -76,12 +75,7 @@ class OllamaAdapter:
 
     def decoder(self, request: ModelRequest) -> OllamaDecoder:
         """See `ProviderAdapter.decoder`."""
-        return OllamaDecoder(
-            provider=self._name,
-            model=request.model,
-            new_id=lambda: new_id("call"),
-            used_ids=call_ids(request.messages),
-        )
+        return OllamaDecoder(**answer_options(self._name, request))
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from dragoman.ids import new_id
 from dragoman.model_request import ModelRequest
-from dragoman.providers.adapter import Family, call_ids
+from dragoman.providers.adapter import Family, answer_options
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
@@ -74,13 +73,7 @@ class OpenAIAdapter:
 
     def decoder(self, request: ModelRequest) -> OpenAIDecoder:
         """See `ProviderAdapter.decoder`."""
-        return OpenAIDecoder(
-            self.quirks,
-            provider=self._name,
-            model=request.model,
-            new_id=lambda: new_id("call"),
-            used_ids=call_ids(request.messages),
-        )
+        return OpenAIDecoder(self.quirks, **answer_options(self._name, request))
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""

@@ -18,7 +18,7 @@ from dragoman.http.transport import Response, Sender
 from dragoman.large_json import SMALL
 from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
-from dragoman.providers.adapter import AnswerDecoder, AnswerLimits, Family, ProviderAdapter
+from dragoman.providers.adapter import AnswerLimits, Family, ProviderAdapter
 from dragoman.providers.decoded_response import DecodedResponse, decode_stored, read_answer
 from dragoman.providers.error_classification import rejects_all_files, rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
@@ -28,6 +28,7 @@ from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, w
 from dragoman.providers.unknown_model import ModelList, read_model_names
 from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
+from dragoman.wire.answer_decoder import AnswerDecoder
 from dragoman.wire.json_codec import encode_body, encode_large_body
 from dragoman.wire.tool_outputs import without_tool_files
 
@@ -201,7 +202,7 @@ class RemoteProvider:
         await answer.start()
         return answer
 
-    def _decoder(self, request: ModelRequest) -> AnswerDecoder:
+    def _decoder(self, request: ModelRequest) -> AnswerDecoder[Any]:
         decoder = self._adapter.decoder(request)
         decoder.limit_arguments(self.limits.arguments)
         return decoder

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from dragoman.ids import new_id
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
-from dragoman.providers.adapter import Family, call_ids
+from dragoman.providers.adapter import Family, answer_options
 from dragoman.providers.openai import OPENAI_URL
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
@@ -58,12 +57,7 @@ class ResponsesAdapter:
 
     def decoder(self, request: ModelRequest) -> ResponsesDecoder:
         """See `ProviderAdapter.decoder`."""
-        return ResponsesDecoder(
-            provider=self._name,
-            model=request.model,
-            new_id=lambda: new_id("call"),
-            used_ids=call_ids(request.messages),
-        )
+        return ResponsesDecoder(**answer_options(self._name, request))
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`."""

@@ -15,9 +15,6 @@ from dragoman.errors import ProviderError
 from dragoman.json_text import DECODE_ERRORS, parse_digits, replace_surrogates
 from dragoman.wire import provider_errors
 from dragoman.wire.json_codec import compact_json, parse_lenient_json
-from dragoman.wire.sse import NamedFrame, SSEParser
-
-_EVENT_PREFIX, _DATA_PREFIX, _DATA_OBJECT = b"event: ", b"data: ", b"\ndata: {"
 
 
 class AnthropicDelta(msgspec.Struct, gc=False):
@@ -52,27 +49,6 @@ class AnthropicChunk(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(AnthropicChunk)
 
 
-class AnthropicSSEParser(SSEParser):
-    """An SSE parser with a fast path for frames of an `event:` line and a `data:` line.
-
-    Event names are dropped then, since the data repeats them; an error's name is kept.
-    """
-
-    def _split_frames(self, raw: bytes) -> list[bytes]:
-        if raw.startswith(_EVENT_PREFIX) and len(raw) <= self._limit:
-            lines = raw.split(b"\n")
-            data = lines[1::3]
-            if (
-                len(lines) == 3 * len(data) - 1
-                and raw.count(b"\n" + _EVENT_PREFIX) + 1 == len(data) == raw.count(_DATA_OBJECT)
-                and not any(lines[2::3])
-                and b"\n" + _DATA_OBJECT not in raw  # so each data line is the second line of its frame
-                and b"event: error" not in lines
-            ):
-                return [line[len(_DATA_PREFIX) :] for line in data]
-        return super()._split_frames(raw)
-
-
 def decode_chunks(payloads: Sequence[bytes]) -> list[AnthropicChunk]:
     """Decode the chunks of regular payloads; none if one of them needs `read_chunk`."""
     try:
@@ -99,11 +75,6 @@ def read_chunk(payload: bytes) -> AnthropicChunk | None:
         return _lenient_chunk(value)
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
-
-
-def event_name(payload: bytes) -> str | None:
-    """The frame's name in the event stream, if it was kept."""
-    return payload.event if isinstance(payload, NamedFrame) else None
 
 
 def _lenient_chunk(value: Mapping[str, Any]) -> AnthropicChunk:

@@ -6,8 +6,8 @@ unknown types are kept unchanged. Source: wire notes on providers, §6.3 to §6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
 from dragoman.errors import ProviderError
 from dragoman.events import (
@@ -19,6 +19,7 @@ from dragoman.events import (
     ToolOutputError,
     Usage,
 )
+from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.anthropic.block_decoders import (
     BlockDecoder,
     RawBlockDecoder,
@@ -52,29 +53,16 @@ _FINISH_METADATA = {
 _IMPLIED_BLOCKS = {"text_delta": "text", "thinking_delta": "thinking"}
 
 
-class AnthropicEventBuilder:
-    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then.
+class AnthropicEventBuilder(AnswerBuilder):
+    """Builds the events of one message."""
 
-    `provider` goes into `finish-step`, and `model` if the message does not name one. `new_id` creates ids for
-    tool calls without an id, or with one in `used_ids`.
-    """
-
-    def __init__(
-        self,
-        *,
-        provider: str | None,
-        model: str | None,
-        new_id: Callable[[], str],
-        used_ids: Collection[str],
-    ) -> None:
-        self.failure: ProviderError | None = None
-        self.max_arguments = MAX_ARGUMENTS
+    def __init__(self, **options: Unpack[AnswerOptions]) -> None:
+        super().__init__(**options)
+        self._max_arguments = MAX_ARGUMENTS
         self.started = False
         self.stop_reason: str | None = None
-        self._provider = provider
-        self._model = model
-        self._new_id = new_id
-        self._used_ids = set(used_ids)
+        self._model = self.requested_model
+        self._used_ids = set(options.get("used_ids", ()))
         self._events: list[Event] = []
         self._open_blocks: dict[int, BlockDecoder] = {}
         self._unflushed: BlockDecoder | None = None  # the block that may have pending text
@@ -149,10 +137,12 @@ class AnthropicEventBuilder:
         """The usage that the provider has reported so far."""
         return self._usage.to_usage()
 
-    def fail(self, error: Any) -> None:
-        """Record the provider's error; the first is kept."""
-        if self.failure is None:
-            self.failure = error if isinstance(error, ProviderError) else anthropic_error(error)
+    def limit_arguments(self, characters: int) -> None:
+        """See `AnswerBuilder`."""
+        self._max_arguments = characters
+
+    def _read_error(self, error: Any) -> ProviderError:
+        return anthropic_error(error)
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -176,7 +166,7 @@ class AnthropicEventBuilder:
                     reason,
                     self.usage,
                     self._model,
-                    self._provider,
+                    self.provider,
                     provider_metadata={FAMILY: self._metadata},
                 )
             ]
@@ -203,7 +193,7 @@ class AnthropicEventBuilder:
             self._end_block(index)
 
     def _block_decoder(self, index: int, content_block: Mapping[str, Any]) -> BlockDecoder:
-        provider = self._provider
+        provider = self.provider
         match content_block.get("type"):
             case "text":
                 return TextBlockDecoder(
@@ -217,14 +207,14 @@ class AnthropicEventBuilder:
                     self._unique_id(content_block.get("id")),
                     client_executed=True,
                     provider=provider,
-                    max_arguments=self.max_arguments,
+                    max_arguments=self._max_arguments,
                 )
             case "server_tool_use" | "mcp_tool_use":
                 call = ToolUseBlockDecoder(
                     self._unique_id(content_block.get("id")),
                     client_executed=False,
                     provider=provider,
-                    max_arguments=self.max_arguments,
+                    max_arguments=self._max_arguments,
                 )
                 self._server_calls[str(content_block.get("id"))] = call
                 return call
@@ -249,7 +239,7 @@ class AnthropicEventBuilder:
                 self._end_block(index)
         if call.is_invalid:  # its error event is the result
             return True
-        metadata = bind_to_provider({"block": result_block}, self._provider)
+        metadata = bind_to_provider({"block": result_block}, self.provider)
         content = drop_non_finite(result_block.get("content"))
         code = content.get("error_code") if isinstance(content, Mapping) else None
         if code or result_block.get("is_error"):
@@ -299,7 +289,7 @@ class AnthropicEventBuilder:
     def _unique_id(self, provider_id: Any) -> str:
         id = provider_id if isinstance(provider_id, str) else ""
         while not id or id in self._used_ids:
-            id = self._new_id()
+            id = self.new_id()
         self._used_ids.add(id)
         return id
 

@@ -5,12 +5,12 @@ If one line contains several, thinking comes before text and text before calls. 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Unpack
 
-from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishReason, FinishStep, Usage
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.json_codec import compact_json
 from dragoman.wire.ollama.chunk import (
     OllamaChunk,
@@ -18,10 +18,10 @@ from dragoman.wire.ollama.chunk import (
     OllamaMessage,
     OllamaToolCall,
 )
-from dragoman.wire.provider_errors import incomplete_answer_error, provider_error
+from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.text_blocks import TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
-from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
+from dragoman.wire.tool_calls import ToolCallFragment
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "": "stop",  # old servers send none
@@ -32,32 +32,17 @@ FINISH_REASONS: Mapping[str, FinishReason] = {
 }
 
 
-class OllamaEventBuilder:
-    """Builds the events of one answer. `failure` is set when it failed, `done` when it has finished; nothing
-    may be added then.
+class OllamaEventBuilder(AnswerBuilder):
+    """Builds the events of one answer. `done` is set when it has finished; nothing may be added then."""
 
-    `provider` goes into `finish-step`, and `model` if no line names one. `new_id` creates ids for tool calls
-    without an id, or with one in `used_ids`.
-    """
-
-    def __init__(
-        self,
-        *,
-        provider: str | None,
-        model: str | None,
-        new_id: Callable[[], str],
-        used_ids: Collection[str],
-    ) -> None:
-        self.failure: ProviderError | None = None
+    def __init__(self, **options: Unpack[AnswerOptions]) -> None:
+        super().__init__(**options)
         self.done = False
         self._started = False
         self._model = ""
-        self._requested_model = model
-        self._provider = provider
         self._blocks = TextBlockWriter(lambda: None)
         self._think_tags = ThinkTagSplitter()
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
-        self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._call_count = 0
 
     def add_chunk(self, chunk: OllamaChunk) -> None:
@@ -70,11 +55,6 @@ class OllamaEventBuilder:
             self.fail(chunk.error)
         elif chunk.done:
             self._finish(chunk)
-
-    def fail(self, error: Any) -> None:
-        """Record why the answer failed; the first reason is kept."""
-        if self.failure is None:
-            self.failure = error if isinstance(error, ProviderError) else provider_error(error)
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -128,8 +108,8 @@ class OllamaEventBuilder:
         finish = FinishStep(
             reason,
             read_usage(chunk),
-            self._model or self._requested_model,
-            self._provider,
+            self._model or self.requested_model,
+            self.provider,
             provider_metadata=_metadata(chunk),
         )
         self._blocks.insert([finish])

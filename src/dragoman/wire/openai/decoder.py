@@ -6,20 +6,20 @@ wire notes on providers, §2 to §4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from typing import Unpack
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event, TextDelta
 from dragoman.json_text import DECODE_ERRORS
+from dragoman.wire.answer_decoder import AnswerOptions, SSEAnswerDecoder, parse_answer
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks
 from dragoman.wire.openai.event_builder import OpenAIEventBuilder
 from dragoman.wire.openai.plain_chunks import decode_plain_chunk, read_plain_text
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.provider_errors import (
-    EMPTY_VALUES,
     find_error,
-    incomplete_answer_error,
     invalid_json_error,
     nesting_error,
     preview,
@@ -27,61 +27,22 @@ from dragoman.wire.provider_errors import (
     with_usage,
 )
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
-from dragoman.wire.tool_calls import sequential_ids
 
 _DONE = b"[DONE]"
 PLAIN_ATTEMPTS = 2  # reads with other chunks, after which all are read as such: each was decoded twice
 
 
-class OpenAIDecoder:
-    """Decodes one answer. Call `feed` with every socket read, then `close`.
-
-    Events before a failure are returned first: `failure` is set then, and the next call raises it. `done` is
-    true once `finish-step` has been returned; later bytes are ignored. `provider` and `model` go into
-    `finish-step`, the latter if the stream does not name one. `new_id` creates ids for tool calls without an
-    id, or with one in `used_ids`.
-    """
+class OpenAIDecoder(SSEAnswerDecoder[OpenAIEventBuilder]):
+    """See `AnswerDecoder`."""
 
     def __init__(
-        self,
-        quirks: Quirks | None = None,
-        *,
-        provider: str | None = None,
-        model: str | None = None,
-        new_id: Callable[[], str] | None = None,
-        used_ids: Collection[str] = (),
-        limit: int = MAX_FRAME_BYTES,
+        self, quirks: Quirks | None = None, *, limit: int = MAX_FRAME_BYTES, **options: Unpack[AnswerOptions]
     ) -> None:
-        self.done = False
-        self.failure: ProviderError | None = None
-        self._parser = SSEParser(limit=limit)
+        super().__init__(OpenAIEventBuilder(quirks or Quirks(), **options), SSEParser(limit=limit))
         self._plain_attempts = PLAIN_ATTEMPTS
-        self._builder = OpenAIEventBuilder(
-            quirks or Quirks(),
-            provider=provider,
-            model=model,
-            new_id=new_id or sequential_ids(),
-            used_ids=used_ids,
-        )
-
-    @property
-    def heartbeat_count(self) -> int:
-        """The number of comments received: a sign of life, but no progress."""
-        return self._parser.comment_count
-
-    @property
-    def pending_size(self) -> int:
-        """See `AnswerDecoder`."""
-        return self._parser.pending_size + self._builder.tool_calls.arguments_length
-
-    def limit_arguments(self, characters: int) -> None:
-        """See `AnswerDecoder`."""
-        self._builder.tool_calls.max_arguments = characters
 
     def feed(self, raw: bytes) -> list[Event]:
-        """Return the events in one read; ProviderError once the answer has failed and all events before it
-        are returned.
-        """
+        """See `AnswerDecoder`. A read of one chunk of text, as most are, becomes its event in one step."""
         if self.failure is not None:
             raise self.failure
         if self.done:
@@ -89,55 +50,30 @@ class OpenAIDecoder:
         try:
             payloads = self._parser.feed(raw)
         except FrameTooLong as error:
-            payloads = []
-            self._builder.fail(ProviderError(error.message, category="api_error", hint=error.hint))
+            payloads = self._fail_frame(error)
         if len(payloads) == 1 and self._plain_attempts and (delta := self._plain_delta(payloads[0])):
             return [delta]
         if payloads:
             self._decode_frames(payloads)
-        events = self._builder.take_events()
-        self.failure = self._builder.failure
-        if self.failure is not None and not events:
-            raise self.failure
-        return events
+        return self._take_events()
 
-    def close(self) -> list[Event]:
-        """Return the last events at the end of the stream; ProviderError if it ended without a finish."""
-        if self._builder.failure is None and not self.done:
-            self._decode_frames(self._parser.close(), last=True)
-            self._finish(done=False)
-        self.failure = self._builder.failure
-        if self.failure is not None:
-            raise self.failure
-        return self._builder.take_events()
+    def _end(self) -> None:
+        self._decode_frames(self._parser.close(), last=True)
+        self._finish(done=False)
 
     def decode_document(self, raw: bytes) -> list[Event]:
-        """Return the events of an answer that is one JSON document instead of a stream.
-
-        As in `feed`, events before a failure are returned, and `failure` is set, with the usage.
-        """
+        """See `AnswerDecoder`."""
+        value = parse_answer(raw)
+        if not isinstance(value, dict) or not value.get("choices"):
+            raise provider_error(find_error(value) or f"the answer has no choices: {preview(raw)}")
         try:
-            value = parse_lenient_json(raw)
-        except ValueError as error:
-            raise invalid_json_error(raw, error) from None
-        try:
-            if value in EMPTY_VALUES:
-                raise incomplete_answer_error(started=False)
-            if not isinstance(value, dict) or not value.get("choices"):
-                raise provider_error(find_error(value) or f"the answer has no choices: {preview(raw)}")
-            chunk = lenient_chunk(value)
-        except RecursionError:
-            raise nesting_error() from None
-        try:
-            self._builder.add_chunk(chunk)
+            self._builder.add_chunk(lenient_chunk(value))
         except RecursionError:
             raise nesting_error() from None
         except ProviderError as error:
             self._builder.fail(with_usage(error, self._builder.usage))
-            self.failure = self._builder.failure
-            return self._builder.take_events()
         self._finish(done=True)
-        return self.close()
+        return self._take_events()
 
     def _decode_frames(self, payloads: Sequence[bytes], *, last: bool = False) -> None:
         """Decode complete frames. The last frame of a stream may be truncated."""

@@ -6,12 +6,12 @@ with the provider metadata `{"openai": {"refusal": true}}`; the finish reason st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Unpack
 
-from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishReason, FinishStep, TextDelta, Usage
 from dragoman.json_text import is_well_formed
+from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
     OpenAIChoice,
@@ -28,7 +28,7 @@ from dragoman.wire.provider_errors import incomplete_answer_error, provider_erro
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
-from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
+from dragoman.wire.tool_calls import ToolCallFragment
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -68,37 +68,22 @@ _FINISH_REASON_RANKS: Mapping[FinishReason, int] = {
 }
 
 
-class OpenAIEventBuilder:
-    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then.
+class OpenAIEventBuilder(AnswerBuilder):
+    """Builds the events of one answer."""
 
-    `provider` goes into `finish-step`, and `model` if no chunk names one. `new_id` creates ids for tool calls
-    without an id, or with one in `used_ids`.
-    """
-
-    def __init__(
-        self,
-        quirks: Quirks,
-        *,
-        provider: str | None,
-        model: str | None,
-        new_id: Callable[[], str],
-        used_ids: Collection[str],
-    ) -> None:
-        self.failure: ProviderError | None = None
+    def __init__(self, quirks: Quirks, **options: Unpack[AnswerOptions]) -> None:
+        super().__init__(**options)
         self.finish_reason: FinishReason | None = None
         self.model = ""
         self.has_tool_calls = False
         self._started = False
         self._lenient_finish = quirks.lenient_finish
-        self._provider = provider
-        self._reasoning = ReasoningAccumulator(provider)
+        self._reasoning = ReasoningAccumulator(self.provider)
         self.blocks = TextBlockWriter(self._reasoning.take_metadata)
         self._think_tags = ThinkTagSplitter(quirks.think_tags)
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
-        self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self._sources = SourceTracker()
         self._usage: Any = None
-        self._requested_model = model
 
     def add_if_sole_delta(self, chunk: OpenAIChunk) -> bool:
         """Add a chunk that contains nothing but a delta, as nearly all do; return False for any other.
@@ -179,7 +164,7 @@ class OpenAIEventBuilder:
             self._add_content(delta.content)
         for fragment in delta.tool_calls or ():
             if not self._append_arguments(fragment):
-                self._add_call(tool_call_fragment(fragment, self._provider))
+                self._add_call(tool_call_fragment(fragment, self.provider))
 
     def add_chunk(self, chunk: OpenAIChunk) -> None:
         """Add any chunk."""
@@ -200,12 +185,12 @@ class OpenAIEventBuilder:
     @property
     def usage(self) -> Usage | None:
         """The usage that the provider has reported so far."""
-        return read_usage(self._usage, model=self.model or self._requested_model or "")
+        return read_usage(self._usage, model=self.model or self.requested_model or "")
 
     def fail(self, error: Any) -> None:
-        """Record the provider's error, if there is one; the first is kept."""
-        if error and self.failure is None:
-            self.failure = error if isinstance(error, ProviderError) else provider_error(error)
+        """See `AnswerBuilder`; None, and an empty error, is none."""
+        if error:
+            super().fail(error)
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -237,8 +222,8 @@ class OpenAIEventBuilder:
         self.blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
-        model = self.model or self._requested_model
-        self.blocks.insert([FinishStep(reason, self.usage, model, self._provider)])
+        model = self.model or self.requested_model
+        self.blocks.insert([FinishStep(reason, self.usage, model, self.provider)])
 
     def _add_choice(self, choice: OpenAIChoice) -> None:
         if choice.delta is not None:
@@ -283,7 +268,7 @@ class OpenAIEventBuilder:
             self._add_call(
                 tool_call_fragment(
                     OpenAIToolCallDelta(function=lenient_function(delta.function_call)),
-                    self._provider,
+                    self.provider,
                     index="function_call",
                 )
             )

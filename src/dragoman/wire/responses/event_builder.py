@@ -7,8 +7,8 @@ tools that the provider ran become calls that it executed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
 import msgspec
 
@@ -26,6 +26,7 @@ from dragoman.events import (
 )
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
+from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.encrypted_reasoning import bind_to_provider
 from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error, with_usage
@@ -33,7 +34,7 @@ from dragoman.wire.responses.chunk import ResponsesChunk, responses_error
 from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
-from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
+from dragoman.wire.tool_calls import ToolCallFragment
 
 _INCOMPLETE_REASONS: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
@@ -83,29 +84,15 @@ class _ItemState(msgspec.Struct):
     done: bool = False
 
 
-class ResponsesEventBuilder:
-    """Builds the events of one answer. `failure` is set when it failed; nothing may be added then.
+class ResponsesEventBuilder(AnswerBuilder):
+    """Builds the events of one response."""
 
-    `provider` goes into `finish-step`, and `model` if no chunk names one. `new_id` creates ids for tool calls
-    without an id, or with one in `used_ids`.
-    """
-
-    def __init__(
-        self,
-        *,
-        provider: str | None,
-        model: str | None,
-        new_id: Callable[[], str],
-        used_ids: Collection[str],
-    ) -> None:
-        self.failure: ProviderError | None = None
+    def __init__(self, **options: Unpack[AnswerOptions]) -> None:
+        super().__init__(**options)
         self.started = False
         self.finished = False
-        self.tool_calls = ToolCallAssembler(new_id=new_id, used_ids=used_ids)
         self.usage: Usage | None = None
-        self._new_id = new_id
-        self._provider = provider
-        self._model = model
+        self._model = self.requested_model
         self._blocks = TextBlockWriter(self._take_metadata)
         self._reasoning_metadata: ProviderMetadata | None = None
         self._open_part: tuple[int, str, int] | None = None  # the part whose block is open
@@ -163,10 +150,11 @@ class ResponsesEventBuilder:
             self._finish(reason)
 
     def fail(self, error: Any) -> None:
-        """Record the provider's error; the first is kept."""
-        if self.failure is None and not self.finished:
-            failure = error if isinstance(error, ProviderError) else responses_error(error)
-            self.failure = with_usage(failure, self.usage)
+        """See `AnswerBuilder`; a finished response does not fail, and a failed one has its usage."""
+        if self.failure is not None or self.finished:
+            return
+        failure = error if isinstance(error, ProviderError) else responses_error(error)
+        super().fail(with_usage(failure, self.usage))
 
     def take_events(self) -> list[Event]:
         """Return the events since the last call."""
@@ -204,7 +192,7 @@ class ResponsesEventBuilder:
         self._blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
-        self._blocks.insert([FinishStep(reason, self.usage, self._model, self._provider)])
+        self._blocks.insert([FinishStep(reason, self.usage, self._model, self.provider)])
         self.finished = True
 
     # ---- text and reasoning --------------------------------------------------------------------------
@@ -333,7 +321,7 @@ class ResponsesEventBuilder:
                 self._close_block()
                 self._blocks.open("reasoning")
             self._reasoning_metadata = bind_to_provider(
-                {**fields, "encryptedContent": encrypted}, self._provider
+                {**fields, "encryptedContent": encrypted}, self.provider
             )
         self._close_block()
 
@@ -355,8 +343,8 @@ class ResponsesEventBuilder:
         """Add a call that the provider ran, with its output."""
         self._close_block()
         name = item.get("name") if kind == "mcp_call" else None
-        id = item["id"] if isinstance(item.get("id"), str) and item["id"] else self._new_id()
-        metadata = bind_to_provider({"item": dict(item)}, self._provider)
+        id = item["id"] if isinstance(item.get("id"), str) and item["id"] else self.new_id()
+        metadata = bind_to_provider({"item": dict(item)}, self.provider)
         tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
         error = item.get("error") or (
             f"the call is {item['status']}" if item.get("status") == "failed" else ""
