@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Usage
+from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser, encode_frame
 from dragoman.wire.tool_calls import sequential_ids
-
-
-class AnswerTap(Protocol):
-    """Reads a relayed stream. Call `feed` with every read, then `close`.
-
-    Bytes before a failure are passed on; then `failure` is set and nothing more is passed on. `done` is true
-    once the answer is complete, with its terminal element. `text_length` counts the characters that the model
-    wrote.
-    """
-
-    done: bool
-    failure: ProviderError | None
-    model: str | None
-    finish_reason: str | None
-    text_length: int
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage that the provider has reported so far."""
-
-    @property
-    def generation_finished(self) -> bool:
-        """True when the model has finished and only the usage may still follow."""
-
-    @property
-    def pending_size(self) -> int:
-        """Bytes of the frame that the next read may complete: it is decoded then."""
-
-    def feed(self, raw: bytes) -> bytes:
-        """Return the part of this read that may be sent to the client."""
-
-    def close(self) -> bytes:
-        """Return the rest at the end of the body; `failure` is set if the answer is incomplete."""
 
 
 class AnswerSummary(msgspec.Struct, frozen=True):
@@ -69,41 +37,79 @@ class AnswerDefaults(msgspec.Struct, frozen=True, kw_only=True):
     new_id: Callable[[], str] = msgspec.field(default_factory=sequential_ids)
 
 
-class RelayFrameReader:
-    """Splits a relayed body into frames."""
+class AnswerTap(ABC):
+    """Reads a relayed stream. Call `feed` with every read, then `close`.
+
+    Bytes before a failure are passed on; then `failure` is set and nothing more is passed on. `done` is true
+    once the answer is complete, with its terminal element. `text_length` counts the characters that the model
+    wrote.
+    """
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+        self.done = False
         self.failure: ProviderError | None = None
+        self.model: str | None = None
+        self.finish_reason: str | None = None
+        self.text_length = 0
+        self._started = False
         self._parser = SSEParser(limit=limit)
         self._seen_comments = 0
 
     @property
+    @abstractmethod
+    def usage(self) -> Usage | None:
+        """The usage that the provider has reported so far."""
+
+    @property
+    def generation_finished(self) -> bool:
+        """True when the model has finished and only the usage may still follow."""
+        return self.finish_reason is not None
+
+    @property
     def pending_size(self) -> int:
-        """Bytes of the incomplete frame that have arrived."""
+        """Bytes of the frame that the next read may complete: it is decoded then."""
         return self._parser.pending_size
 
-    def feed(self, raw: bytes) -> Sequence[bytes]:
-        """Return the frames that this read completes."""
+    def _is_over(self) -> bool:
+        return self.done or self.failure is not None
+
+    def feed(self, raw: bytes) -> bytes:
+        """Return the part of this read that may be sent to the client; a comment if it had only comments."""
+        if self.done or self.failure is not None:
+            return b""
         try:
-            return self._parser.feed(raw)
+            frames = self._parser.feed(raw)
         except FrameTooLong as error:
-            return self._fail(error)
+            frames = self._fail_frame(error)
+        passed = self._forward(frames) if frames else b""
+        if passed or self._parser.comment_count == self._seen_comments:
+            return passed
+        self._seen_comments = self._parser.comment_count
+        return KEEP_ALIVE
 
-    def close(self) -> Sequence[bytes]:
-        """Return the frame that the end of the body completes."""
+    def close(self) -> bytes:
+        """Return the rest at the end of the body; `failure` is set if the answer is incomplete."""
+        if self._is_over():
+            return b""
         try:
-            return self._parser.close()
+            frames = self._parser.close()
         except FrameTooLong as error:
-            return self._fail(error)
+            frames = self._fail_frame(error)
+        passed = self._forward(frames, last=True)
+        return passed if self._is_over() else passed + self._end()
 
-    def saw_new_comments(self) -> bool:
-        """Whether the server has sent comments since the last call: a sign of life, but no progress."""
-        before, self._seen_comments = self._seen_comments, self._parser.comment_count
-        return self._seen_comments > before
+    @abstractmethod
+    def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
+        """Read frames and encode those that may be passed on. The last one of a stream may be truncated."""
 
-    def _fail(self, error: FrameTooLong) -> Sequence[bytes]:
+    @abstractmethod
+    def _end(self) -> bytes:
+        """Set `done` or `failure` at the end of the body; return what the client is to get besides."""
+
+    def _fail_frame(self, error: FrameTooLong) -> list[bytes]:
+        """The answer fails at a frame that is too long; there are no others."""
         self.failure = ProviderError(error.message, category="api_error", hint=error.hint)
-        return ()
+        return []
 
 
 def join_frames(frames: Sequence[bytes]) -> bytes:

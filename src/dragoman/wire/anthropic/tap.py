@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.anthropic.repair import EventRepair, encode_event
 from dragoman.wire.anthropic.usage import read_usage
-from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, provider_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, encode_frame
-from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
+from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
 
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EVENT_TYPES = frozenset(
@@ -64,19 +62,13 @@ class AnthropicTapEvent(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(AnthropicTapEvent)
 
 
-class AnthropicTap:
+class AnthropicTap(AnswerTap):
     """See `AnswerTap`. `message_stop` is passed on only after a stop reason."""
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self.done = False
-        self.failure: ProviderError | None = None
-        self.model: str | None = None
-        self.finish_reason: str | None = None
-        self.text_length = 0
-        self._frames = RelayFrameReader(limit=limit)
+        super().__init__(limit=limit)
         self._counts: dict[str, Any] = {}
         self._repair = EventRepair()
-        self._started = False
 
     @property
     def usage(self) -> Usage | None:
@@ -88,41 +80,15 @@ class AnthropicTap:
             return read_usage(self._counts)
         return read_usage({name: value for name, value in self._counts.items() if name != "output_tokens"})
 
-    @property
-    def generation_finished(self) -> bool:
-        """See `AnswerTap`."""
-        return self.finish_reason is not None
+    def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
+        return join_frames(self._inspect(frames))
 
-    @property
-    def pending_size(self) -> int:
-        """See `AnswerTap`."""
-        return self._frames.pending_size
-
-    def feed(self, raw: bytes) -> bytes:
-        """See `AnswerTap`."""
-        if self.failure is not None or self.done:
+    def _end(self) -> bytes:
+        if self.finish_reason is None:
+            self.failure = incomplete_answer_error(started=self._started)
             return b""
-        passed_bytes = join_frames(self._inspect(self._frames.feed(raw)))
-        self._check_frame_failure()
-        return passed_bytes or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
-
-    def close(self) -> bytes:
-        """See `AnswerTap`."""
-        passed_bytes = b""
-        if self.failure is None and not self.done:
-            passed_bytes = join_frames(self._inspect(self._frames.close()))
-            self._check_frame_failure()
-        if self.failure is None and not self.done:
-            if self.finish_reason is None:
-                self.failure = incomplete_answer_error(started=self._started)
-            else:  # the SDKs wait for it
-                self.done = True
-                passed_bytes += encode_frame(NamedFrame(b'{"type":"message_stop"}', "message_stop"))
-        return passed_bytes
-
-    def _check_frame_failure(self) -> None:
-        if self.failure is None:
-            self.failure = self._frames.failure
+        self.done = True
+        return encode_frame(NamedFrame(b'{"type":"message_stop"}', "message_stop"))  # the SDKs wait for it
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Return the frames to pass on, as far as there is no failure."""

@@ -14,7 +14,6 @@ import msgspec
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.json_text import DECODE_ERRORS
-from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.chunk import (
     OpenAIChunk,
@@ -32,7 +31,7 @@ from dragoman.wire.provider_errors import (
     provider_error,
 )
 from dragoman.wire.sse import DONE_FRAME, MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import AnswerDefaults, RelayFrameReader, join_frames
+from dragoman.wire.tap import AnswerDefaults, AnswerTap, join_frames
 
 _DONE = b"[DONE]"
 _LIST = b"[{"  # the beginning of a list of objects
@@ -85,7 +84,7 @@ _CHUNK_EVENTS = ("message", "data", "completion", "chunk")
 _LISTS = ("reasoning_details", "thinking_blocks", "annotations", "images")
 
 
-class OpenAITap:
+class OpenAITap(AnswerTap):
     """See `AnswerTap`. `[DONE]` is passed on only after a finish reason for every choice.
 
     A server that sends `[DONE]` after an answer, but no finish reason, has forgotten it: the client gets one.
@@ -101,18 +100,12 @@ class OpenAITap:
         limit: int = MAX_FRAME_BYTES,
         defaults: AnswerDefaults | None = None,
     ) -> None:
-        self.done = False
-        self.failure: ProviderError | None = None
-        self.model: str | None = None
-        self.finish_reason: str | None = None
-        self.text_length = 0
-        self._frames = RelayFrameReader(limit=limit)
+        super().__init__(limit=limit)
         self._usage: Any = None
         self._hide_usage = hide_usage
         self._lenient_finish = lenient
         self._unfinished_choices: set[int] = set()  # choices without a finish reason
         self._finished_choices: set[int] = set()
-        self._started = False
         self._saw_done = False  # [DONE] was received
         self._repair = ChunkRepair(defaults or AnswerDefaults())
 
@@ -126,36 +119,7 @@ class OpenAITap:
         """See `AnswerTap`."""
         return self.finish_reason is not None and not self._unfinished_choices
 
-    @property
-    def pending_size(self) -> int:
-        """See `AnswerTap`."""
-        return self._frames.pending_size
-
-    def feed(self, raw: bytes) -> bytes:
-        """See `AnswerTap`."""
-        if self.failure is not None or self.done:
-            return b""
-        frames = self._frames.feed(raw)
-        self.failure = self._frames.failure
-        passed_bytes = self._forward(frames) if frames else b""
-        return passed_bytes or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
-
-    def close(self) -> bytes:
-        """See `AnswerTap`. A stream that ends without `[DONE]` after its finish reason is complete."""
-        passed_bytes = b""
-        if self.failure is None and not self.done:
-            frames = self._frames.close()
-            self.failure = self._frames.failure
-            passed_bytes = self._forward(frames, last=True)
-        if self.failure is None and not self.done:
-            if not self.generation_finished:
-                self.failure = incomplete_answer_error(started=self._started)
-            else:
-                self.done = True
-        return passed_bytes
-
     def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
-        """Return the frames that may be passed on."""
         if _DONE in frames:
             self._saw_done = True
             frames = frames[: frames.index(_DONE)]
@@ -173,6 +137,14 @@ class OpenAITap:
             self.done = True
             return join_frames(passed_frames) + DONE_FRAME
         return join_frames(passed_frames)
+
+    def _end(self) -> bytes:
+        """A stream that ends without `[DONE]` after its finish reason is complete."""
+        if self.generation_finished:
+            self.done = True
+        else:
+            self.failure = incomplete_answer_error(started=self._started)
+        return b""
 
     @property
     def _is_answer(self) -> bool:

@@ -11,7 +11,6 @@ import msgspec
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.json_text import DECODE_ERRORS
-from dragoman.wire.encoder import KEEP_ALIVE
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
@@ -19,7 +18,7 @@ from dragoman.wire.provider_errors import find_error, incomplete_answer_error, w
 from dragoman.wire.responses.chunk import responses_error
 from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import AnswerSummary, RelayFrameReader, join_frames
+from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 _HEADS = ("response.created", "response.in_progress", "response.queued")
@@ -39,50 +38,24 @@ class ResponsesTapEvent(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(ResponsesTapEvent)
 
 
-class ResponsesTap:
+class ResponsesTap(AnswerTap):
     """See `AnswerTap`. A failed response, and an error event, are failures and are not passed on."""
 
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
-        self.done = False
-        self.failure: ProviderError | None = None
-        self.model: str | None = None
-        self.finish_reason: str | None = None
-        self.text_length = 0
-        self.usage: Usage | None = None
-        self._frames = RelayFrameReader(limit=limit)
-        self._started = False
+        super().__init__(limit=limit)
+        self._usage: Usage | None = None
 
     @property
-    def generation_finished(self) -> bool:
+    def usage(self) -> Usage | None:
         """See `AnswerTap`."""
-        return self.finish_reason is not None
+        return self._usage
 
-    @property
-    def pending_size(self) -> int:
-        """See `AnswerTap`."""
-        return self._frames.pending_size
+    def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
+        return join_frames(self._inspect(frames))
 
-    def feed(self, raw: bytes) -> bytes:
-        """See `AnswerTap`."""
-        if self.failure is not None or self.done:
-            return b""
-        passed = join_frames(self._inspect(self._frames.feed(raw)))
-        self._check_frame_failure()
-        return passed or (KEEP_ALIVE if self._frames.saw_new_comments() else b"")
-
-    def close(self) -> bytes:
-        """See `AnswerTap`."""
-        passed = b""
-        if self.failure is None and not self.done:
-            passed = join_frames(self._inspect(self._frames.close()))
-            self._check_frame_failure()
-        if self.failure is None and not self.done:
-            self.failure = incomplete_answer_error("ended without its response", started=self._started)
-        return passed
-
-    def _check_frame_failure(self) -> None:
-        if self.failure is None:
-            self.failure = self._frames.failure
+    def _end(self) -> bytes:
+        self.failure = incomplete_answer_error("ended without its response", started=self._started)
+        return b""
 
     def _inspect(self, frames: Sequence[bytes]) -> Sequence[bytes]:
         """Return the frames to pass on, as far as there is no failure."""
@@ -123,7 +96,7 @@ class ResponsesTap:
             self.failure = incomplete_answer_error("ended without its response", started=self._started)
             return
         self._record_model(response)
-        self.usage = usage_of_response(response, model=self.model or "") or self.usage
+        self._usage = usage_of_response(response, model=self.model or "") or self._usage
         reason = end_of(response)
         if reason is None or event.type in ("response.failed", "response.cancelled"):
             self.failure = failure_in(response)
