@@ -17,6 +17,10 @@ from dragoman.limits import Limits
 from dragoman.providers.retry import RetryPolicy
 from tests.providers.servers import Peer, Received, ok
 from tests.waiting import until
+from tests.wire.anthropic_streams import OVERLOADED, start, text
+from tests.wire.anthropic_streams import sse as anthropic_sse
+from tests.wire.openai_streams import chunk as openai_chunk
+from tests.wire.openai_streams import sse as openai_sse
 
 from .metered_hub import Desk, Reply, Site, chunked, completion, desk, message, refusal, tokens, usage
 
@@ -139,6 +143,33 @@ async def test_a_document_that_is_cut_off_is_paid_as_far_as_it_came(
         assert {row.tokens.output_tokens for row in rows} == {50}  # 200 characters
         assert all(row.tokens.input_tokens and row.cost for row in rows)
         assert await spent(at) == (round(sum(row.cost or 0 for row in rows) * 1e9), 0)
+
+
+BROKEN_STREAMS: Sequence[tuple[str, bytes]] = [
+    ("openai", openai_sse(openai_chunk({"content": ESSAY}), {"error": {"message": "overheated"}})),
+    ("anthropic", anthropic_sse(start(), *text(0, ESSAY), OVERLOADED)),
+]
+
+
+@pytest.mark.parametrize(("family", "stream"), BROKEN_STREAMS)
+async def test_a_stream_that_fails_is_paid_also_where_a_document_was_wanted(
+    tmp_path: Path, family: str, stream: bytes
+) -> None:
+    async with desk(tmp_path, keys=True, up=Site(chunked(stream), type=family)) as at:
+        key = await at.key(limits=RICH)
+        for ask in (at.chat, at.message):
+            assert (await ask("up/m", key)).status_code in (502, 529)
+        rows = await at.rows(2)
+        assert {(row.tokens.output_tokens, row.tokens.estimated) for row in rows} == {(100, True)}
+
+
+async def test_an_answer_that_its_provider_gave_up_costs_what_it_reports(tmp_path: Path) -> None:
+    finish = openai_chunk(finish="insufficient_system_resource", usage=usage(10, 5))
+    stream = chunked(openai_sse(openai_chunk({"content": ESSAY}), finish))
+    async with desk(tmp_path, keys=True, up=Site(stream)) as at:
+        assert (await at.message("up/m", await at.key(limits=RICH))).status_code == 502
+        row = await at.row()
+        assert (row.status, row.tokens) == ("failed", Usage(10, 5, 15))
 
 
 async def test_a_fallback_is_asked_only_if_the_budget_can_pay_for_it(tmp_path: Path) -> None:

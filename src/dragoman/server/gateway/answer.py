@@ -160,10 +160,11 @@ class RelayedAnswer:
             raise self._failure
         self.span.first_byte()
         if self._unexpected_format is not None and self._translate is not None:
+            converted = self._translate(self._unexpected_format)
             try:
-                return await self._translate(self._unexpected_format).start()
-            except ProviderError as error:
-                self._progress.add_cut(error)
+                return await converted.start()
+            except ProviderError:
+                self._progress = converted.progress  # which is paid for
                 raise
         return self
 

@@ -24,7 +24,7 @@ from dragoman.wire.openai.chunk import (
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.reasoning import ReasoningAccumulator, bind_to_provider
 from dragoman.wire.openai.usage import has_counts, read_usage
-from dragoman.wire.provider_errors import incomplete_answer_error, provider_error
+from dragoman.wire.provider_errors import incomplete_answer_error, provider_error, with_usage
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
@@ -208,9 +208,10 @@ class OpenAIEventBuilder(AnswerBuilder):
         if reason is None:
             self.fail(incomplete_answer_error(started=self._started, saw_done=done))
         elif reason == "error":
-            self.fail(
-                provider_error({"message": "the provider ended the answer with the finish reason 'error'"})
+            error = provider_error(
+                {"message": "the provider ended the answer with the finish reason 'error'"}
             )
+            self.fail(with_usage(error, self.usage))
         if self.failure is not None or reason is None:
             return
         self._flush_content()
