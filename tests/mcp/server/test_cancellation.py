@@ -70,6 +70,21 @@ async def test_a_session_cancels_by_the_request_s_id() -> None:
             answering.cancel()
 
 
+@pytest.mark.parametrize("id", [7, "7"])
+async def test_a_request_with_the_id_of_one_in_progress_is_refused(id: int | str) -> None:
+    async with served() as hub:
+        session = await opened(hub)
+        async with asking(hub, body("tools/call", id=7, **HANG), **{"mcp-session-id": session}) as answering:
+            await waited(hub.hanging)
+            again = await post(hub, {**body("tools/call", **HANG), "id": id}, mcp_session_id=session)
+            assert (again.status_code, again.json()["error"]["data"]["code"]) == (409, "conflict")
+            reply = {"jsonrpc": "2.0", "id": id, "result": {}}  # an answer to a request of the hub
+            assert (await post(hub, reply, mcp_session_id=session)).status_code == 202
+            answering.cancel()
+        await waited(hub.stopped)
+        assert (await post(hub, body("ping", id=7), mcp_session_id=session)).status_code == 200
+
+
 @pytest.mark.parametrize("modern", [True, False])
 async def test_progress_comes_as_a_stream_before_the_result(modern: bool) -> None:
     params: dict[str, Any] = {

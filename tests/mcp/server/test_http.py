@@ -54,6 +54,29 @@ async def test_headers_that_do_not_fit_the_message_are_refused(
         assert answer.json()["error"]["code"] == code
 
 
+@pytest.mark.parametrize("id", [None, 1.5, True, [], {}], ids=repr)
+async def test_a_request_whose_id_is_none_is_refused_not_taken_for_a_notification(id: Any) -> None:
+    async with served(pinned=["math.add"]) as hub:
+        for call in (ADD, {"name": "math_add", "arguments": {"a": 1, "b": 2}}):
+            for modern in (False, True):
+                answer = await post(hub, body("tools/call", modern=modern, **call) | {"id": id})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"]) == (400, -32600), error
+        assert (await post(hub, body("notifications/initialized") | {"id": 1})).status_code < 500
+
+
+async def test_an_argument_may_be_the_name_of_a_method() -> None:
+    async with served(pinned=["math.*"]) as hub:
+        answer = await post(hub, body("tools/call", name="math_add", arguments={"a": 1, "b": "initialize"}))
+        assert (answer.status_code, "b: expected" in answer.text) == (200, True)
+
+
+async def test_a_batch_is_refused_with_what_to_do() -> None:
+    async with served() as hub:
+        answer = await post(hub, b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]')
+    assert (answer.status_code, "in a request of its own" in answer.text) == (400, True)
+
+
 async def test_an_unknown_method_is_an_error_of_the_protocol() -> None:
     async with served() as hub:
         answer = await post(hub, body("tools/eat", modern=True))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from dragoman.active_work import ActiveWork
@@ -118,12 +119,18 @@ class McpEndpoint:
         if request is not None:
             await self._stateless.serve(request, exchange)
             return
-        if not await is_json(body):
-            error = {"code": PARSE_ERROR, "message": NOT_JSON}
-            await exchange.respond(400, {"jsonrpc": "2.0", "id": None, "error": error})
+        try:
+            head = await offload(size, partial(read_head, body))
+        except DECODE_ERRORS:
+            await exchange.respond(400, rpc_error(PARSE_ERROR, NOT_JSON))
             return
-        stateless = "mcp-session-id" not in exchange.headers and b'"initialize"' not in body
-        await self._sdk_server.serve(scope, exchange, body=body, stateless=stateless)
+        if head.problem is not None:
+            await exchange.respond(400, rpc_error(INVALID_REQUEST, head.problem))
+            return
+        stateless = "mcp-session-id" not in exchange.headers and head.method != "initialize"
+        await self._sdk_server.serve(
+            scope, exchange, body=body, request_id=head.request_id, stateless=stateless
+        )
 
     def _cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """Return the headers that let a page of an allowed origin read the response."""
@@ -143,20 +150,43 @@ class McpEndpoint:
         return cors
 
 
-async def is_json(body: bytes) -> bool:
-    """Return whether the body is JSON. The SDK takes NaN and infinities, which no later step can encode."""
-    try:
-        await offload(weigh(body), lambda: decode_json(body))
-    except DECODE_ERRORS:
-        return False
-    return True
+class MessageHead(Struct, frozen=True):
+    """What a message is, and why it can have no answer. `request_id` is that of a request."""
+
+    method: str | None = None
+    request_id: str | int | None = None
+    problem: str | None = None
+
+
+def read_head(body: bytes) -> MessageHead:
+    """Read what a message is. A body that is not JSON raises one of DECODE_ERRORS.
+
+    The SDK takes NaN and infinities, which no later step can encode, and for a notification what has an id
+    that is none, which it then does not answer.
+    """
+    message = decode_json(body)
+    if isinstance(message, list):
+        return MessageHead(problem="batches are not supported: send each message in a request of its own")
+    if not isinstance(message, dict):
+        return MessageHead(problem="a message is a JSON object")
+    method = message.get("method")
+    if not isinstance(method, str) or "id" not in message:
+        return MessageHead(method=method if isinstance(method, str) else None)
+    id = message["id"]
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        return MessageHead(problem="the id of a request is a string or an integer")
+    return MessageHead(method, id)
+
+
+def rpc_error(code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
 
 
 async def send_error(exchange: Exchange, error: DragomanError) -> None:
     """Respond with a JSON-RPC error whose data is the hub's own error."""
     if exchange.response_started:
         raise error
-    rpc_error = {"code": INVALID_REQUEST, "message": error.message, "data": error.to_json()}
+    body = {"code": INVALID_REQUEST, "message": error.message, "data": error.to_json()}
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))
@@ -164,4 +194,4 @@ async def send_error(exchange: Exchange, error: DragomanError) -> None:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
     if isinstance(error, Forbidden) and error.scope is not None:
         headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}"'
-    await exchange.respond(error.status, {"jsonrpc": "2.0", "id": None, "error": rpc_error}, headers=headers)
+    await exchange.respond(error.status, {"jsonrpc": "2.0", "id": None, "error": body}, headers=headers)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from dragoman.active_work import ActiveWork
-from dragoman.errors import DragomanError, LimitReached, Unavailable
+from dragoman.errors import Conflict, DragomanError, LimitReached, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.limits import McpLimits
 
@@ -23,7 +23,8 @@ EndSession = Callable[[str, Identity], None]
 class OpenSession(Struct, eq=False):
     """A session, or a request that may open one: that has no `remove_work` yet, its key's registration.
 
-    `requests` counts the requests in progress; `posts` are the tasks of those that wait for a response.
+    `requests` counts the requests in progress; `posts` are the tasks of those that wait for a response, and
+    `request_ids` their ids.
     """
 
     identity: Identity
@@ -31,6 +32,7 @@ class OpenSession(Struct, eq=False):
     remove_work: Callable[[], None] | None = None
     requests: int = 0
     posts: set[asyncio.Task[Any]] = field(default_factory=set)
+    request_ids: set[str] = field(default_factory=set)
 
 
 class OpenSessions:
@@ -88,22 +90,36 @@ class OpenSessions:
 
     @contextmanager
     def use(
-        self, session_id: str, identity: Identity, *, post: asyncio.Task[Any] | None = None
+        self,
+        session_id: str,
+        identity: Identity,
+        *,
+        post: asyncio.Task[Any] | None = None,
+        request_id: str | None = None,
     ) -> Iterator[None]:
-        """Note a request of a session while the block runs. `post` is its task if a response ends it."""
+        """Note a request of a session while the block runs. `post` is its task if a response ends it.
+
+        Raises Conflict if a request with its id is in progress.
+        """
         if not self.owns(session_id, identity):
             yield
             return
         session = self._sessions[session_id]
+        if request_id in session.request_ids:
+            raise Conflict(
+                f"a request with the id {request_id[:100]!r} is in progress in this session",
+                hint="give each request of a session an id of its own",
+            )
         session.requests += 1
-        if post is not None:
-            session.posts.add(post)
+        posts, ids = ({post} - {None}, {request_id} - {None})
+        session.posts |= posts
+        session.request_ids |= ids
         try:
             yield
         finally:
             session.requests -= 1
-            if post is not None:
-                session.posts.discard(post)
+            session.posts -= posts
+            session.request_ids -= ids
             self._touch(session_id, session)
 
     def posts(self, session_id: str) -> set[asyncio.Task[Any]]:

@@ -56,9 +56,17 @@ class SdkServer:
         self._uncollected = 0
 
     async def serve(
-        self, scope: Scope, exchange: Exchange, *, body: bytes | None = None, stateless: bool
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        *,
+        body: bytes | None = None,
+        request_id: str | int | None = None,
+        stateless: bool,
     ) -> None:
         """Answer a request whose `body` was read. A `stateless` one belongs to no session and opens none.
+
+        Raises Conflict if its session has a request with this id in progress: the SDK would forget one.
 
         When the client disconnects before the response, the calls of the request are aborted. When the
         caller's key ends, they end with that error, and so do the sessions that the key opened.
@@ -80,13 +88,15 @@ class SdkServer:
         post = exchange.method == "POST"
         with (
             self._in_flight.track(cancel_calls) if post else nullcontext(),
-            self._track_session(scope, exchange, stateless=stateless) as send,
+            self._track_session(scope, exchange, request_id=request_id, stateless=stateless) as send,
         ):
             await sessions.serve(scope, receive, send, identity=exchange.identity, stateless=stateless)
         self._collect_bodies(0 if body is None else len(body))
 
     @contextmanager
-    def _track_session(self, scope: Scope, exchange: Exchange, *, stateless: bool) -> Iterator[Send]:
+    def _track_session(
+        self, scope: Scope, exchange: Exchange, *, request_id: str | int | None, stateless: bool
+    ) -> Iterator[Send]:
         """Note a request of a session while the block runs, or one that may open a session.
 
         The block sends its response with the function that this yields, which notes whether the session
@@ -101,7 +111,8 @@ class SdkServer:
                 yield watch_opening(exchange.send_from_app, opened)
             return
         post = asyncio.current_task() if exchange.method == "POST" else None
-        with self.sessions.use(session_id, identity, post=post):
+        name = None if request_id is None else str(request_id)  # as the SDK compares them
+        with self.sessions.use(session_id, identity, post=post, request_id=name):
             yield self._watch_end(exchange, session_id)
 
     def _watch_end(self, exchange: Exchange, session_id: str) -> Send:
