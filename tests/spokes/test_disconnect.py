@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as serve_websockets
 
 from dragoman.operations import Registry, operation
 from dragoman.spokes import Spoke
 from dragoman.spokes.hub.settings import SpokeSettings
+from dragoman.spokes.protocol import VERSION, CallFrame, RegisteredFrame, WelcomeFrame, encode_frame
 from tests.spokes.hubs import LIMIT, QUICK, house
 from tests.spokes.processes import lines, process, words
 from tests.waiting import until
@@ -169,3 +174,68 @@ async def cut(spoke: Spoke) -> None:
     """Break the spoke's connection as a failing network would."""
     assert spoke._connection is not None
     spoke._connection._socket.transport.abort()
+
+
+class SlowHub:
+    """A hub that hands out a call with a large result and one with a small one, and reads nothing until both
+    wait to be sent.
+    """
+
+    SIZES = (12_000_000, 1)  # more than sockets take at once
+
+    def __init__(self) -> None:
+        self.begun, self.is_behind = asyncio.Event(), asyncio.Event()
+        self.all_wait, self.done = asyncio.Event(), asyncio.Event()
+        self.counts: list[tuple[int, int]] = []  # replies that a ping confirms, and that have come before it
+
+    async def serve(self, socket: ServerConnection) -> None:
+        await socket.recv()
+        limits: dict[str, Any] = {"window": 9, "frame": 1_000_000, "message": 32_000_000}
+        limits |= {"heartbeat": 0.01, "timeout": LIMIT, "grace": LIMIT}
+        await socket.send(encode_frame(WelcomeFrame(protocol=VERSION, **limits)).decode())
+        await socket.send(encode_frame(RegisteredFrame(id="all", operations=("far.give",))).decode())
+        for number, size in enumerate(self.SIZES):
+            name = f"c{number}"
+            more: dict[str, Any] = {"owner": "o", "effect": "read", "idempotency_key": name}
+            call = CallFrame(id=name, call_id=name, operation="far.give", input={"size": size}, **more)
+            await socket.send(encode_frame(call).decode())
+            self.begun.set()
+            await self.is_behind.wait()
+        await self.all_wait.wait()
+        await self._read(socket)
+        self.done.set()
+        async for _ in socket:  # until the spoke leaves
+            pass
+
+    async def _read(self, socket: ServerConnection) -> None:
+        replies = 0
+        while replies < len(self.SIZES):
+            frame = msgspec.json.decode(await socket.recv())
+            replies += frame["type"] == "result" or bool(frame.get("last"))
+            if frame["type"] == "ping":
+                self.counts.append((frame.get("n", 0), replies))
+
+
+async def test_a_ping_confirms_no_reply_that_waits_behind_it() -> None:
+    @operation("far", effect="read")
+    async def give(size: int) -> str:
+        """Much text, or little."""
+        return "x" * size
+
+    hub = SlowHub()
+    options: dict[str, Any] = {"max_size": None, "max_queue": 1, "ping_interval": None}
+    async with serve_websockets(hub.serve, "127.0.0.1", 0, **options) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with Spoke(Registry(give), hub=f"http://127.0.0.1:{port}") as spoke, asyncio.timeout(LIMIT):
+            await hub.begun.wait()
+            connection = spoke._connection
+            assert connection is not None
+            runner, outbox = connection._job_runner, connection._outbox
+            await until(lambda: runner.sent_count == 1 and outbox.is_waiting("ping"))
+            hub.is_behind.set()
+            await until(lambda: runner.sent_count == 2)
+            for _ in range(5):  # heartbeats
+                await asyncio.sleep(0.02)
+            hub.all_wait.set()
+            await hub.done.wait()
+    assert [each for each in hub.counts if each[0] > each[1]] == []

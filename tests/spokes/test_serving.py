@@ -11,7 +11,7 @@ from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
 from dragoman.spokes.hub.permissions import NamespacePermissions
-from tests.spokes.hubs import house
+from tests.spokes.hubs import LIMIT, house
 from tests.waiting import until
 
 
@@ -32,9 +32,16 @@ def slow(text: str) -> str:
     return text.upper()
 
 
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not today")
+
+
 @operation("far", effect="read")
 async def fail(kind: str) -> None:
     """Fail."""
+    if kind == "unreadable":
+        raise Unreadable
     if kind == "missing":
         raise NotFound("there is no such thing", hint="look elsewhere")
     raise ValueError("broken inside")
@@ -79,6 +86,10 @@ async def test_wrong_input_and_failures_are_reported_in_the_spoke_s_words() -> N
         broken = (await hub.call("far.fail", {"kind": "x"})).error
         assert broken is not None
         assert (broken.code, broken.message) == ("call_failed", "ValueError: broken inside")
+        async with asyncio.timeout(LIMIT):
+            unreadable = (await hub.call("far.fail", {"kind": "unreadable"})).error
+        assert unreadable is not None
+        assert unreadable.message == "Unreadable"
 
 
 async def test_a_result_over_the_size_of_a_frame_comes_in_parts() -> None:

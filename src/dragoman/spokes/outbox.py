@@ -143,6 +143,10 @@ class Outbox:
         if not self._closed:
             self._enqueue(f"#{next(self._numbers)}", texts)
 
+    def is_waiting(self, key: str) -> bool:
+        """Return whether a frame of this key waits to be sent."""
+        return key in self._queue
+
     def withdraw(self, key: str) -> bool:
         """Remove a frame that is not sent yet. Return whether that was possible."""
         texts = self._queue.pop(key, None)

@@ -143,11 +143,11 @@ class WelcomeFrame(SpokeFrame, frozen=True, kw_only=True, tag="welcome"):
 
     protocol: int
     window: int
-    frame: int
-    message: int
-    heartbeat: float
-    timeout: float
-    grace: float
+    frame: Annotated[int, Meta(ge=1024)]
+    message: Annotated[int, Meta(ge=1024)]
+    heartbeat: Annotated[float, Meta(ge=0.01)]
+    timeout: Annotated[float, Meta(ge=0.01)]
+    grace: Annotated[float, Meta(ge=0)]
     waiting: tuple[str, ...] = ()
     publishes: bool = False
 

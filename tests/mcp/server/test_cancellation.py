@@ -78,7 +78,11 @@ async def test_a_request_with_the_id_of_one_in_progress_is_refused(id: int | str
             await waited(hub.hanging)
             again = await post(hub, {**body("tools/call", **HANG), "id": id}, mcp_session_id=session)
             assert (again.status_code, again.json()["error"]["data"]["code"]) == (409, "conflict")
-            reply = {"jsonrpc": "2.0", "id": id, "result": {}}  # an answer to a request of the hub
+            reply: dict[str, Any] = {
+                "jsonrpc": "2.0",
+                "id": id,
+                "result": {},
+            }  # an answer to a request of the hub
             assert (await post(hub, reply, mcp_session_id=session)).status_code == 202
             answering.cancel()
         await waited(hub.stopped)

@@ -150,7 +150,7 @@ class McpEndpoint:
         return cors
 
 
-class MessageHead(Struct, frozen=True):
+class RpcHead(Struct, frozen=True):
     """What a message is, and why it can have no answer. `request_id` is that of a request."""
 
     method: str | None = None
@@ -158,7 +158,7 @@ class MessageHead(Struct, frozen=True):
     problem: str | None = None
 
 
-def read_head(body: bytes) -> MessageHead:
+def read_head(body: bytes) -> RpcHead:
     """Read what a message is. A body that is not JSON raises one of DECODE_ERRORS.
 
     The SDK takes NaN and infinities, which no later step can encode, and for a notification what has an id
@@ -166,16 +166,16 @@ def read_head(body: bytes) -> MessageHead:
     """
     message = decode_json(body)
     if isinstance(message, list):
-        return MessageHead(problem="batches are not supported: send each message in a request of its own")
+        return RpcHead(problem="batches are not supported: send each message in a request of its own")
     if not isinstance(message, dict):
-        return MessageHead(problem="a message is a JSON object")
+        return RpcHead(problem="a message is a JSON object")
     method = message.get("method")
     if not isinstance(method, str) or "id" not in message:
-        return MessageHead(method=method if isinstance(method, str) else None)
+        return RpcHead(method=method if isinstance(method, str) else None)
     id = message["id"]
     if isinstance(id, bool) or not isinstance(id, str | int):
-        return MessageHead(problem="the id of a request is a string or an integer")
-    return MessageHead(method, id)
+        return RpcHead(problem="the id of a request is a string or an integer")
+    return RpcHead(method, id)
 
 
 def rpc_error(code: int, message: str) -> dict[str, Any]:

@@ -111,7 +111,8 @@ class OpenSessions:
                 hint="give each request of a session an id of its own",
             )
         session.requests += 1
-        posts, ids = ({post} - {None}, {request_id} - {None})
+        posts = set() if post is None else {post}
+        ids = set() if request_id is None else {request_id}
         session.posts |= posts
         session.request_ids |= ids
         try:

@@ -184,7 +184,9 @@ class HubConnection:
         """Ping the hub, in the order of the replies, so that its pong confirms those."""
         loop = asyncio.get_running_loop()
         while self._last_frame_at + self.welcome.timeout > loop.time():
-            await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
+            # A newer one in the place of one that waits would confirm the replies behind it.
+            if not self._outbox.is_waiting("ping"):
+                await self._outbox.send(PingFrame(n=self._job_runner.sent_count), key="ping")
             await asyncio.sleep(self.welcome.heartbeat)
         log.warning("the hub has not answered for %g seconds", self.welcome.timeout)
 

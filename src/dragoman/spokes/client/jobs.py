@@ -256,7 +256,9 @@ class JobRunner:
             return earlier
         try:
             outcome = await self._run(job)
-        except DragomanError as error:
+        except Exception as error:
+            if not isinstance(error, DragomanError):
+                log.exception("the call of %s could not be served", job.call.operation)
             return SpokeFailure.from_call_failure(to_failure(error))
         if outcome.error is not None:
             return SpokeFailure.from_call_failure(outcome.error)
