@@ -88,7 +88,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts tick often, and fence after a tenth of a second."""
+    """Hosts tick often, and fence after a tenth of a second; none is frozen because the machine stalls."""
+    monkeypatch.setattr(membership, "FROZEN", 3_600.0)
     monkeypatch.setattr(membership, "INTERVAL", 0.02)
     monkeypatch.setattr(membership, "GRACE", 0.1)
     monkeypatch.setattr(membership, "RESCUE_INTERVAL", 0.2)

@@ -8,10 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -292,6 +292,27 @@ async def test_clocks_that_are_wrong_or_jump_kill_nobody(
     await until(lambda: all(ticks(member) > MANY_TICKS for member in joined))
     monkeypatch.undo()
     assert await members.fenced() == []
+
+
+async def test_of_two_hosts_that_take_each_other_for_dead_one_lives(
+    members: Members, monkeypatch: pytest.MonkeyPatch, ticks: Callable[[Membership], int]
+) -> None:
+    joined = await members.join(2)
+    find_dead, both = Membership._find_dead, threading.Barrier(2)
+
+    def find_dead_at_once(self: Membership, *arguments: Any) -> Any:
+        found = find_dead(self, *arguments)
+        with suppress(threading.BrokenBarrierError):  # the other one is fenced
+            both.wait(timeout=1.0)
+        return found
+
+    monkeypatch.setattr(Membership, "_find_dead", find_dead_at_once)
+    monkeypatch.setattr(membership, "GRACE", 0.0)
+    monkeypatch.setattr(membership, "FROZEN", 0.0)
+    await until(members.fenced)
+    before = {member.id: ticks(member) for member in joined}
+    await until(lambda: any(ticks(member) > before[member.id] + 2 for member in joined))
+    assert len(await members.fenced()) == 1
 
 
 async def test_hosts_of_one_data_folder_have_parts_of_it_and_replay_what_a_killed_one_left(

@@ -300,6 +300,9 @@ async def test_a_hub_with_a_wrong_url_does_not_start(
         f"postgresql://ann:{PASSWORD}@127.0.0.1:1/hub?nonsense=1",
         f"mysql://ann:{PASSWORD}@127.0.0.1/hub",
         f"postgresql://ann:{PASSWORD}@[::1/hub",
+        "postgresql://ann:some@s3cret@127.0.0.1:1/hub",  # libpq reads the rest as a host, a port or a user
+        "postgresql://ann:s3cret/p@ss@127.0.0.1:1/hub",
+        "postgresql://127.0.0.1?user=ann&password=s3cret@127.0.0.1",
     ],
 )
 async def test_a_password_is_never_shown(tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 from dragoman.errors import StoreError
 from dragoman.store.postgres.connection import RawConnection
 
-# Classes of locks; the key of the first is the schema, of the others the schema and the id of a host.
+# Classes of locks; the key of the first and the last is the schema, of the others it and the id of a host.
 USE_LOCK = 0x64726167
 HOST_LOCK = 0x64726168
 RESCUE_LOCK = 0x64726169
+FENCE_LOCK = 0x6472616A
 
 LOCK_SECONDS = 2.0  # for which the lock of a process that ended a moment ago is waited for
 LOCK_INTERVAL = 0.05

@@ -62,6 +62,9 @@ SET tcp_user_timeout = 6000; SET lock_timeout = '1s'; SET jit = off
 INSERT = "INSERT INTO hosts (id, name, version, started_at) VALUES (%s, %s, %s, %s)"
 COUNT_MEMBER = "SELECT count(*) FROM hosts WHERE id = %s AND fenced_at IS NULL"
 FENCE = "UPDATE hosts SET fenced_at = %s WHERE id = %s AND fenced_at IS NULL"
+# Of two hosts that take each other for dead, after a stall of both, one fences the other.
+TRY_FENCING = "SELECT pg_try_advisory_xact_lock(%s, hashtext(current_schema()))"
+FENCE_AS_HOST = f"{FENCE} AND EXISTS (SELECT FROM hosts own WHERE own.id = %s AND own.fenced_at IS NULL)"
 FENCE_ALL = "UPDATE hosts SET fenced_at = %s WHERE fenced_at IS NULL"
 # Like `BEGIN_WRITING`, it returns the id of the transaction; nothing to a host that is fenced.
 PREPARE_BEGIN = """
@@ -333,9 +336,15 @@ class Membership:
         ]
 
     def _fence(self, raw: RawConnection, id: str, *, now: float) -> None:
-        """Fence a host. If its transaction does not end, end it, and try again at the next tick."""
+        """Fence a host. If its transaction does not end, end it, and try again at the next tick.
+
+        One host fences at a time, unless it was fenced itself.
+        """
         try:
-            is_fencer = raw.execute(FENCE, (time.time(), id)).rowcount > 0
+            with raw.transaction():
+                if not locks.fetch_value(raw, TRY_FENCING, locks.FENCE_LOCK):
+                    return
+                is_fencer = raw.execute(FENCE_AS_HOST, (time.time(), id, self.id)).rowcount > 0
         except psycopg.errors.LockNotAvailable:
             terminate(raw, id)
             return

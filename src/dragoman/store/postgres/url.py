@@ -14,7 +14,7 @@ HOST = re.compile(r"(\[[\da-fA-F:.%]+\]|[\w.%~-]*)(:\d*)?")
 SCHEMES = ("postgresql://", "postgres://")
 URL_HINT = (
     "write it like postgresql://user:password@host:5432/name?sslmode=verify-full, "
-    "with %40 for @, %3A for :, %2F for / and %25 for % in a password"
+    "with %40 for @, %3A for :, %2F for /, %3F for ? and %25 for % in a password"
 )
 
 # What libpq gets unless the URL says something else. A connection whose server is gone is noticed in seconds.
@@ -37,9 +37,22 @@ def parse_url(url: str) -> dict[str, Any]:
     if not url.startswith(SCHEMES):
         raise ConfigError("the database's URL does not begin with postgresql://", hint=URL_HINT)
     try:
-        return {**DEFAULTS, **conninfo_to_dict(url)}
+        params = conninfo_to_dict(url)
     except psycopg.Error:  # its text may quote the password
-        raise ConfigError("the database's URL cannot be read", hint=URL_HINT) from None
+        params = None
+    if params is None or is_misread(url, params):
+        raise ConfigError("the database's URL cannot be read", hint=URL_HINT)
+    return {**DEFAULTS, **params}
+
+
+def is_misread(url: str, params: Mapping[str, Any]) -> bool:
+    """Whether an unquoted character lets libpq take a part of a password for something else.
+
+    Errors of a connection would quote that part, as the name of a host, say.
+    """
+    rest = url.partition("://")[2].partition("?")[0]
+    path = rest.partition("/")[2]
+    return "@" in path or "@" in str(params.get("host", "")) or "?" in str(params.get("user", ""))
 
 
 def shown_url(url: str) -> str:
