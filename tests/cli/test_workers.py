@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Hub, finish, run, scripted, serving
+from tests.cli.program import Hub, finish, run, scripted, serving, start
 from tests.databases import VARIABLE
 from tests.postgres_server import shared_server
 from tests.serving import ask
@@ -105,3 +105,40 @@ def test_a_signal_ends_all_workers_and_the_program_with_0(hub: Hub) -> None:
     pids = workers(hub)
     assert finish(hub.process, signal.SIGTERM).code == 0
     assert not any(map(is_running, pids))
+
+
+SECOND_HANGS = """
+import pathlib, time
+from dragoman import operation
+@operation(namespace="shop")
+def stock() -> int:
+    return 1
+with pathlib.Path("started").open("a+") as file:
+    file.write("worker\\n")
+    file.flush()
+    file.seek(0)
+    if len(file.readlines()) > 1:
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.thorough
+def test_a_signal_ends_the_program_while_a_worker_that_never_serves_is_started(tmp_path: Path) -> None:
+    server = shared_server()
+    (tmp_path / "tools.py").write_text(SECOND_HANGS)
+    config = {
+        "providers": {"sim": scripted(tmp_path, "sim", SLOW)},
+        "model": "sim/x",
+        "operations": ["tools.py"],
+    }
+    (tmp_path / "dragoman.yaml").write_text(json.dumps(config))
+    with server.schema() as schema:
+        command = ("serve", "--port", "0", "--no-auth", "--workers", "3")
+        process = start(*command, cwd=tmp_path, env={VARIABLE: server.url(schema)})
+        started = tmp_path / "started"
+        try:
+            wait_until(lambda: started.exists() and started.read_text().count("worker") == 2)
+        finally:
+            result = finish(process, signal.SIGTERM)
+        assert result.code == 0
+        assert started.read_text().count("worker") == 2

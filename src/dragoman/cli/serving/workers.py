@@ -24,6 +24,7 @@ from dragoman.cli.terminal import print_note
 log = logging.getLogger(__name__)
 FIRST_DELAY = 0.1  # seconds before a worker that has ended is started again
 MAX_DELAY = 5.0
+START_GRACE = 5.0  # seconds for which a worker that is starting is waited for when the program stops
 STABLE_SECONDS = 10.0  # after which a worker's end is not one of a series
 EXIT_FORCED = 130
 READY = b"1"
@@ -74,18 +75,21 @@ class WorkerSettings(NamedTuple):
 class Worker:
     """A worker process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, *, number: int, lifeline: int) -> None:
+    def __init__(
+        self, process: asyncio.subprocess.Process, *, number: int, ready: int, lifeline: int
+    ) -> None:
         self.process = process
         self.number = number
         self.is_stopping = False
+        self._ready = ready
         self._lifeline = lifeline
         self._started_at = asyncio.get_running_loop().time()
 
     @classmethod
     async def start(
         cls, command: Sequence[str], listener: socket.socket, *, number: int, prints_setup: bool
-    ) -> tuple[Worker, bool]:
-        """Start a process and wait until it serves; the flag is False when it ended before that."""
+    ) -> Worker:
+        """Start a process."""
         ready, ready_end = os.pipe()
         lifeline_end, lifeline = os.pipe()
         settings = WorkerSettings(listener.fileno(), ready_end, lifeline_end, number, prints_setup)
@@ -105,14 +109,14 @@ class Worker:
         finally:
             os.close(ready_end)
             os.close(lifeline_end)
-        worker = cls(process, number=number, lifeline=lifeline)
+        return cls(process, number=number, ready=ready, lifeline=lifeline)
+
+    async def wait_ready(self) -> bool:
+        """Wait, once, until it serves; return False when it ended before that."""
         try:
-            return worker, await wait_until_ready(ready) == READY
-        except BaseException:
-            worker.stop(signal.SIGKILL)
-            raise
+            return await wait_until_ready(self._ready) == READY
         finally:
-            os.close(ready)
+            os.close(self._ready)
 
     @property
     def was_stable(self) -> bool:
@@ -155,6 +159,8 @@ class WorkerPool:
         for number in range(1, self._count + 1):
             worker, is_ready = await self._start(number, prints_setup=number == 1)
             self._workers[number] = worker
+            if self._stop.is_set():
+                break
             if not is_ready:  # it has said why
                 self._failure = await worker.wait()
                 self._stop.set()
@@ -172,7 +178,23 @@ class WorkerPool:
         return self._failure or 0
 
     async def _start(self, number: int, *, prints_setup: bool = False) -> tuple[Worker, bool]:
-        return await Worker.start(self._command, self._listener, number=number, prints_setup=prints_setup)
+        """See `Worker.start`. One that does not serve yet when the pool stops is ended."""
+        worker = await Worker.start(self._command, self._listener, number=number, prints_setup=prints_setup)
+        ready, stop = asyncio.ensure_future(worker.wait_ready()), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((ready, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                worker.stop()
+                await asyncio.wait((ready,), timeout=START_GRACE)
+            if not ready.done():  # it does not listen to signals
+                worker.stop(signal.SIGKILL)
+            return worker, await ready
+        except BaseException:
+            worker.stop(signal.SIGKILL)
+            raise
+        finally:
+            ready.cancel()
+            stop.cancel()
 
     def _spawn_keeper(self, worker: Worker) -> None:
         keeper = asyncio.create_task(self._keep(worker))
@@ -207,25 +229,27 @@ class WorkerPool:
         while await self._reload.wait():
             self._reload.clear()
             for number in range(1, self._count + 1):
-                replacement = await self._replace(number)
-                if replacement is None:
+                if not await self._replace(number):
                     break
-                self._spawn_keeper(replacement)
             else:
                 log.warning("all %d workers run with the new configuration", self._count)
 
-    async def _replace(self, number: int) -> Worker | None:
-        """Start a new process for a worker, then end the old one. None when the new one does not start."""
+    async def _replace(self, number: int) -> bool:
+        """Start a new process for a worker, then end the old one. False when the new one does not start."""
         async with self._starting:
             replacement, is_ready = await self._start(number)
             if not is_ready:
                 await replacement.wait()
-                log.error("the configuration was not reloaded: worker %d goes on with the old one", number)
-                return None
+                if not self._stop.is_set():
+                    log.error(
+                        "the configuration was not reloaded: worker %d goes on with the old one", number
+                    )
+                return False
             old, self._workers[number] = self._workers[number], replacement
+            self._spawn_keeper(replacement)
         old.stop()
         await old.wait()
-        return replacement
+        return True
 
     def _watch_signals(self) -> None:
         """The first SIGINT or SIGTERM stops, a second one kills the workers; SIGHUP reloads."""
