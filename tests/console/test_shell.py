@@ -30,8 +30,12 @@ def test_a_person_signs_in_with_a_key_goes_to_each_screen_and_signs_out(hub: Hub
         expect(page).to_have_title(f"{name} · Dragoman")
     page.reload()
     expect(page).to_have_title("System · Dragoman")
+    other = context.new_page()
+    other.goto(f"{hub.url}/console/runs")
+    expect(other).to_have_title("Runs · Dragoman")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Key")).to_be_visible()
+    expect(other.get_by_label("Key")).to_be_visible()  # the cookie was theirs together
     page.reload()
     expect(page.get_by_label("Key")).to_be_visible()
     assert console.problems == []

@@ -153,7 +153,13 @@ async def test_every_address_below_the_console_is_its_page_and_assets_are_for_ev
     async with serving(tmp_path, keys=True) as served:
         moved = await served.http.get("/console")
         assert (moved.status_code, moved.headers["location"]) == (308, "console/")
-        for path, up in (("", "."), ("chat", "."), ("runs/run_1", "../."), ("teams/a/b", "../../.")):
+        for path, up in (
+            ("", "."),
+            ("chat", "."),
+            ("runs/run_1", "../."),
+            ("teams/a/b", "../../."),
+            ("chat/a%2Fb", "../."),
+        ):
             prefixes, script, page = await open_page(served, path)
             assert prefixes == {f"{up}/"}, path
             unchanged = {"if-none-match": page.headers["etag"]}

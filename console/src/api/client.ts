@@ -1,4 +1,5 @@
 /** Requests to the hub. The cookie of the sign-in goes with each; changes carry the CSRF token. */
+import { noteDate } from "./clock";
 import { hubUrl } from "./base";
 
 export type Query = Record<string, string | number | boolean | null | undefined>;
@@ -62,6 +63,7 @@ export async function send(method: string, path: string, options: RequestOptions
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new HubError(0, "unreachable", "The hub does not answer.", "Is `dragoman serve` running?");
   }
+  noteDate(response.headers.get("date"));
   if (response.status >= 400) throw await errorOf(response);
   return response;
 }

@@ -37,6 +37,8 @@ type State = { at: "loading" } | { at: "out"; error: HubError | null } | { at: "
 export type SignIn = (body: { key: string } | { link: string }) => Promise<void>;
 
 const PATH = "/api/console/session";
+/** Tabs of one browser share the cookie of a sign-in, so that what one of them changes is over in the others. */
+const TABS = new BroadcastChannel("dragoman-sign-in");
 
 /** Show `children` to whoever is signed in, `fallback` to others. */
 export function SessionGate(props: {
@@ -49,8 +51,15 @@ export function SessionGate(props: {
     setCredentials(answer.csrf);
     setState(answer.signedIn ? { at: "in", answer } : { at: "out", error: null });
   }, []);
-  const signIn = useCallback<SignIn>(async (body) => accept(await api.post<SessionAnswer>(PATH, body)), [accept]);
+  const signIn = useCallback<SignIn>(
+    async (body) => {
+      accept(await api.post<SessionAnswer>(PATH, body));
+      TABS.postMessage("signed in");
+    },
+    [accept],
+  );
   useEffect(() => {
+    TABS.onmessage = () => location.reload(); // as somebody else, or as nobody, with nothing left of before
     setOnUnauthorized(() => {
       // A wrong key is told where it was typed; what ends a sign-in leads back to the form.
       setState((now) => (now.at === "in" && now.answer.keysRequired ? { at: "out", error: ENDED } : now));
@@ -74,6 +83,7 @@ export function SessionGate(props: {
     can: (scope) => answer.scopes.includes(scope),
     signOut: async () => {
       await api.delete(PATH);
+      TABS.postMessage("signed out");
       setCredentials(null);
       setState({ at: "out", error: null });
     },

@@ -8,9 +8,9 @@ const COLLAPSE_ABOVE = 20_000; // characters
 const MAX_SHOWN = 500_000;
 const PREVIEW = 2_000;
 
-/** `value` may be a string that holds JSON already. A text of base64 is named, not shown. */
-export function JsonView({ value, label = "JSON" }: { value: unknown; label?: string }) {
-  const text = useMemo(() => toText(value), [value]);
+/** `value` may be a string that holds JSON already. A text of base64 is named, not shown. `isSpelt`: what cannot be seen is spelt. */
+export function JsonView({ value, label = "JSON", isSpelt = false }: { value: unknown; label?: string; isSpelt?: boolean }) {
+  const text = useMemo(() => (isSpelt ? spell(toText(value)) : toText(value)), [value, isSpelt]);
   const [open, setOpen] = useState(false);
   const isLarge = text.length > COLLAPSE_ABOVE;
   const shown = !isLarge ? text : open ? text.slice(0, MAX_SHOWN) : text.slice(0, PREVIEW);
@@ -35,6 +35,13 @@ export function JsonView({ value, label = "JSON" }: { value: unknown; label?: st
 export function toText(value: unknown): string {
   if (typeof value === "string") return value;
   return JSON.stringify(value, shorten, 2) ?? "";
+}
+
+/** Characters that cannot be seen are spelt, so that nobody approves something other than what they read. */
+export function spell(text: string): string {
+  return text.replace(/[\u007f-\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\ufff9-\ufffb]/gu, (sign) => {
+    return `\\u${sign.codePointAt(0)!.toString(16).padStart(4, "0")}`;
+  });
 }
 
 function shorten(_: string, value: unknown): unknown {

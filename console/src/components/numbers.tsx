@@ -1,5 +1,6 @@
 /** Numbers as people read them: times, durations, money, tokens. Tabular; align them right in tables. */
 import { useEffect, useState } from "react";
+import { hubTime } from "../api/clock";
 
 const RELATIVE = new Intl.RelativeTimeFormat(undefined, { numeric: "auto", style: "short" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
@@ -17,7 +18,7 @@ export function Time({ at }: { at: number | null | undefined }) {
   );
 }
 
-export function relativeTime(at: number, now = Date.now() / 1000): string {
+export function relativeTime(at: number, now = hubTime()): string {
   const seconds = at - now;
   const size = Math.abs(seconds);
   if (size < 10) return seconds > 0 ? "in a moment" : "just now";
@@ -46,7 +47,7 @@ export function Duration({ seconds }: { seconds: number | null | undefined }) {
 /** The time left until a unix time: "14:32"; `over` when it has passed. */
 export function Countdown({ until, over = "expired" }: { until: number; over?: string }) {
   useTick(1000);
-  const left = Math.ceil(until - Date.now() / 1000);
+  const left = Math.ceil(until - hubTime());
   if (left <= 0) return <span className="num">{over}</span>;
   if (left >= 2 * 86_400) return <span className="num">{Math.floor(left / 86_400)} days</span>;
   const two = (value: number) => String(value).padStart(2, "0");
@@ -62,7 +63,7 @@ export function useIsPast(at: number | null | undefined): boolean {
   const [past, setPast] = useState(isPast(at));
   useEffect(() => {
     setPast(isPast(at));
-    const left = (at ?? 0) * 1000 - Date.now();
+    const left = ((at ?? 0) - hubTime()) * 1000;
     if (left <= 0 || left > MAX_TIMER) return;
     const timer = setTimeout(() => setPast(true), left);
     return () => clearTimeout(timer);
@@ -71,7 +72,7 @@ export function useIsPast(at: number | null | undefined): boolean {
 }
 
 export function isPast(at: number | null | undefined): boolean {
-  return at !== null && at !== undefined && at * 1000 <= Date.now();
+  return at !== null && at !== undefined && at <= hubTime();
 }
 
 /** "expires in 14:32", and then "expired". */

@@ -17,8 +17,8 @@ export interface Column<Row> {
   cell: (row: Row) => ReactNode;
   /** Numbers are aligned right. */
   numeric?: boolean;
-  /** Left out on narrow screens. */
-  wide?: boolean;
+  /** Left out on narrow screens; `extra`: on tablets as well. */
+  wide?: boolean | "extra";
 }
 
 export interface TableProps<Row> {
@@ -42,10 +42,11 @@ export function Table<Row>(props: TableProps<Row>) {
   const { rows, rowId, rowHeight = 38, onSelect, onOpen, onEnd } = props;
   const list = useRef<VListHandle>(null);
   const narrow = useNarrow();
+  const medium = useMedia(MEDIUM);
   const [cursor, setCursor] = useState<string | null>(props.selected ?? null);
   const selected = props.selected !== undefined ? props.selected : cursor;
   const at = rows.findIndex((row) => rowId(row) === selected);
-  const columns = props.columns.filter((column) => !narrow || column.wide !== true);
+  const columns = props.columns.filter(({ wide }) => !(narrow && wide === true) && !(medium && wide === "extra"));
   const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
 
   // What an address selects is in sight when the list appears; later the list scrolls only by the reader's keys.
@@ -145,13 +146,19 @@ export function NewRows({ count, onShow }: { count: number; onShow: () => void }
 }
 
 const NARROW = window.matchMedia("(max-width: 720px)");
+const MEDIUM = window.matchMedia("(max-width: 1099px)");
 
+/** Whether the window is a telephone's. */
 export function useNarrow(): boolean {
-  const [narrow, setNarrow] = useState(NARROW.matches);
+  return useMedia(NARROW);
+}
+
+function useMedia(query: MediaQueryList): boolean {
+  const [matches, setMatches] = useState(query.matches);
   useEffect(() => {
-    const update = () => setNarrow(NARROW.matches);
-    NARROW.addEventListener("change", update);
-    return () => NARROW.removeEventListener("change", update);
-  }, []);
-  return narrow;
+    const update = () => setMatches(query.matches);
+    query.addEventListener("change", update);
+    return () => query.removeEventListener("change", update);
+  }, [query]);
+  return matches;
 }

@@ -26,6 +26,7 @@ export function App() {
   useEffect(() => {
     document.title = current === undefined ? "Dragoman" : `${current.title} · Dragoman`;
   }, [current]);
+  const isClosed = current !== undefined && !visible.includes(current);
   const home = visible[0]?.path ?? "/usage";
   return (
     <div className="app">
@@ -47,12 +48,8 @@ export function App() {
             ))}
             <Route>
               <ScreenHeader title="Not found" />
-              <Empty icon="help" title={current === undefined ? "There is no such screen" : "Your key does not open this screen"}>
-                <p>
-                  {current === undefined
-                    ? "The address may be misspelt."
-                    : "An administrator can give it the scope that it lacks."}
-                </p>
+              <Empty icon="help" title={isClosed ? "Your key does not open this screen" : "There is no such screen"}>
+                <p>{isClosed ? "An administrator can give it the scope that it lacks." : "The address may be misspelt."}</p>
                 <Button onClick={() => go(home)}>Go to the first screen</Button>
               </Empty>
             </Route>
@@ -87,6 +84,9 @@ function Offline() {
   );
 }
 
+/** What Chromium, Firefox and Safari call the script of a screen that the hub no longer has. */
+const MISSING_MODULE = /dynamically imported module|Importing a module script failed/;
+
 /** A screen that fails does not take the others with it. */
 class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | null }> {
   override state = { error: null as Error | null };
@@ -101,6 +101,14 @@ class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | 
 
   override render() {
     if (this.state.error === null) return this.props.children;
+    if (MISSING_MODULE.test(this.state.error.message)) {
+      return (
+        <Empty icon="warn" title="This screen cannot be loaded">
+          <p>The hub is away, or was upgraded since this page was opened. Load the page again to go on.</p>
+          <Button onClick={() => location.reload()}>Load it again</Button>
+        </Empty>
+      );
+    }
     return (
       <Empty icon="warn" title="This screen failed">
         <p className="mono small">{this.state.error.message}</p>

@@ -45,12 +45,12 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
     <>
       <nav className="side-nav" aria-label="Screens">
         <Link href="/chat" className="brand">
-          <Logo /> Dragoman
+          <Logo /> <span className="nav-label">Dragoman</span>
         </Link>
         {visible.map(item)}
         <div className="spacer" />
         <button type="button" className="nav-item" onClick={onPalette}>
-          <Icon name="search" /> Go to… <kbd className="kbd">{MOD} K</kbd>
+          <Icon name="search" /> <span className="nav-label">Go to…</span> <kbd className="kbd">{MOD} K</kbd>
         </button>
         <div className="me">
           <span className="avatar" aria-hidden="true">
@@ -103,11 +103,12 @@ function NavItem({ screen, badge, onGo }: { screen: Screen; badge: number; onGo:
     <Link
       href={screen.path}
       className="nav-item"
+      title={screen.title}
       aria-current={isCurrent ? "page" : undefined}
       onClick={onGo}
       onMouseEnter={() => void screen.preload()}
     >
-      <Icon name={screen.icon} /> {screen.title}
+      <Icon name={screen.icon} /> <span className="nav-label">{screen.title}</span>
       {badge > 0 && (
         <span className="badge" aria-label={`${badge} waiting`}>
           {badge > 99 ? "99+" : badge}

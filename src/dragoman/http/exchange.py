@@ -75,6 +75,8 @@ class Exchange:
         self.root_path: str = scope.get("root_path", "")
         path: str = scope["path"]
         self.path = unquote(path) if "%" in path else path
+        self.raw_path = path
+        """The path as it was sent: a slash in an id is `%2F` there."""
         params = scope.get("path_params")
         self.path_params = {name: unquote(value) for name, value in params.items()} if params else {}
         self.headers = read_headers(scope)

@@ -1,6 +1,6 @@
 /** Where a message is written: text, files, agent and model; while an answer is made, stop or steer it. */
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useRef, useState, type DragEvent } from "react";
+import { useEffect, useRef, useState, type ClipboardEvent, type DragEvent } from "react";
 import { api } from "../../api/client";
 import { Button, Kbd, toast } from "../../components";
 import type { WhenBusy } from "./controller";
@@ -48,6 +48,7 @@ interface ComposerProps {
 }
 
 const MAX_FILE = 10_000_000; // bytes
+const MAX_PASTED = 50_000; // characters: a longer text is attached as a file, for a text field of megabytes is slow
 const BUSY: [WhenBusy, string][] = [
   ["steer", "Steer: after this step"],
   ["queue", "Queue: after this answer"],
@@ -98,6 +99,14 @@ export function Composer(props: ComposerProps) {
       setFiles((now) => [...now, part]);
     }
   };
+  const onPaste = (event: ClipboardEvent) => {
+    const pasted = event.clipboardData.getData("text/plain");
+    if (event.clipboardData.files.length > 0) void addFiles(event.clipboardData.files);
+    if (pasted.length <= MAX_PASTED) return;
+    event.preventDefault();
+    void addFiles([new File([pasted], "pasted.txt", { type: "text/plain" })]);
+    toast("The pasted text is long: it was attached as pasted.txt.");
+  };
   const onDrop = (event: DragEvent) => {
     if (event.dataTransfer.files.length === 0) return;
     event.preventDefault();
@@ -121,7 +130,7 @@ export function Composer(props: ComposerProps) {
         placeholder={props.isBusy ? "Say something while it works…" : `Message ${agentName === "default" ? "the hub" : agentName}…`}
         value={text}
         onChange={(event) => setText(event.target.value)}
-        onPaste={(event) => event.clipboardData.files.length > 0 && void addFiles(event.clipboardData.files)}
+        onPaste={onPaste}
         onKeyDown={(event) => {
           if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) {
             event.preventDefault();

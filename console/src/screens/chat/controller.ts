@@ -5,6 +5,7 @@
  * page; whatever answer is being made, of this tab or of another one, is followed by `GET …/stream`, which begins with
  * what is there already; after its end the stored messages are read once.
  */
+import { hubTime } from "../../api/clock";
 import { api, HubError, send } from "../../api/client";
 import type { HubEvent } from "../../api/events";
 import { readFrames } from "../../api/sse";
@@ -38,6 +39,7 @@ export interface SendOptions {
 }
 
 const FRAME_MS = 50; // at most 20 writes of the hub and 20 renders a second, whatever the rate of chunks
+const MAX_SHARE = 1 / 3; // of the tab's time, for rendering what grows: a large block is drawn less often
 const EMPTY: ChatState = { status: "loading", messages: [], queued: [], error: null, runs: {}, startedAt: null };
 const RETRIES = 5;
 
@@ -176,7 +178,7 @@ export class ChatController {
 
   /** Begin an answer and follow it. What the hub refuses is shown, and the messages are those that it has. */
   private async run(body: Record<string, unknown>): Promise<void> {
-    this.set({ status: "sending", startedAt: Date.now() / 1000 });
+    this.set({ status: "sending", startedAt: hubTime() });
     try {
       const { runId } = await api.post<{ runId: string }>("/api/chat", { ...body, background: true });
       this.followed.add(runId);
@@ -238,13 +240,16 @@ export class ChatController {
     const before = this.state.messages;
     let timer: ReturnType<typeof setTimeout> | null = null;
     let shown = -FRAME_MS;
+    let pause = FRAME_MS;
     const show = () => {
       timer = null;
       shown = performance.now();
       const message = decoder.flush();
       if (message === null || signal.aborted) return;
       const runs = run === null ? this.state.runs : { ...this.state.runs, [message.id]: run };
-      this.set({ status: "streaming", messages: withMessage(before, message), runs, startedAt: this.state.startedAt ?? Date.now() / 1000 });
+      this.set({ status: "streaming", messages: withMessage(before, message), runs, startedAt: this.state.startedAt ?? hubTime() });
+      // React renders in a microtask that the change has queued, so this one runs after it.
+      queueMicrotask(() => (pause = Math.max(FRAME_MS, (performance.now() - shown) / MAX_SHARE)));
     };
     try {
       for await (const frames of readFrames(response.body!, signal)) {
@@ -252,7 +257,7 @@ export class ChatController {
           if (data !== "[DONE]") decoder.apply(JSON.parse(data) as Chunk);
         }
         this.takeTransient(decoder);
-        timer ??= setTimeout(show, Math.max(0, shown + FRAME_MS - performance.now()));
+        timer ??= setTimeout(show, Math.max(0, shown + pause - performance.now()));
       }
     } finally {
       if (timer !== null) clearTimeout(timer);

@@ -3,7 +3,7 @@ import { memo, useEffect, useRef, useState, type ReactNode } from "react";
 import ReactMarkdown, { type Components } from "react-markdown";
 import remarkGfm from "remark-gfm";
 import { Button, copyText } from "../../components";
-import { BlockSplitter } from "./blocks";
+import { BlockSplitter, isPlain } from "./blocks";
 
 const PLUGINS = [remarkGfm];
 
@@ -20,6 +20,13 @@ export function Markdown({ text }: { text: string }) {
 }
 
 const Block = memo(function Block({ text }: { text: string }) {
+  if (isPlain(text)) {
+    return (
+      <div className="chat-plain" tabIndex={0} role="group" aria-label="Plain text">
+        {text}
+      </div>
+    );
+  }
   return (
     <ReactMarkdown remarkPlugins={PLUGINS} components={COMPONENTS}>
       {text}
@@ -53,17 +60,25 @@ function Code({ code, language }: { code: string; language: string }) {
 }
 
 const COMPONENTS: Components = {
-  a: ({ href, children }) => (
-    <a href={href} target="_blank" rel="noopener noreferrer">
-      {children}
-    </a>
-  ),
+  // An address that is not of the web or of mail, such as `javascript:`, is empty here.
+  a: ({ href, children }) =>
+    href === undefined || href === "" ? (
+      <span title="The address of this link is not shown: it is not of the web.">{children}</span>
+    ) : (
+      <a href={href} target="_blank" rel="noopener noreferrer">
+        {children}
+      </a>
+    ),
   // A model can send data out through the address of an image, so images of other hosts are links.
-  img: ({ src, alt }) => (
-    <a href={typeof src === "string" ? src : undefined} target="_blank" rel="noopener noreferrer" className="chat-image-link">
-      image: {alt === undefined || alt === "" ? "no description" : alt}
-    </a>
-  ),
+  img: ({ src, alt }) => {
+    const label = `image: ${alt === undefined || alt === "" ? "no description" : alt}`;
+    if (typeof src !== "string" || src === "") return <span className="chat-image-link">{label}</span>;
+    return (
+      <a href={src} target="_blank" rel="noopener noreferrer" className="chat-image-link">
+        {label}
+      </a>
+    );
+  },
   pre: ({ node }) => {
     const code = node?.children[0];
     if (code === undefined || code.type !== "element") return null;

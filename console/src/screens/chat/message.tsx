@@ -2,7 +2,7 @@
 import { memo, useState } from "react";
 import { Link } from "wouter";
 import { apiUrl } from "../../api/client";
-import { Button, Icon, Money, Tokens, bytes, copyText, duration } from "../../components";
+import { Button, Icon, Money, Tokens, bytes, copyText, duration, spell } from "../../components";
 import { Markdown } from "./markdown";
 import { isFile, isText, isTool, toolName, type FilePart, type Message, type OtherPart, type Part, type TextPart } from "./messages";
 import { Question, ToolCall, type Approval } from "./tool_call";
@@ -176,7 +176,7 @@ function Footer({ message, isBusy, runId, actions }: Pick<MessageViewProps, "mes
       {metadata?.usage !== undefined && <Tokens input={metadata.usage.inputTokens} output={metadata.usage.outputTokens} />}
       {metadata?.cost != null && <Money value={metadata.cost} />}
       {metadata?.duration != null && <span className="num">{duration(metadata.duration)}</span>}
-      {ended !== undefined && ENDINGS[ended] !== undefined && <span className="chat-ending">{ENDINGS[ended]}</span>}
+      {ended !== undefined && ENDINGS[ended] !== undefined && <span className={ended === "error" ? "chat-ending chat-failed" : "chat-ending"}>{ENDINGS[ended]}</span>}
       {runId !== undefined && <Link href={`/runs/${runId}`}>Open run</Link>}
       <span className="chat-tools">
         <Siblings message={message} disabled={isBusy} onSwitch={actions.switchTo} />
@@ -243,17 +243,21 @@ export function Files({ files, onRemove }: { files: FilePart[]; onRemove?: (file
 }
 
 function FileView({ file, onRemove }: { file: FilePart; onRemove?: () => void }) {
-  const name = file.filename ?? file.mediaType;
+  const name = spell(file.filename ?? file.mediaType); // a sign that turns the direction could hide an ending
   const isImage = SHOWN_IMAGE.test(file.url);
   const url = file.url.startsWith("/api/") ? apiUrl(file.url) : file.url;
-  const size = file.url.startsWith("data:") ? ` · ${bytes(Math.round((file.url.length - file.url.indexOf(",")) * 0.75))}` : "";
+  const padding = file.url.startsWith("data:") ? file.url.length - file.url.replace(/=+$/, "").length : null;
+  const size = padding === null ? "" : ` · ${bytes(Math.max(0, Math.floor((file.url.length - padding - file.url.indexOf(",") - 1) * 0.75)))}`;
   return (
     <span className="chat-file">
       {isImage ? (
         <img src={file.url} alt={name} title={name} />
       ) : (
         <a href={url} download={name} className="btn">
-          <Icon name="file" size={14} /> {name}
+          <Icon name="file" size={14} />
+          <span className="chat-file-name" title={name}>
+            {name}
+          </span>
           <span className="muted">{size}</span>
         </a>
       )}

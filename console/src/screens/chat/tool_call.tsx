@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { memo, useState, type FormEvent } from "react";
 import { api, apiUrl } from "../../api/client";
 import { useSession } from "../../api/session";
-import { Button, Chip, Dialog, Expiry, Icon, JsonView, Kind, Status, toastError, useIsPast } from "../../components";
+import { Button, Chip, Dialog, Expiry, Icon, JsonView, Kind, Status, spell, toastError, useIsPast } from "../../components";
 import { toolName, type OtherPart, type PlannedCall, type ToolPart } from "./messages";
 
 export interface Approval {
@@ -50,7 +50,7 @@ function summary(input: unknown): string {
     const text = typeof value === "string" ? value : JSON.stringify(value);
     return `${name}=${text.length > 40 ? `${text.slice(0, 40)}…` : text}`;
   });
-  return words.join(" ");
+  return spell(words.join(" "));
 }
 
 function stateOf(part: ToolPart, isLive: boolean): { status: string; word?: string } {
@@ -141,7 +141,7 @@ export const ToolCall = memo(function ToolCall({ part, isLive, isAsking, approva
             calls.map((call, index) => (
               <section key={index}>
                 <h4>{calls.length > 1 ? `${call.operation}: input` : "Input"}</h4>
-                <JsonView value={call.input ?? part.input} label="input" />
+                <JsonView value={call.input ?? part.input} label="input" isSpelt />
               </section>
             ))
           )}
@@ -241,7 +241,7 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
       {items.map((item, index) => (
         <div key={index} className="chat-approval-item">
           {items.length > 1 && <b className="mono">{item.operation}</b>}
-          <JsonView value={item.input ?? {}} label={`input of ${item.operation}`} />
+          <JsonView value={item.input ?? {}} label={`input of ${item.operation}`} isSpelt />
         </div>
       ))}
       <div className="chat-approval-actions">

@@ -1,6 +1,6 @@
 /** The arguments of a call, and how they differ from those that were approved last. */
 import { useMemo } from "react";
-import { JsonView, Time } from "../../components";
+import { JsonView, spell, Time } from "../../components";
 import type { Item } from "./types";
 
 const MAX_LINES = 40;
@@ -71,13 +71,6 @@ function shown(value: unknown): string | undefined {
 
 function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
-}
-
-/** Characters that cannot be seen are spelt, so that nobody approves something other than what they read. */
-export function spell(text: string): string {
-  return text.replace(/[\u007f-\u00a0\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\u3164\ufeff\ufff9-\ufffb]/gu, (sign) => {
-    return `\\u${sign.codePointAt(0)!.toString(16).padStart(4, "0")}`;
-  });
 }
 
 function visible(value: unknown): string {

@@ -1,9 +1,9 @@
 /** One request: what exactly would run, for whom, which rule asks; and its answer. */
 import { useState, type FormEvent } from "react";
 import { Link } from "wouter";
-import { Button, Expiry, Icon, Kind, Status, Time, useIsPast } from "../../components";
+import { Button, Expiry, Icon, Kind, spell, Status, Time, useIsPast } from "../../components";
 import { ruleText } from "../runs/types";
-import { Arguments, spell } from "./arguments";
+import { Arguments } from "./arguments";
 import type { Approval } from "./types";
 
 export function Entry(props: {

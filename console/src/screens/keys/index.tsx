@@ -132,14 +132,14 @@ function Keys({ onLayer }: { onLayer: (layer: Layer) => void }) {
 }
 
 const COLUMNS: Column<ApiKey>[] = [
-  { id: "name", title: "Key", width: "minmax(120px, 1.5fr)", cell: (key) => <KeyName value={key} /> },
+  { id: "name", title: "Key", width: "minmax(min(200px, 33vw), 1.5fr)", cell: (key) => <KeyName value={key} /> },
   { id: "owner", title: "Owner", width: "minmax(60px, 1fr)", cell: (key) => key.owner },
   { id: "scopes", title: "Scopes", width: "minmax(120px, 1.4fr)", wide: true, cell: (key) => scopesOf(key).join(", ") },
   {
     id: "limits",
     title: "Limits",
     width: "minmax(120px, 1.4fr)",
-    wide: true,
+    wide: "extra",
     cell: (key) => limitsInWords(key.limits) || <span className="muted">the hub's</span>,
   },
   { id: "used", title: "Last used", width: "88px", cell: (key) => (key.lastUsedAt === null ? <Never /> : <Time at={key.lastUsedAt} />) },

@@ -1,4 +1,5 @@
 /** API keys, as /api/keys tells of them. */
+import { hubTime } from "../../api/clock";
 import type { Scope } from "../../api/session";
 
 export interface KeyLimits {
@@ -32,7 +33,7 @@ export interface NewKey extends ApiKey {
 export type KeyState = "valid" | "expires soon" | "expired" | "revoked";
 const SOON = 7 * 86_400;
 
-export function stateOf(key: ApiKey, now = Date.now() / 1000): KeyState {
+export function stateOf(key: ApiKey, now = hubTime()): KeyState {
   if (key.revokedAt !== null) return "revoked";
   if (key.expiresAt === null) return "valid";
   if (key.expiresAt <= now) return "expired";

@@ -215,7 +215,7 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       {
         id: "name",
         title: "Name",
-        width: "minmax(0, 2fr)",
+        width: "minmax(min(168px, 30vw), 1fr)",
         cell: (row) => (
           <span className="runs-cell">
             <Kind kind={kindOf(row)}>{row.kind === "call" ? "op" : row.kind}</Kind>
@@ -228,11 +228,11 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       {
         id: "what",
         title: "What",
-        width: "minmax(0, 2fr)",
+        width: "minmax(0, 6fr)",
         wide: true,
         cell: (row) => <span className="muted">{whatOf(row)}</span>,
       },
-      { id: "door", title: "Door", width: "80px", wide: true, cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
+      { id: "door", title: "Door", width: "80px", wide: "extra", cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
       { id: "began", title: "Began", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
       {
         id: "took",
@@ -247,7 +247,7 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
         title: "Calls",
         width: "76px",
         numeric: true,
-        wide: true,
+        wide: "extra",
         cell: (row) => (
           <>
             {row.kind === "model" ? "–" : `${count(row.calls)}${row.complete ? "" : "+"}`}
@@ -266,12 +266,12 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
         title: "Tokens",
         width: "92px",
         numeric: true,
-        wide: true,
+        wide: "extra",
         cell: (row) => (row.inputTokens === null ? "–" : `${shortCount(row.inputTokens)} / ${shortCount(row.outputTokens)}`),
       },
       { id: "cost", title: "Cost", width: "76px", numeric: true, wide: true, cell: (row) => <Money value={row.cost} /> },
     ];
-    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: true, cell: (row) => row.owner });
+    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: "extra", cell: (row) => row.owner });
     return columns;
   }, [isAdmin, ended]);
 }

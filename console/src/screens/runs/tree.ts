@@ -319,7 +319,8 @@ function byStart(a: TreeNode, b: TreeNode): number {
 /** `{"id":4411,"a":"x"}` as `id=4411 a=x`: what fits beside a name. */
 export function shortInput(text: string | null): string {
   if (text === null) return "";
-  return text
+  const end = text.startsWith("{") && !text.endsWith("}") ? "…" : ""; // the hub sends its beginning
+  return (text + end)
     .replace(/^\{|\}$/g, "")
     .replace(/"([\w-]+)":/g, "$1=")
     .replace(/"/g, "")

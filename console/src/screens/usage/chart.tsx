@@ -54,7 +54,7 @@ function options(element: HTMLElement, labels: string[], format: (value: number 
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), high === null || high <= 0 ? 1 : high * 1.08] } },
     axes: [
       { ...axis, grid: { show: false }, space: 80, size: 28, values: (_, times, __, ___, step) => times.map((time) => shortTime(time, step)) },
-      { ...axis, size: 64, values: (_, values) => values.map((value) => format(value)), space: 44 },
+      { ...axis, size: 64, values: (_, values) => values.map((value) => shorten(format(value))), space: 32 },
     ],
     series: [
       { label: "time", value: (_, time) => (time === null ? "–" : new Date(time * 1000).toLocaleString()) },
@@ -69,6 +69,11 @@ function options(element: HTMLElement, labels: string[], format: (value: number 
       })),
     ],
   };
+}
+
+/** `$0.05`, not `$0.0500`: the numbers of an axis are round. */
+function shorten(text: string): string {
+  return text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 }
 
 function shortTime(time: number, step: number): string {

@@ -66,7 +66,7 @@ class ConsolePages:
     async def page(self, exchange: Exchange) -> None:
         """Respond with the page, whatever the address below `/console/` is."""
         content = await self._read("index.html", self._folder / "index.html")
-        below = exchange.path.removeprefix("/console/")
+        below = exchange.raw_path.removeprefix("/console/")
         if content is None:
             await self._respond_html(exchange, NOT_BUILT)
             return
