@@ -324,8 +324,8 @@ def test_hostile_markdown_is_shown_at_once_runs_nothing_and_loads_nothing(
     console: Console, upstream: Upstream
 ) -> None:
     page = console.page
-    outside: list[str] = []
-    page.on("request", lambda request: "evil.invalid" in request.url and outside.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     for name, text in HOSTILE.items():
         console.open("/chat")
         mark = upstream.teach([{"text": text}])
@@ -338,7 +338,7 @@ def test_hostile_markdown_is_shown_at_once_runs_nothing_and_loads_nothing(
             links = answers(page).locator(".chat-md a").evaluate_all("(all) => all.map((each) => each.href)")
             assert links == ["https://evil.invalid/p?q=secret", "https://example.invalid/"]
             assert page.locator(".chat-md :is(script, img, iframe)").count() == 0
-    assert outside == []
+    assert [url for url in urls if "evil.invalid" in url] == []
 
 
 @pytest.mark.thorough
