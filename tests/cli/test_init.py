@@ -272,6 +272,28 @@ TRANSLATED = {
 }
 
 
+PATTERNS = """
+model_list:
+  - {model_name: "*", litellm_params: {model: "*", organization: mine, stream_timeout: 60}}
+  - {model_name: a, litellm_params: {model: groq/a}}
+  - {model_name: b, litellm_params: {model: groq/b}}
+litellm_settings:
+  fallbacks: [{"*": [a]}]
+  default_fallbacks: [b, a]
+"""
+
+
+def test_patterns_and_fallbacks_of_all_models_of_a_litellm_configuration_are_not_lost(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(PATTERNS)
+    imported = import_litellm(tmp_path / "config.yaml")
+    assert imported.fields["fallbacks"] == {"*": ["a", "b"]}
+    assert imported.left_out == [
+        "model_list[0]: the pattern; its models have the names openai/*",
+        "model_list[0]: litellm_params.organization",
+        "model_list[0]: stream_timeout is `first_byte_timeout` and `idle_timeout` of a provider here",
+    ]
+
+
 def test_a_litellm_configuration_is_translated_and_what_cannot_be_said_is_told(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

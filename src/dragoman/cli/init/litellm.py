@@ -41,7 +41,11 @@ BALANCE = {
     "cost-based-routing": "failover",
 }
 KNOWN = frozenset({"model", "api_key", "api_base", "base_url", "timeout", "weight", "max_retries"})
-IGNORED_PARAMS = frozenset({"rpm", "tpm", "stream_timeout"})
+REPLACED = {
+    "rpm": "is a limit of keys and owners here (`limits`)",
+    "tpm": "is a limit of keys and owners here (`limits`)",
+    "stream_timeout": "is `first_byte_timeout` and `idle_timeout` of a provider here",
+}
 OPTIONS = frozenset(
     {"temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "reasoning_effort", "top_k"}
 )
@@ -113,8 +117,9 @@ class LiteLlmImport:
         if provider is None:
             return
         if "*" in model:  # all models of a provider: `provider/model` always works
-            if entry.get("model_name") not in ("*", f"{provider}/{model}"):
+            if entry.get("model_name") != f"{provider}/{model}":
                 self._left_out.append(f"{place}: the pattern; its models have the names {provider}/{model}")
+            self._add_options(provider, params, place=place)
             return
         target, alias = f"{provider}/{model}", str(entry.get("model_name", model))
         targets = self._models.setdefault(alias, [])
@@ -195,8 +200,8 @@ class LiteLlmImport:
                 f"{place}: {', '.join(options)} differ from those of another model of {provider}"
             )
         for name in params:
-            if name in IGNORED_PARAMS:
-                self._left_out.append(f"{place}: {name} is a limit of keys and owners here (`limits`)")
+            if name in REPLACED:
+                self._left_out.append(f"{place}: {name} {REPLACED[name]}")
             elif name not in KNOWN | OPTIONS:
                 self._left_out.append(f"{place}: litellm_params.{name}")
 
@@ -243,7 +248,7 @@ class LiteLlmImport:
             fallbacks |= dict(pairs(section.get("fallbacks")))
             default = section.get("default_fallbacks")
             if isinstance(default, list):
-                fallbacks["*"] = [str(model) for model in default]
+                fallbacks["*"] = list(dict.fromkeys([*fallbacks.get("*", ()), *map(str, default)]))
         aliases = {*self._models, *self._aliases(router), "*"}
         for name in [name for name in fallbacks if name not in aliases]:
             self._left_out.append(f"fallbacks of {name}, which no entry of model_list has")
