@@ -96,6 +96,18 @@ def test_fields_without_a_neutral_equivalent_are_reported() -> None:
     assert not parsed.include_usage
 
 
+def test_a_spoken_answer_is_its_transcript() -> None:
+    audio = {"id": "audio_1", "data": "UklGRg==", "expires_at": 1, "transcript": "Hello"}
+    parsed = read(
+        {"role": "assistant", "content": None, "audio": audio},
+        {"role": "assistant", "content": "Hi", "audio": audio},
+        {"role": "assistant", "content": None, "audio": {"id": "audio_1"}},
+    )
+    texts = [part.text for message in parsed.request.messages for part in message.parts]  # type: ignore[union-attr]
+    assert texts == ["Hello", "Hi"]
+    assert parsed.ignored_fields == ("messages[].audio",)
+
+
 def test_content_parts_become_texts_and_files() -> None:
     content = [
         {"type": "text", "text": "See"},

@@ -113,6 +113,7 @@ class _OpenAIMessageParser:
 
     def _add_assistant(self, message: Mapping[str, Any], field: str) -> None:
         content = message.get("content")
+        content = _transcript(message) if content is None else content
         parts: list[ContentPart] = []
         if content is not None:
             parts = parse_content(content, f"{field}.content", kinds=ASSISTANT_KINDS, ignored=self._ignored)
@@ -172,6 +173,13 @@ class _OpenAIMessageParser:
                 output=_tool_output(parts),
                 result_provider_metadata=next(filter(None, reversed(cache_controls)), None),
             )
+
+
+def _transcript(message: Mapping[str, Any]) -> str | None:
+    """The text of a spoken answer, which clients that send it back whole have beside its sound."""
+    audio = message.get("audio")
+    transcript = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return transcript if isinstance(transcript, str) and transcript else None
 
 
 def _cache_control_of(part: ContentPart) -> ProviderMetadata | None:
