@@ -49,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     trust_no_certificates(config.rootpath / "tests")
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        gc.disable()  # until all tests are collected: a fifth of the time went into looking for garbage
     # DBOS is one a process, and takes its time. Hubs of a test share this process, and queue in memory.
     sys.modules["dbos"] = None  # type: ignore[assignment]
     config.stash[CPU] = []
@@ -94,6 +96,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    gc.enable()
 
 
 def is_about_sqlite(item: pytest.Item) -> bool:
