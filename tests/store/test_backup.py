@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from dragoman.errors import Conflict, NotFound, StoreError
+from dragoman.store.maintenance import backup
 from dragoman.store.maintenance.backup import BackupManifest, RestoreReport, back_up, restore
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
+from dragoman.store.maintenance.transfer import transfer
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.filled import fill
 from tests.store.older import downgrade
@@ -200,7 +202,51 @@ async def test_a_backup_of_an_older_version_is_migrated(data: Path, file: Path, 
     assert b"old" in await histories(tmp_path / "new")
 
 
-@pytest.mark.parametrize("spoiled", ["text", "cut", "rows", "newer", "foreign", "files", "missing"])
+async def test_a_restore_that_ends_before_its_last_step_left_the_key_and_is_run_again(
+    data: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Store.open(data) as store:
+        await converse(store, "hello")
+        await store.mcp_servers.put("files", SERVER)
+    make(data, file)
+    new, key = tmp_path / "new", body_of(data / "hub.key")
+    with monkeypatch.context() as killed:
+        killed.setattr(backup, "replace_file", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            bring_back(file, new)
+    assert (names_in(new), body_of(new / "hub.key")) == (["hub.key", "hub.lock"], key)
+    assert bring_back(file, new).replaced_key is None
+    assert await histories(new) == await histories(data)
+
+
+async def test_a_folder_with_another_key_gets_no_row_of_a_copy(data: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for folder in (data, other):
+        async with await Store.open(folder) as store:
+            await store.mcp_servers.put("files", SERVER)
+    (other / DATABASE_FILE).unlink()
+    with pytest.raises(Conflict, match="is another key"):
+        transfer(DatabaseLocation.of_folder(data), DatabaseLocation.of_folder(other), progress=Progress())
+    assert DATABASE_FILE not in names_in(other)
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        "text",
+        "cut",
+        "rows",
+        "newer",
+        "foreign",
+        "files",
+        "missing",
+        "manifest",
+        "shape",
+        "body",
+        "name",
+        "folder",
+    ],
+)
 async def test_a_file_that_is_not_a_whole_backup_is_refused_and_changes_nothing(
     data: Path, file: Path, tmp_path: Path, spoiled: str
 ) -> None:
@@ -220,7 +266,12 @@ def spoil(file: Path, how: str) -> None:
         "rows": "DELETE FROM messages WHERE position = 3",
         "newer": "UPDATE alembic_version SET version_num = '9999'",
         "foreign": "DROP TABLE alembic_version",
-        "files": "INSERT INTO backup_files VALUES ('../evil', 'x')",
+        "files": "INSERT INTO backup_files VALUES ('../evil', x'00')",
+        "manifest": "UPDATE backup_files SET body = x'7bff' WHERE name = 'backup.json'",
+        "shape": "UPDATE backup_files SET body = CAST('{\"rows\": 5}' AS BLOB) WHERE name = 'backup.json'",
+        "body": "INSERT OR REPLACE INTO backup_files VALUES ('hub.key', 17)",
+        "name": "INSERT INTO backup_files VALUES (x'00ff', x'00')",
+        "folder": "INSERT INTO backup_files VALUES ('answers.spool/a/b.json', x'00')",
     }
     match how:
         case "text":

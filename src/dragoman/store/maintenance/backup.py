@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from dragoman.errors import Conflict, NotFound, StoreError
+from dragoman.json_text import DECODE_ERRORS
 from dragoman.store.maintenance.copy import DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
@@ -132,13 +133,15 @@ def restore(
         draft.mkdir(mode=FOLDER_MODE)
         try:
             manifest, bodies = stage(file, draft / DATABASE_FILE, progress=progress)
-            if location.path is not None:
+            if location.path is not None:  # who ends here has no database without its key
+                replaced_key = write_files(folder, bodies)
                 replace_file(draft / DATABASE_FILE, location.path)
             else:
                 restore_rows(
                     draft / DATABASE_FILE, location, name=file.name, progress=progress, replace=replace
                 )
-            return RestoreReport(manifest, write_files(folder, bodies))
+                replaced_key = write_files(folder, bodies)
+            return RestoreReport(manifest, replaced_key)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -231,11 +234,13 @@ def write_files(folder: Path, bodies: Mapping[str, bytes]) -> Path | None:
     for name, body in bodies.items():
         path = folder / name
         path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+        draft = path.with_name(f"{path.name}.partial")  # half a key is none
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(body)
             opened.flush()
             os.fsync(opened.fileno())
+        draft.replace(path)
     return replaced
 
 
@@ -260,9 +265,12 @@ def write_manifest(
 
 
 def read_manifest(raw: sqlite3.Connection, body: bytes | None, *, rows: Mapping[str, int]) -> BackupManifest:
-    """Return a backup's manifest; of a database that has none, what can be told."""
+    """Return a backup's manifest; of a database that has none, what can be told. StoreError."""
     if body is not None:
-        return msgspec.json.decode(body, type=BackupManifest)
+        try:
+            return msgspec.json.decode(body, type=BackupManifest)
+        except DECODE_ERRORS as error:
+            raise StoreError(f"the manifest of the backup is damaged: {error}") from None
     return BackupManifest(
         created_at=0.0,
         revision=str(current_revision(raw)),
@@ -273,16 +281,21 @@ def read_manifest(raw: sqlite3.Connection, body: bytes | None, *, rows: Mapping[
 
 
 def read_bodies(raw: sqlite3.Connection) -> Sequence[tuple[str, bytes]]:
-    """Return the files in a backup; none of a database that is not one."""
+    """Return the files in a backup; none of a database that is not one. StoreError for values of others."""
     if not raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'backup_files'").fetchone():
         return []
-    return raw.execute("SELECT name, body FROM backup_files").fetchall()
+    rows = raw.execute("SELECT name, body FROM backup_files").fetchall()
+    for name, body in rows:
+        if not isinstance(name, str) or not isinstance(body, bytes):
+            raise StoreError(f"the file {name!r} in the backup is damaged")
+    return rows
 
 
 def check_names(names: Iterable[str]) -> None:
     """Raise StoreError for a file that no backup has, such as one outside of the data folder."""
     for name in names:
-        if ".." in name or not any(fnmatchcase(name, pattern) for pattern in FILE_PATTERNS):
+        patterns = [pattern for pattern in FILE_PATTERNS if pattern.count("/") == name.count("/")]
+        if ".." in name or not any(fnmatchcase(name, pattern) for pattern in patterns):
             raise StoreError(f"the backup holds a file {name!r}, which no backup of this program has")
 
 
@@ -297,6 +310,12 @@ def list_master_keys(raw: sqlite3.Connection) -> list[str]:
 
 def copy_files(source: Path, target: Path) -> None:
     """Copy the files that a hub needs from one data folder to another. Raises Conflict for another key."""
+    require_key(source, target)
+    write_files(target, dict(read_files(source, with_key=True)))
+
+
+def require_key(source: Path, target: Path) -> None:
+    """Raise Conflict when two data folders have different keys."""
     key = target / FOLDER_KEY_FILE
     bodies = dict(read_files(source, with_key=True))
     if key.exists() and FOLDER_KEY_FILE in bodies and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
@@ -304,7 +323,6 @@ def copy_files(source: Path, target: Path) -> None:
             f"{str(key)!r} is another key than that of {str(source)!r}",
             hint="move it away: it encrypts what is stored in the database beside it",
         )
-    write_files(target, bodies)
 
 
 # Files of SQLite.

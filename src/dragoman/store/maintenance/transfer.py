@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.errors import BadRequest
-from dragoman.store.maintenance.backup import copy_files
+from dragoman.store.maintenance.backup import copy_files, require_key
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
@@ -19,6 +19,8 @@ def transfer(
     source.require()
     if source.identity == target.identity:
         raise BadRequest("the source and the target are the same database")
+    if source.path is not None and target.path is not None:
+        require_key(source.path.parent, target.path.parent)
     backend = target.backend(exclusive=True)
     try:
         origin = source.backend(exclusive=False)
