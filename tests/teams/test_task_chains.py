@@ -161,6 +161,30 @@ async def test_a_task_whose_agent_is_woken_no_more_ends_with_its_last_answer(tmp
         assert (end.state, end.result) == ("done", "Given.")
 
 
+async def test_detached_tasks_stay_within_the_budget_of_the_answer_that_gave_them(tmp_path: Path) -> None:
+    work: Json = {
+        "allowed_tools": GATE_TOOLS,
+        "steps": [*([{"tools": [call("gate_look")], "usage": DEAR}] * 8), {"text": "."}],
+    }
+    both = [call("teams_delegate", team=team, task="Work.", detached=True) for team in ("press", "desk")]
+    main: Json = {
+        "members": ["press", "desk"],
+        "allowed_tools": ["teams.delegate"],
+        "budget": {"usd": 1.0},
+        "steps": [{"tools": both, "usage": DEAR}, {"text": "Given.", "usage": DEAR}],
+    }
+    async with team_hub(tmp_path, {"main": main, "press": work, "desk": work}, prices=PRICES) as hub:
+        await hub.chat("go", agent="main")
+        tasks = await hub.hub.store.team_tasks.list_page({})
+        ends = await ended(hub, *(task.id for task in tasks))
+        assert [(task.detached, task.deadline) for task in tasks] == [(True, None)] * 2
+        assert "failed" in [end.state for end in ends]
+        for end in ends:
+            await until_delivered(hub, end.id)
+    [(spent,)] = query(tmp_path / "hub", "select sum(cost) from usage")
+    assert 0.7 < spent <= 1.0 + 0.11
+
+
 @pytest.mark.promise("task-budget-after-crash")
 async def test_after_a_crash_the_tasks_of_one_answer_together_stay_within_its_budget(tmp_path: Path) -> None:
     look: Json = {"tools": [call("gate_look")], "usage": DEAR}

@@ -65,7 +65,7 @@ class TeamTasks(StoredTasks):
         if new.topic is None and not new.read_only:
             new = replace(new, topic=find_topic(team.topics, new.text))
         task = make_task(new, identity, context=context, now=self._clock())
-        if context is not None and not task.detached:
+        if context is not None:  # also a detached one: else it could give itself its budget again and again
             task = await self._contexts.budgets.share(task, context.budget)
         try:
             submitted = await self._store.team_tasks.submit(

@@ -44,6 +44,9 @@ MAX_FIRINGS = 100
 MAX_OF_TEAM = 10_000
 
 
+WRITTEN_IN_FILES = "{action} it there: in `triggers:` of team.yaml, or in triggers/NAME.yaml"
+
+
 class TriggerSettings(msgspec.Struct, frozen=True):
     """Limits: triggers of an owner, and for how long an approval waits, in seconds."""
 
@@ -160,7 +163,10 @@ class TriggerService:
     ) -> TriggerRecord:
         """Change fields of a trigger's definition. It is pending again. Raises BadRequest, Conflict."""
         if trigger.source != "api":
-            raise Conflict(f"the trigger {trigger.name!r} is written in a file of its team; change it there")
+            raise Conflict(
+                f"the trigger {trigger.name!r} is defined in a file of the team {trigger.team!r}",
+                hint=WRITTEN_IN_FILES.format(action="change"),
+            )
         old = msgspec.json.decode(trigger.body)
         kind = changes.get("type", old["type"])
         old_config = old["config"] if kind == old["type"] else {}
@@ -228,7 +234,10 @@ class TriggerService:
     async def remove(self, trigger: TriggerRecord) -> None:
         """Delete a trigger with its history. Raises Conflict for one of a file."""
         if trigger.source != "api":
-            raise Conflict(f"the trigger {trigger.name!r} is written in a file of its team; remove it there")
+            raise Conflict(
+                f"the trigger {trigger.name!r} is defined in a file of the team {trigger.team!r}",
+                hint=WRITTEN_IN_FILES.format(action="remove"),
+            )
         await self.triggers.delete(trigger.id)
         self.on_change()
 

@@ -110,7 +110,10 @@ class ArraySplitter:
         self._parts.append(part)
         self._size += len(part)
         if self._size > self._max_size:
-            raise TooLarge(f"a conversation of the file has more than {self._max_size} bytes")
+            raise TooLarge(
+                f"a conversation of the file has more than {self._max_size:,} bytes, the limit",
+                hint="take it out of the file: the others can be imported without it",
+            )
 
     def _check_between(self, outside: bytes, bracket: bytes) -> None:
         """Check what is not in an object, and the bracket behind it."""
