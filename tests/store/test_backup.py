@@ -230,6 +230,21 @@ async def test_a_folder_with_another_key_gets_no_row_of_a_copy(data: Path, tmp_p
     assert DATABASE_FILE not in names_in(other)
 
 
+async def test_a_copy_whose_target_fails_names_the_target(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Store.open(data) as store:
+        await converse(store, "hello")
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("dragoman.store.maintenance.copy.TableCopy.params", fail)
+    full = DatabaseLocation.of_folder(tmp_path / "full")
+    with pytest.raises(StoreError, match=r"full/hub\.db': database or disk is full"):
+        transfer(DatabaseLocation.of_folder(data), full, progress=Progress())
+
+
 @pytest.mark.parametrize(
     "spoiled",
     [

@@ -25,7 +25,7 @@ from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.private_files import FILE_MODE, FOLDER_MODE, make_private_folder
 from dragoman.store.schema import current_revision
-from dragoman.store.sqlite import SQLiteBackend, lock_folder
+from dragoman.store.sqlite import SQLiteBackend, error_kind, lock_folder
 from dragoman.store.store import ANSWERS_FOLDER, DATABASE_FILE, FOLDER_KEY_FILE
 
 FILE_PATTERNS = (FOLDER_KEY_FILE, "usage.spool*", f"{ANSWERS_FOLDER}/*.json")
@@ -84,8 +84,9 @@ def copy_pages(source: Path, target: Path, *, progress: Progress) -> Mapping[str
         current_revision(raw)  # begins the snapshot, and refuses another program's tables
         (pages,) = raw.execute("PRAGMA page_count").fetchone()
         progress.start("copying", pages)
-        raw.backup(copy, pages=PAGES, progress=lambda *_: progress.advance(PAGES))
-        copy.execute("PRAGMA journal_mode = DELETE")
+        with naming_full_disk(target):
+            raw.backup(copy, pages=PAGES, progress=lambda *_: progress.advance(PAGES))
+            copy.execute("PRAGMA journal_mode = DELETE")
         progress.start("checking", 0)
         compare_counts(count_tables(raw), count_tables(copy))
         check_pages(copy)
@@ -368,6 +369,17 @@ def raising_sqlite_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
+        raise SQLiteBackend(path, exclusive=False).translate_error(error) from error
+
+
+@contextmanager
+def naming_full_disk(path: Path) -> Iterator[None]:
+    """Raise that the disk is full as a StoreError with the path of the file that was written."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error_kind(error) != "SQLITE_FULL":
+            raise
         raise SQLiteBackend(path, exclusive=False).translate_error(error) from error
 
 

@@ -9,9 +9,9 @@ Until then the target has a revision that no hub accepts, see `schema.COPYING`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import cached_property, partial
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from sqlalchemy import (
@@ -61,6 +61,7 @@ SET_EVENT_IDS = text(
 SOURCE, STATE = "source", "state"  # names in `copy_progress`; the others are tables
 LOOKUP_KEYS = 50  # rows that one query looks up by their keys
 
+T = TypeVar("T")
 CopyState: TypeAlias = Literal["clearing", "copying", "done"]
 AGES: Final[Mapping[str, str]] = {
     "sessions": "updated_at",
@@ -268,8 +269,8 @@ class DatabaseCopy:
 
     def _begin(self, target: BackendConnection) -> Set[str]:
         """Mark the target as unfinished; return the tables in which an earlier process has written rows."""
-        run_transaction(target, lambda: target.execute(self._target.compile(CREATE_PROGRESS), {}))
-        rows = run_transaction(target, lambda: target.fetch_all(self._get_progress, {}))
+        self._run(target, lambda: target.execute(self._target.compile(CREATE_PROGRESS), {}))
+        rows = self._run(target, lambda: target.fetch_all(self._get_progress, {}))
         stored: dict[str, str] = dict(tuple(row) for row in rows)
         source, state = stored.pop(SOURCE, None), stored.pop(STATE, None)
         if source == self._source_name and (
@@ -280,14 +281,14 @@ class DatabaseCopy:
         if self._replace or state == "clearing":
             self._set_state(target, "clearing")
             for table in reversed(self._tables):
-                run_transaction(target, partial(target.execute, table.clear, {}))
+                self._run(target, partial(target.execute, table.clear, {}))
         elif any(each.rows for each in self._describe_target(target).values()):
             used = state == "done" and source == self._source_name
             raise Conflict(
                 "the target was written to since the copy into it" if used else "the target holds other data",
                 hint="name an empty database, or add --replace to delete what this one holds",
             )
-        run_transaction(target, lambda: target.execute(self._clear_progress, {}))
+        self._run(target, lambda: target.execute(self._clear_progress, {}))
         self._set_state(target, "copying")
         return frozenset()
 
@@ -309,8 +310,13 @@ class DatabaseCopy:
             states[table.name] = TableState(*row) if row else TableState(0, None)
         return states
 
+    def _run(self, target: BackendConnection, job: Callable[[], T]) -> T:
+        """Run a job on the target; its errors name the target, also while the source is read."""
+        with raising_store_errors(self._target):
+            return run_transaction(target, job)
+
     def _describe_target(self, target: BackendConnection) -> Mapping[str, TableState]:
-        return run_transaction(target, lambda: self._describe(target, self._target))
+        return self._run(target, lambda: self._describe(target, self._target))
 
     def _set_state(self, target: BackendConnection, state: CopyState) -> None:
         """Write the state. A hub accepts the database in the state `done` only."""
@@ -323,7 +329,7 @@ class DatabaseCopy:
             if state == "done" and self._target.name == "postgresql":
                 target.fetch_one(self._target.compile(SET_EVENT_IDS), {})
 
-        run_transaction(target, job)
+        self._run(target, job)
 
     def _copy_table(
         self, table: TableCopy, *, source: BackendConnection, target: BackendConnection, compare: bool
@@ -333,7 +339,7 @@ class DatabaseCopy:
         for rows in table.reader.batches(source):
             formed = [table.form.apply(row) for row in rows]
             digest.add(formed)
-            self._written += run_transaction(
+            self._written += self._run(
                 target, partial(self._write_batch, table, target, rows=formed, compare=compare)
             )
             self._progress.advance(len(rows))
@@ -364,11 +370,11 @@ class DatabaseCopy:
         self._progress.start("comparing", sum(each.rows for each in self._describe_target(target).values()))
         for table in reversed(self._tables):
             place: Key | None = None
-            while rows := run_transaction(target, partial(next_batch, table, target, place=place)):
+            while rows := self._run(target, partial(next_batch, table, target, place=place)):
                 place = table.target_reader.key_of(rows[-1])
                 stale = list(self._stale(table, source, rows=[table.form.apply(row) for row in rows]))
                 keys = [table.key_params(table.reader.key_of(row)) for row in stale]
-                run_transaction(target, partial(target.execute_many, table.delete, keys))
+                self._run(target, partial(target.execute_many, table.delete, keys))
                 self._deleted += len(stale)
                 self._progress.advance(len(rows))
 
@@ -393,11 +399,11 @@ class DatabaseCopy:
                     hint="run the command again, while nobody else writes to the target",
                 )
             params = {"name": table.name, "value": str(digest)}
-            run_transaction(target, partial(target.execute, self._set_progress, params))
+            self._run(target, partial(target.execute, self._set_progress, params))
         self._set_state(target, "done")
 
     def _target_digest(self, target: BackendConnection, table: TableCopy) -> TableDigest:
-        digest = run_transaction(target, partial(read_digest, target, table.target_reader, form=table.form))
+        digest = self._run(target, partial(read_digest, target, table.target_reader, form=table.form))
         self._progress.advance(digest.count)
         return digest
 
