@@ -15,6 +15,7 @@ from dragoman import json_text
 from dragoman.errors import BadRequest
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
+from dragoman.wire.encrypted_reasoning import SEALED_FORMAT
 
 _encoder = msgspec.json.Encoder()
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -41,6 +42,7 @@ class RawRequestBody:
         self._fields = decode_fields(raw)
         check_count(len(self._fields), "the body", limit=MAX_FIELDS)
         self.size = len(raw)
+        self.may_have_sealed_reasoning = SEALED_FORMAT in raw
         model = self._decode_field("model")
         if not isinstance(model, str) or not model:
             problem = "is missing" if model is None else f"must be a string, not {model!r:.80}"

@@ -33,7 +33,7 @@ def own_metadata(metadata: ProviderMetadata | None, provider: str | None) -> Map
 # ---- Through clients of chat.completions and of Messages, which have no reasoning items
 
 _FORMAT = "dragoman-responses-v1"
-_FORMAT_BYTES = _FORMAT.encode()
+SEALED_FORMAT = _FORMAT.encode()
 _ENTRY_FIELDS = (("data", "encryptedContent"), ("id", "itemId"), ("provider", "provider"))
 
 
@@ -58,7 +58,7 @@ def drop_sealed_entries(messages: bytes) -> bytes:
 
     All other bytes are kept; invalid messages are returned unchanged, for the server to refuse.
     """
-    if _FORMAT_BYTES not in messages:
+    if SEALED_FORMAT not in messages:
         return messages
     try:
         cleaned = [_without_sealed(message) for message in _decode_objects(messages)]
@@ -74,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 def _without_sealed(message: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     details = bytes(message.get("reasoning_details", b""))
-    if _FORMAT_BYTES not in details:
+    if SEALED_FORMAT not in details:
         return message
     readable = [entry for entry in _decode_list(details) if not _is_sealed(bytes(entry))]
     others = {name: value for name, value in message.items() if name != "reasoning_details"}

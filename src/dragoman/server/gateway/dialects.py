@@ -104,6 +104,8 @@ class ChatCompletionsDialect:
 
     def replaced_fields(self, head: RawRequestBody) -> Mapping[str, bytes]:
         """See `ClientDialect`: encrypted reasoning of providers of the Responses API."""
+        if not head.may_have_sealed_reasoning:
+            return {}
         messages = head.raw_field("messages")
         cleaned = drop_sealed_entries(messages)
         return {} if cleaned is messages else {"messages": cleaned}

@@ -241,12 +241,11 @@ class GatewayRequest:
         document = await self._document()
         record = self._call.end()
         cost = {} if record.cost is None else {"x-dragoman-cost": format_cost(record.cost)}
-        omitted = self._omitted()
-        omissions = {"x-dragoman-omitted": omitted} if omitted else {}
+        headers = {**JSON_HEADERS, **self._answer_headers(), **cost}
+        if isinstance(self._call.answer, TranslatedAnswer) and (omitted := self._omitted(self._call.answer)):
+            headers["x-dragoman-omitted"] = omitted
         watch.response_complete = True
-        await self._exchange.respond(
-            200, document, headers={**JSON_HEADERS, **self._answer_headers(), **cost, **omissions}
-        )
+        await self._exchange.respond(200, document, headers=headers)
 
     async def _document(self) -> bytes | None:
         answer = self._call.answer
@@ -278,18 +277,17 @@ class GatewayRequest:
         record = call.end()
         if record.cost is not None:
             last += b": x-dragoman-cost %s\n\n" % format_cost(record.cost).encode()
-        if omitted := self._omitted():
+        if isinstance(call.answer, TranslatedAnswer) and (omitted := self._omitted(call.answer)):
             last += b": x-dragoman-omitted %s\n\n" % omitted.encode()
         await self._send_last(last, watch)
 
-    def _omitted(self) -> str:
+    def _omitted(self, answer: TranslatedAnswer) -> str:
         """Return what the client's protocol has no place for in a translated answer; "" for nothing."""
-        answer, dialect = self._call.answer, self._plan.dialect
-        if not isinstance(answer, TranslatedAnswer):
-            return ""
         if omitted := answer.omitted:
             log.warning(
-                "an answer was sent without %s: %s has no place for it", ", ".join(omitted), dialect.endpoint
+                "an answer was sent without %s: %s has no place for it",
+                ", ".join(omitted),
+                self._plan.dialect.endpoint,
             )
         return format_names(omitted)
 
