@@ -35,7 +35,7 @@ MEDIA_TYPES: Mapping[str, str] = {
     ".woff2": "font/woff2",
 }
 ENCODINGS: Mapping[str, str] = {"br": ".br", "gzip": ".gz"}
-RELATIVE_ASSETS = b'"./assets/'
+RELATIVE_ASSETS, RELATIVE_DOCS = b'"./assets/', b'"../docs'
 NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8">
 <title>Dragoman: console not installed</title>
 <h1>The console is not part of this installation</h1>
@@ -66,12 +66,13 @@ class ConsolePages:
     async def page(self, exchange: Exchange) -> None:
         """Respond with the page, whatever the address below `/console/` is."""
         content = await self._read("index.html", self._folder / "index.html")
-        below = exchange.raw_path.removeprefix("/console/")
+        up = b"../" * exchange.raw_path.removeprefix("/console/").count("/")
         if content is None:
-            await self._respond_html(exchange, NOT_BUILT)
+            await self._respond_html(
+                exchange, NOT_BUILT.replace(RELATIVE_DOCS, b'"' + up + RELATIVE_DOCS[1:])
+            )
             return
-        up = b'"' + b"../" * below.count("/") + b"./assets/"
-        await self._respond_html(exchange, content.replace(RELATIVE_ASSETS, up))
+        await self._respond_html(exchange, content.replace(RELATIVE_ASSETS, b'"' + up + RELATIVE_ASSETS[1:]))
 
     async def asset(self, exchange: Exchange) -> None:
         """Respond with a script or style, compressed as the client accepts it. Its name has its hash."""
