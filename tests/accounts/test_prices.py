@@ -125,10 +125,14 @@ def test_a_cost_is_what_the_library_says(
     assert price is not None
     total, hour = fresh + read + written, min(hour, written)
     usage = Usage(
-        input_tokens=total, output_tokens=output, cached_input_tokens=read, cache_write_tokens=written
+        input_tokens=total,
+        output_tokens=output,
+        cached_input_tokens=read,
+        cache_write_tokens=written,
+        hour_cache_write_tokens=hour,
     )
     assert (price.cost(usage) or 0) <= price.max_cost(total, output)
-    ours = price.cost(replace(usage, hour_cache_write_tokens=hour, web_searches=searches))
+    ours = price.cost(replace(usage, web_searches=searches))
     theirs = calc_price(
         TheirUsage(
             input_tokens=total,

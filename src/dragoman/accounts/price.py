@@ -72,9 +72,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return cost if cost <= MAX_NANOS else None
 
     def max_cost(self, input_tokens: int, max_output_tokens: int | None) -> int:
-        """Return the highest cost in nano-dollars for an estimated prompt, rounded up."""
+        """Return the highest cost in nano-dollars for an estimated prompt, rounded up.
+
+        Searches of the provider are not in it: nobody knows how many there will be.
+        """
         rates = self._rates_for(input_tokens)
-        dearest = max(rates.input, rates.cache_write or 0)
+        dearest = max(rates.input, rates.cache_write or 0, rates.hour_cache_write or 0)
         output = (
             DEFAULT_OUTPUT_TOKENS if max_output_tokens is None or max_output_tokens < 0 else max_output_tokens
         )
