@@ -16,6 +16,7 @@ from dragoman.wire.provider_errors import (
     invalid_json_error,
     nesting_error,
     provider_error,
+    too_long_error,
 )
 from dragoman.wire.sse import SSEParser
 from dragoman.wire.tool_calls import ToolCallAssembler, sequential_ids
@@ -162,7 +163,7 @@ class SSEAnswerDecoder(AnswerDecoder[Builder]):
 
     def _fail_frame(self, error: FrameTooLong) -> list[bytes]:
         """The answer fails at a frame that is too long; there are no others."""
-        self._builder.fail(ProviderError(error.message, category="api_error", hint=error.hint))
+        self._builder.fail(too_long_error(error))
         return []
 
     @abstractmethod

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import ProviderCategory, ProviderError
+from dragoman.errors import FrameTooLong, ProviderCategory, ProviderError
 from dragoman.events import Usage
 from dragoman.json_text import parse_digits
 from dragoman.wire.token_estimate import cut_answer_length
@@ -188,6 +188,11 @@ def with_usage(error: ProviderError, usage: Usage | None) -> ProviderError:
     if usage is not None:
         error.usage = msgspec.structs.asdict(usage)
     return error
+
+
+def too_long_error(error: FrameTooLong) -> ProviderError:
+    """The error of an answer with a frame that is too long."""
+    return ProviderError(error.message, category="api_error", hint=error.hint)
 
 
 def nesting_error() -> ProviderError:

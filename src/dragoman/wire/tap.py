@@ -10,6 +10,7 @@ import msgspec
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Usage
 from dragoman.wire.encoder import KEEP_ALIVE
+from dragoman.wire.provider_errors import too_long_error
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser, encode_frame
 from dragoman.wire.tool_calls import sequential_ids
 
@@ -108,7 +109,7 @@ class AnswerTap(ABC):
 
     def _fail_frame(self, error: FrameTooLong) -> list[bytes]:
         """The answer fails at a frame that is too long; there are no others."""
-        self.failure = ProviderError(error.message, category="api_error", hint=error.hint)
+        self.failure = too_long_error(error)
         return []
 
 

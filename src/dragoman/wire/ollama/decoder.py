@@ -15,7 +15,7 @@ from dragoman.wire.answer_decoder import AnswerDecoder, AnswerOptions
 from dragoman.wire.ndjson import BOM, NdjsonSplitter
 from dragoman.wire.ollama.chunk import OllamaChunk, decode_lines, read_chunk
 from dragoman.wire.ollama.event_builder import OllamaEventBuilder, read_usage
-from dragoman.wire.provider_errors import invalid_json_error, nesting_error, with_usage
+from dragoman.wire.provider_errors import invalid_json_error, nesting_error, too_long_error, with_usage
 from dragoman.wire.sse import MAX_FRAME_BYTES
 
 
@@ -55,8 +55,7 @@ class OllamaDecoder(AnswerDecoder[OllamaEventBuilder]):
             chunks = decode_lines(block)
             self._add_chunks(self._decode_each(block, last=last) if chunks is None else chunks)
         if self._splitter.failure is not None and not self.done:
-            error = self._splitter.failure
-            self._builder.fail(ProviderError(error.message, category="api_error", hint=error.hint))
+            self._builder.fail(too_long_error(self._splitter.failure))
 
     def _decode_each(self, block: bytes, *, last: bool) -> Iterable[OllamaChunk]:
         """Decode lines one by one if some are irregular."""
