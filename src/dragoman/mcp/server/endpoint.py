@@ -178,15 +178,15 @@ def read_head(body: bytes) -> RpcHead:
     return RpcHead(method, id)
 
 
-def rpc_error(code: int, message: str) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+def rpc_error(code: int, message: str, **fields: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message, **fields}}
 
 
 async def send_error(exchange: Exchange, error: DragomanError) -> None:
     """Respond with a JSON-RPC error whose data is the hub's own error."""
     if exchange.response_started:
         raise error
-    body = {"code": INVALID_REQUEST, "message": error.message, "data": error.to_json()}
+    body = rpc_error(INVALID_REQUEST, error.message, data=error.to_json())
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after))
@@ -194,4 +194,4 @@ async def send_error(exchange: Exchange, error: DragomanError) -> None:
         headers["www-authenticate"] = 'Bearer realm="dragoman"'
     if isinstance(error, Forbidden) and error.scope is not None:
         headers["www-authenticate"] = f'Bearer error="insufficient_scope", scope="{error.scope}"'
-    await exchange.respond(error.status, {"jsonrpc": "2.0", "id": None, "error": body}, headers=headers)
+    await exchange.respond(error.status, body, headers=headers)
