@@ -34,6 +34,7 @@ from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.listener import bind_listener, build_server, listener_url
 from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import make_private_folder, set_private_umask
+from dragoman.store.store import DATABASE_FILE
 
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 
@@ -207,7 +208,7 @@ def make_data_folder(folder: Path) -> None:
 
     A hub whose database is down starts and relays, but not one that has never had a place for its data.
     """
-    if folder.is_dir() and (os.access(folder, os.W_OK | os.X_OK) or any(folder.glob("hub.db*"))):
+    if folder.is_dir() and (os.access(folder, os.W_OK | os.X_OK) or any(folder.glob(f"{DATABASE_FILE}*"))):
         return
     try:
         make_private_folder(folder)

@@ -40,8 +40,8 @@ class CompiledOffer:
 
 
 async def not_bound(_: Any, context: Context) -> Any:
-    """Stand for the function of an operation that no spoke serves yet."""
-    raise Unavailable(f"the call {context.call_id} has no spoke")
+    """Stand for the function of an operation that nobody serves yet."""
+    raise Unavailable(f"nobody runs the call {context.call_id}")
 
 
 class SpokeBalancer:

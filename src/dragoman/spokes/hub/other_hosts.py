@@ -49,6 +49,7 @@ from dragoman.offload import Slices, offload
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.balancer import not_bound
 from dragoman.spokes.hub.call import calling_spokes
 from dragoman.spokes.hub.permissions import canonical_namespace
 from dragoman.spokes.protocol import SpokeFailure, error_from_failure
@@ -192,7 +193,7 @@ class HostOperations:
     def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
         try:
             operation = Operation.from_schema(
-                self._refuse_unbound,
+                not_bound,
                 shared.input_schema,
                 namespace=shared.namespace,
                 name=shared.name,
@@ -213,9 +214,6 @@ class HostOperations:
             return None
         call = SharedCallRunner(self._client, host, operation=operation, budgets=self._shared_budgets)
         return msgspec.structs.replace(operation, run=call.run, host=host)
-
-    async def _refuse_unbound(self, _: Any, context: Context) -> Any:
-        raise Unavailable(f"the call {context.call_id} has no host")
 
     async def _update_registry(self) -> None:
         """Register what is new, and remove what no host has any more. A spoke of this host goes first."""
