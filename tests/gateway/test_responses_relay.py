@@ -52,6 +52,12 @@ def test_a_document_is_relayed_as_the_provider_sent_it_and_counted(stage: Stage)
     assert stage.upstream.body["unknown"] == {"a": 1}
 
 
+def test_a_status_in_other_words_is_an_answer_for_clients_of_both_forms(stage: Stage) -> None:
+    stage.upstream.play(document(msgspec.json.encode(response("complete", [message("Hi")]))))
+    assert post(stage).json()["output"] == [message("Hi")]
+    assert b"response.completed" in post(stage, stream=True).content
+
+
 def test_openais_client_streams_what_is_relayed(stage: Stage) -> None:
     stage.upstream.play(Answer(body=STREAMS["calls"]))
     client = openai.OpenAI(base_url=f"{stage.url}/v1", api_key=stage.key, max_retries=0)

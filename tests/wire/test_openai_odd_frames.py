@@ -31,6 +31,15 @@ def delta(**fields: Any) -> dict[str, Any]:
     return choice(delta={"content": "l", **fields})
 
 
+CALL_WITHOUT_ARGUMENTS: dict[str, list[Any]] = {  # chunks of a stream that calls f without arguments
+    "null": [{"name": "f", "arguments": None}],
+    "absent": [{"name": "f"}],
+    "null twice": [{"name": "f", "arguments": None}, {"arguments": None}],
+    "empty": [{"name": "f", "arguments": ""}],
+    "empty, later": [{"name": "f"}, {"arguments": ""}],
+}
+
+
 ODD: dict[str, Any] = {  # each says "l"
     "role": delta(role="assistant"),
     "role with spaces": json.dumps(delta(role="assistant")).encode(),
@@ -211,6 +220,25 @@ def test_the_accumulator_reads_the_call_in_odd_fragments(name: str) -> None:
     assert (made.type, made.function.name, json.loads(made.function.arguments)) == ("function", "f", {"a": 1})
     assert isinstance(made.id, str)
     assert (answer.message.role, answer.finish_reason) == ("assistant", "tool_calls")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("in_last", [False, True])
+@pytest.mark.parametrize("name", CALL_WITHOUT_ARGUMENTS)
+def test_a_call_whose_arguments_never_come_has_a_text_for_them(name: str, in_last: bool) -> None:
+    first, *rest = CALL_WITHOUT_ARGUMENTS[name]
+    fragments = [{**HEADER, "function": first}, *({"index": 0, "function": each} for each in rest)]
+    chunks = [choice(delta={"tool_calls": [fragment]}) for fragment in fragments]
+    end = chunk(finish="tool_calls")
+    if in_last:
+        chunks[-1]["choices"][0]["finish_reason"], end = "tool_calls", AFTER[-1]
+    raw = sse(choice(delta={"role": "assistant", "content": None}), *chunks, end)
+    passed = relayed(raw)
+    snapshot = accumulate([payload for _, payload in frames(passed) if payload != b"[DONE]"])
+    (made,) = snapshot.choices[0].message.tool_calls
+    assert (made.function.name, json.loads(made.function.arguments or "{}")) == ("f", {})
+    assert isinstance(made.function.arguments, str)
+    assert (passed == raw) == name.startswith("empty")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -182,6 +182,11 @@ CACHES: dict[str, tuple[dict[str, Any], int | None, int | None]] = {
         60,
         30,
     ),
+    "gemini, written and read by one request": (
+        {"prompt_tokens": 100, "total_tokens": 105, DETAILS: {"cached_tokens": 90, "cache_write_tokens": 90}},
+        90,
+        None,
+    ),
     "databricks": (
         {
             "prompt_tokens": 10,

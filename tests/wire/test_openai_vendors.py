@@ -164,6 +164,11 @@ STORIES: dict[str, list[tuple[Any, ...]]] = {
     ],
     "quota_error": [("failure", "rate_limit")],
     "snowflake": [("reasoning", "Look up"), ("text", "Done."), STOP],
+    "snowflake_call": [
+        ("text", "Let me look."),
+        ("call", "toolu_1", "weather", OSLO, WEATHER[0]),
+        ("finish", "tool-calls", "claude-s"),
+    ],
     "split_name": [("call", "call_z", "weather", "{}", {}), CALLS],
     "swallowed": [("text", "Hel"), ("failure", "network")],
     "think_tags": [("reasoning", "Is 1 < 2?</p>"), ("text", "Yes, 1 < 2."), STOP],

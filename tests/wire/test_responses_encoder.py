@@ -16,7 +16,7 @@ from dragoman.wire.responses.client_tools import ClientTools
 from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder, encode_document
 from dragoman.wire.sse import SSEParser
 
-DONE = e.FinishStep("stop", e.Usage(3, 2, 5, cached_input_tokens=1))
+DONE = e.FinishStep("stop", e.Usage(3, 2, 5, cached_input_tokens=1, cache_write_tokens=2))
 OPENING = ["response.created", "response.in_progress"]
 
 
@@ -80,7 +80,7 @@ def test_a_text_climbs_the_whole_ladder_and_the_last_event_has_the_whole_respons
     assert (response["status"], response["output"]) == ("completed", [item])
     assert response["usage"] == {
         "input_tokens": 3,
-        "input_tokens_details": {"cached_tokens": 1},
+        "input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
         "output_tokens": 2,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": 5,

@@ -79,6 +79,73 @@ def test_tools_that_the_provider_ran_are_its_calls_and_images_and_citations_are_
     assert finish.finish_reason == "stop"
 
 
+SHELL = {"id": "sh_1", "type": "shell_call", "status": "completed", "call_id": "call_s"}
+SHELL_OUTPUT = {"id": "sho_1", "type": "shell_call_output", "status": "completed", "call_id": "call_s"}
+PATCH = {"id": "ap_1", "type": "apply_patch_call", "call_id": "call_p", "operation": {"path": "a"}}
+X_SEARCH = {"id": "ctc_1", "type": "custom_tool_call", "call_id": "xs_call_1", "name": "x_keyword_search"}
+APPROVAL = {"id": "mcpr_1", "type": "mcp_approval_request", "name": "shorten", "arguments": '{"url":"u"}'}
+HOSTED: dict[str, tuple[list[dict[str, Any]], str, Any, Any]] = {  # items; name, input and result of the call
+    "a shell in a container": (
+        [{**SHELL, "action": {"commands": ["ls"]}}, {**SHELL_OUTPUT, "output": [{"stdout": "a"}]}],
+        "shell",
+        {"commands": ["ls"]},
+        [{"stdout": "a"}],
+    ),
+    "a shell of the client": (
+        [{**SHELL, "action": {"commands": ["ls"]}}],
+        "shell",
+        {"commands": ["ls"]},
+        None,
+    ),
+    "a patch": ([PATCH], "apply_patch", {"operation": {"path": "a"}}, None),
+    "a program": (
+        [
+            {"id": "cm_1", "type": "program", "call_id": "call_m", "code": "x()"},
+            {"id": "cmo_1", "type": "program_output", "call_id": "call_m", "result": "7"},
+        ],
+        "program",
+        {"code": "x()"},
+        {"result": "7"},
+    ),
+    "a tool that waits for approval": ([APPROVAL], "shorten", {"url": "u"}, None),
+    "xAI's search, as a custom tool": (
+        [{**X_SEARCH, "input": '{"query":"parrots"}'}],
+        "x_keyword_search",
+        {"query": "parrots"},
+        {},
+    ),
+    "xAI's search, as an item of its own": (
+        [{"id": "x_1", "type": "x_search_call", "call_id": "", "name": "x", "arguments": '{"query":"q"}'}],
+        "x_search",
+        {"query": "q"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTED)
+def test_calls_of_hosted_tools_are_not_calls_for_the_client(name: str) -> None:
+    items, tool, arguments, result = HOSTED[name]
+    delta = {"type": "response.custom_tool_call_input.delta", "delta": items[0].get("input", "")}
+    inner = [delta] if "input" in items[0] else []
+    pieces = [event for number, item in enumerate(items) for event in item_events(number, item, *inner)]
+    text = text_events(len(items), message("Two."), "Two.")
+    streamed = decode([sse(*opening(), *pieces, *text, ending(*items, message("Two.")))]).events
+    document = ResponsesDecoder().decode_document(
+        msgspec.json.encode(response("completed", [*items, message("Two.")]))
+    )
+    for events in (streamed, document):
+        (call,) = [event for event in events if isinstance(event, e.ToolInputAvailable)]
+        assert (call.tool_name, call.input, call.provider_executed) == (tool, arguments, True)
+        outputs = [event.output for event in events if isinstance(event, e.ToolOutputAvailable)]
+        errors = [event for event in events if isinstance(event, e.ToolOutputError)]
+        assert (outputs, len(errors)) == (([], 1) if result is None else ([result], 0))
+        assert [event.delta for event in events if isinstance(event, e.TextDelta)] == ["Two."]
+        finish = events[-1]
+        assert isinstance(finish, e.FinishStep)
+        assert finish.finish_reason == "stop"
+
+
 def test_a_free_text_of_a_custom_tool_is_its_input() -> None:
     (call,) = [
         event for event in decode([STREAMS["custom"]]).events if isinstance(event, e.ToolInputAvailable)

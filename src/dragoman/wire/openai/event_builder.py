@@ -386,7 +386,8 @@ def tool_call_fragment(
         delta.custom,
         delta.extra_content,
     )
-    is_freeform = isinstance(custom, Mapping)
+    # Snowflake sends an empty `custom` beside each function
+    is_freeform = isinstance(custom, Mapping) and not (function_delta.name or function_delta.arguments)
     if is_freeform:
         function_delta = OpenAIFunctionCall(
             name=as_text(custom.get("name")), arguments=as_text(custom.get("input"))

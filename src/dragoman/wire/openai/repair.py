@@ -86,7 +86,7 @@ class ChunkRepair:
     def accept_finish(self, index: int) -> bool:
         """Return whether a choice may end with a chunk that adds nothing: no role and no part of a call."""
         state = self._choice(index)
-        return state.has_role and not state.reassembles
+        return state.has_role and not state.reassembles and not state.lacks_arguments
 
     def finish(self, indexes: Iterable[int]) -> dict[str, Any]:
         """Return the chunk that ends choices for which the server has sent no finish reason."""
@@ -167,6 +167,7 @@ class _ChoiceState:
         self._names: list[str] = []  # of the calls, by index
         self._joiners: dict[str, SurrogateJoiner] = {}  # by field: halves of a pair come one by one
         self._arguments: list[ArgumentsCompleteness | None] = []  # of the calls, by index
+        self.lacks_arguments: set[int] = set()  # the calls whose arguments have not been a text yet
         self._fragments: list[OpenAIToolCallDelta] = []  # all that were passed on as they are
         self._assembler: ToolCallAssembler | None = None  # once a fragment had to be repaired
         self._indexes: dict[str, int] = {}  # by call id, of the assembled calls
@@ -243,6 +244,8 @@ class _ChoiceState:
             self._ids.add(fragment.id)
             self._names.append(name)
             self._arguments.append(None)
+            if function is not None and not fragment.custom:
+                self.lacks_arguments.add(index)
         elif fragment.id or (name and (self._arguments[index] or name == self._names[index])):
             return False  # repeated: the SDKs would add them up
         else:
@@ -251,6 +254,8 @@ class _ChoiceState:
 
     def _accept_arguments(self, index: int, arguments: str | None) -> bool:
         """Whether these continue the arguments: no object begins after a complete one."""
+        if arguments is not None:
+            self.lacks_arguments.discard(index)
         if not arguments:
             return True
         before = self._arguments[index]
@@ -345,7 +350,11 @@ class _ChoiceState:
 
     def flush(self) -> list[dict[str, Any]]:
         """Return the fragments of calls that wait for their name or arguments, at the finish."""
-        return self._encode_events(self._assembler.flush()) if self._assembler is not None else []
+        if self._assembler is not None:
+            return self._encode_events(self._assembler.flush())
+        silent = sorted(self.lacks_arguments)
+        self.lacks_arguments.clear()
+        return [{"index": index, "function": {"arguments": "{}"}} for index in silent]
 
     def _encode_events(self, events: Sequence[Event]) -> list[dict[str, Any]]:
         fragments: list[dict[str, Any]] = []

@@ -256,9 +256,9 @@ class OpenAITap(AnswerTap):
         repair, index, delta = self._repair, choice.index, choice.delta
         if choice.message is not None or choice.usage is not None or not has_readable_logprobs(choice):
             return False
-        if choice.finish_reason and not repair.accept_finish(index):
-            return False
         if delta.tool_calls is not None and not repair.accept_calls(index, delta.tool_calls):
+            return False
+        if choice.finish_reason and not repair.accept_finish(index):
             return False
         if delta.function_call is not None and not repair.accept_function_call(index, delta.function_call):
             return False

@@ -131,6 +131,8 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
         input_tokens = max(0, total - output_tokens)
     if input_tokens is not None:
         gap = (total or 0) - input_tokens - (output_tokens or 0)
+        if not gap:
+            cache = cache.without_overlap(input_tokens)
         input_tokens += cache.outside(input_tokens, gap=gap, reasoning=reasoning or 0)
         gap = (total or 0) - input_tokens - (output_tokens or 0)
         if output_tokens is not None and gap > 0 and (gap == reasoning or _omits_reasoning(model)):
@@ -156,6 +158,15 @@ class CacheCounts(msgspec.Struct, frozen=True):
     written: int | None
     missed: int | None
     separate: bool
+
+    def without_overlap(self, input_tokens: int) -> CacheCounts:
+        """Return the counts without writes that are the reads: a prompt of Gemini that is written into the
+        cache is read from it by the same request.
+        """
+        if self.written is None or self.written != self.read:
+            return self
+        is_overlap = self.written <= input_tokens < 2 * self.written
+        return msgspec.structs.replace(self, written=None) if is_overlap else self
 
     def outside(self, input_tokens: int, *, gap: int, reasoning: int) -> int:
         """Return how many of them the input does not include; `gap` is by how much the total exceeds it."""

@@ -307,9 +307,11 @@ def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:
     if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
         return None
     input_tokens, output_tokens = usage.input_tokens or 0, usage.output_tokens or 0
+    written = usage.cache_write_tokens
+    details = {} if written is None else {"cache_write_tokens": written}
     fields: dict[str, Any] = {
         "input_tokens": input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens or 0},
+        "input_tokens_details": {"cached_tokens": usage.cached_input_tokens or 0, **details},
         "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
         "total_tokens": usage.total_tokens or input_tokens + output_tokens,

@@ -18,19 +18,14 @@ from dragoman.events import (
     File,
     FinishReason,
     FinishStep,
-    ToolInputAvailable,
-    ToolInputStart,
-    ToolOutputAvailable,
-    ToolOutputError,
     Usage,
 )
-from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.encrypted_reasoning import bind_to_provider
-from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error, with_usage
 from dragoman.wire.responses.chunk import ResponsesChunk, responses_error
+from dragoman.wire.responses.provider_calls import ProviderCalls, is_provider_call
 from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
@@ -40,10 +35,6 @@ _INCOMPLETE_REASONS: Mapping[str, FinishReason] = {
     "max_output_tokens": "length",
     "content_filter": "content-filter",
 }
-_PROVIDER_CALLS = frozenset(
-    {"web_search_call", "file_search_call", "code_interpreter_call", "mcp_call", "tool_search_call"}
-)
-_OUTPUT_FIELDS = ("output", "outputs", "results")
 _IMAGE_TYPES = {"png": "image/png", "jpeg": "image/jpeg", "webp": "image/webp"}
 
 
@@ -81,6 +72,7 @@ class _ItemState(msgspec.Struct):
 
     written: set[tuple[str, int]] = msgspec.field(default_factory=set)
     has_arguments: bool = False
+    is_provider_call: bool = False
     done: bool = False
 
 
@@ -98,6 +90,7 @@ class ResponsesEventBuilder(AnswerBuilder):
         self._open_part: tuple[int, str, int] | None = None  # the part whose block is open
         self._items: dict[int, _ItemState] = {}
         self._sources = SourceTracker()
+        self._provider_calls = ProviderCalls(self.new_id, self.provider)
 
     def add_chunk(self, chunk: ResponsesChunk) -> None:
         """Add a chunk; one of an unknown type is ignored."""
@@ -188,6 +181,7 @@ class ResponsesEventBuilder(AnswerBuilder):
     def _finish(self, reason: FinishReason) -> None:
         self._blocks.insert(self.tool_calls.flush())
         self._close_block()
+        self._blocks.insert(self._provider_calls.close())
         calls = self.tool_calls.finish(truncated=reason == "length")
         self._blocks.insert(calls)
         if calls and reason == "stop":
@@ -245,7 +239,7 @@ class ResponsesEventBuilder(AnswerBuilder):
     # ---- items ---------------------------------------------------------------------------------------
 
     def _add_arguments(self, chunk: ResponsesChunk, arguments: str | None) -> None:
-        if not arguments:
+        if not arguments or self._state(chunk).is_provider_call:
             return
         self._state(chunk).has_arguments = True
         index = chunk.output_index or 0
@@ -265,8 +259,9 @@ class ResponsesEventBuilder(AnswerBuilder):
         if not isinstance(item, Mapping):
             return
         self.started = True
-        self._item(index)
-        if item.get("type") in ("function_call", "custom_tool_call"):
+        state = self._item(index)
+        state.is_provider_call = is_provider_call(item)
+        if item.get("type") in ("function_call", "custom_tool_call") and not state.is_provider_call:
             self._add_call(index, _call_fragment(index, item, arguments=""))
 
     def _end_item(self, index: int, item: Any) -> None:
@@ -276,6 +271,10 @@ class ResponsesEventBuilder(AnswerBuilder):
             return
         state.done = True
         self.started = True
+        if is_provider_call(item):
+            self._close_block()
+            self._insert(self._provider_calls.call_events(item))
+            return
         match item.get("type"):
             case "message":
                 self._end_message(index, item)
@@ -287,10 +286,9 @@ class ResponsesEventBuilder(AnswerBuilder):
                 self._add_call(index, _call_fragment(index, item, arguments=arguments))
             case "image_generation_call":
                 self._add_image(item)
-            case str(kind) if kind in _PROVIDER_CALLS:
-                self._add_provider_call(kind, item)
             case _:
-                pass
+                if output := self._provider_calls.output_events(item):
+                    self._insert(output)
 
     def _end_message(self, index: int, item: Mapping[str, Any]) -> None:
         content = item.get("content")
@@ -339,35 +337,6 @@ class ResponsesEventBuilder(AnswerBuilder):
             self._close_block()
             self._insert([File(url, media_type)])
 
-    def _add_provider_call(self, kind: str, item: Mapping[str, Any]) -> None:
-        """Add a call that the provider ran, with its output."""
-        self._close_block()
-        name = item.get("name") if kind == "mcp_call" else None
-        id = item["id"] if isinstance(item.get("id"), str) and item["id"] else self.new_id()
-        metadata = bind_to_provider({"item": dict(item)}, self.provider)
-        tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
-        error = item.get("error") or (
-            f"the call is {item['status']}" if item.get("status") == "failed" else ""
-        )
-        output = {field: item[field] for field in _OUTPUT_FIELDS if item.get(field) is not None}
-        ending: Event = (
-            ToolOutputError(id, str(error), provider_executed=True, provider_metadata=metadata)
-            if error
-            else ToolOutputAvailable(
-                id,
-                drop_non_finite(output.get("output") if list(output) == ["output"] else output),
-                provider_executed=True,
-                provider_metadata=metadata,
-            )
-        )
-        self._insert(
-            [
-                ToolInputStart(id, tool, provider_executed=True),
-                ToolInputAvailable(id, tool, _provider_input(item), provider_executed=True),
-                ending,
-            ]
-        )
-
 
 def _call_fragment(index: int, item: Mapping[str, Any], *, arguments: str) -> ToolCallFragment:
     id, name = item.get("call_id") or item.get("id"), item.get("name")
@@ -378,21 +347,6 @@ def _call_fragment(index: int, item: Mapping[str, Any], *, arguments: str) -> To
         arguments=arguments,
         freeform=item.get("type") == "custom_tool_call",
     )
-
-
-def _provider_input(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input of a call that the provider ran."""
-    arguments = item.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = decode_json(arguments)
-        except DECODE_ERRORS:
-            arguments = {"arguments": arguments}
-    if isinstance(arguments, dict):
-        return arguments
-    fields = {name: item[name] for name in ("action", "queries", "code") if item.get(name) is not None}
-    action = fields.get("action")
-    return dict(drop_non_finite(action if isinstance(action, dict) else fields))
 
 
 def _text_of(value: Any) -> str | None:

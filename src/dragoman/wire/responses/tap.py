@@ -21,6 +21,7 @@ from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_NOT_COMPLETE = ("failed", "cancelled", "queued", "in_progress")  # other servers have words of their own
 _HEADS = ("response.created", "response.in_progress", "response.queued")
 
 
@@ -156,7 +157,7 @@ def end_of(response: Mapping[str, Any]) -> str | None:
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, Mapping) else None
         return reason if isinstance(reason, str) and reason else "incomplete"
-    return None if response.get("error") or status not in (None, "completed") else "completed"
+    return None if response.get("error") or status in _NOT_COMPLETE else "completed"
 
 
 def failure_in(response: Mapping[str, Any]) -> ProviderError:
