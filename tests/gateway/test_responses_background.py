@@ -35,6 +35,8 @@ async def test_a_response_in_the_background_is_made_while_nobody_listens(tmp_pat
     async with desk(tmp_path, up=Site(tokens("one", counts=usage(3, 1)), completion("two"))) as at:
         begun = (await ask(at, input="a", background=True)).json()
         assert (begun["status"], begun["background"], begun["output"]) == ("queued", True, [])
+        stored = (await at.http.get(f"/v1/responses/{begun['id']}")).json()
+        assert stored["status"] in ("in_progress", "completed")
         ended = await until_ended(at, begun["id"])
         assert ended["status"] == "completed"
         assert ended["output"][0]["content"][0]["text"] == "one"
@@ -59,6 +61,14 @@ async def test_its_events_can_be_followed_from_any_of_them_on(tmp_path: Path) ->
         for after in (-1, 0, 4, len(whole) - 2):
             query = {"stream": "true", "starting_after": str(after)}
             assert events_in((await at.http.get(path, params=query)).content) == whole[after + 1 :]
+        for after in (len(whole) - 1, len(whole), 10**17):  # nothing is invented after the last one
+            query = {"stream": "true", "starting_after": str(after)}
+            found = await at.http.get(path, params=query)
+            assert (found.status_code, found.content) == (200, b"")
+        for wrong in ("-2", "x", "", "\u0663", "9" * 20):
+            query = {"stream": "true", "starting_after": wrong}
+            refused = await at.http.get(path, params=query)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
 
 
 async def test_it_outlives_the_connection_that_began_it(tmp_path: Path) -> None:
@@ -100,7 +110,10 @@ async def test_one_whose_process_is_gone_has_failed(tmp_path: Path, monkeypatch:
         assert body["status"] == "failed"
         assert "has ended" in body["error"]["message"]
         path, query = f"/v1/responses/{begun['id']}", {"stream": "true"}
-        assert events_in((await at.http.get(path, params=query)).content)[-1]["type"] == "response.failed"
+        last = events_in((await at.http.get(path, params=query)).content)[-1]
+        assert last["type"] == "response.failed"
+        query["starting_after"] = str(last["sequence_number"])
+        assert (await at.http.get(path, params=query)).content == b""
 
 
 async def test_one_that_fails_or_is_refused_says_so(tmp_path: Path) -> None:

@@ -85,6 +85,29 @@ async def test_a_stored_response_that_continues_one_that_is_not_is_complete(tmp_
         assert prompt(at) == ["a", "one", "b", "two", "c"]
 
 
+async def test_a_response_that_is_too_large_to_be_stored_is_part_of_the_next_one(tmp_path: Path) -> None:
+    answers = Site(tokens("one"), tokens("two"), completion("three"))
+    async with desk(tmp_path, up=answers, limits={"stored_response": 6_000}) as at:
+        async with connected(at) as client:
+            first = await ask(client, input="a", store=True, instructions="x" * 6_000)
+            second = await ask(client, input="b", store=True, previous_response_id=first["response"]["id"])
+        body = {"model": "up/m", "input": "c", "previous_response_id": second["response"]["id"]}
+        assert (await at.http.post("/v1/responses", json=body)).status_code == 200
+        assert prompt(at) == ["a", "one", "b", "two", "c"]
+
+
+async def test_an_agent_is_warmed_up_and_then_asked_with_what_that_had(tmp_path: Path) -> None:
+    async with desk(tmp_path, up=Site(tokens("one")), model="up/m") as at, connected(at) as client:
+        agent: dict[str, Any] = {"model": "agent/default"}
+        warm = await ask(client, input=[{"role": "user", "content": "a"}], generate=False, **agent)
+        assert (warm["type"], warm["response"]["output"]) == ("response.completed", [])
+        last = await ask(client, input="b", previous_response_id=warm["response"]["id"], **agent)
+        assert last["type"] == "response.completed"
+        assert prompt(at) == ["a\nb"]
+        unknown = await ask(client, input="a", generate=False, model="agent/none")
+        assert (unknown["type"], unknown["status"]) == ("error", 404)
+
+
 async def test_lanes_are_answered_side_by_side_and_a_lane_in_its_order(tmp_path: Path) -> None:
     async with (
         desk(tmp_path, up=Site(holding(tokens("slow", over=False)), tokens("quick"), tokens("next"))) as at,

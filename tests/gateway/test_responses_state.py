@@ -85,6 +85,31 @@ async def test_a_response_is_read_listed_and_deleted(tmp_path: Path) -> None:
         assert broken.json()["error"]["code"] == "previous_response_not_found"
 
 
+async def test_listed_messages_have_a_type_a_status_and_parts_as_openais_have(tmp_path: Path) -> None:
+    items = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "y", "status": "incomplete"},
+        {"role": "user", "content": [{"type": "input_text", "text": "z"}]},
+    ]
+    async with desk(tmp_path, up=Site(completion("one"))) as at:
+        response = (await ask(at, input=items)).json()
+        conversation = (await at.http.post("/v1/conversations", json={"items": items})).json()
+        for path in (
+            f"/v1/responses/{response['id']}/input_items",
+            f"/v1/conversations/{conversation['id']}/items",
+        ):
+            listed = (await at.http.get(path, params={"order": "asc"})).json()["data"]
+            found = [
+                (item["type"], item["status"], item["content"][0]["type"], item["content"][0]["text"])
+                for item in listed
+            ]
+            assert found == [
+                ("message", "completed", "input_text", "x"),
+                ("message", "incomplete", "output_text", "y"),
+                ("message", "completed", "input_text", "z"),
+            ]
+
+
 async def test_another_owner_finds_neither_a_response_nor_its_items(tmp_path: Path) -> None:
     async with desk(tmp_path, keys=True, up=Site(completion("one"))) as at:
         ada, eve = await at.key("ada"), await at.key("eve")

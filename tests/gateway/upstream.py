@@ -175,7 +175,7 @@ def config(url: str) -> dict[str, Any]:
     return {
         "providers": {**once, **again},
         "model": "oai/m",
-        "aliases": {"short": "oai/m", "falling": ["oai/m", "ant/m"]},
+        "aliases": {"short": "oai/m", "falling": ["oai/m", "ant/m"], "gpt-5.5": "oai/m"},
         "prices": {"*": {"input": 1, "output": 2}},
     }
 

@@ -140,6 +140,21 @@ def wiping(data: Path, steps: list[dict[str, Any]]) -> AbstractAsyncContextManag
     return serving(data, steps, operations=[DANGER], pinned=["danger.wipe"])
 
 
+async def test_what_an_agent_does_not_use_of_a_request_is_listed(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "Hi."}, {"text": "Hi."}]) as hub:
+        output = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
+        fields = {"text": {"format": output}, "temperature": 0, "max_tool_calls": 1, "metadata": {"a": "b"}}
+        body = {"model": "agent/default", "input": "hi", **fields}
+        response = await hub.http.post("/v1/responses", json=body)
+        assert response.headers["x-dragoman-dropped"] == "text,max_tool_calls,temperature"
+        rules = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+        search = {"type": "tool_search", "execution": "client"}
+        body = {"model": "agent/default", "input": rules, "tools": [search]}
+        response = await hub.http.post("/v1/responses", json=body)
+        dropped = response.headers["x-dragoman-dropped"]
+        assert dropped == "input[].role.developer,tools[].type.tool_search"
+
+
 async def test_an_approval_waits_in_the_hub_unless_the_client_answers_approvals(tmp_path: Path) -> None:
     async with wiping(tmp_path, WIPE[:1]) as hub, client_of(hub) as client:
         response = await ask(client)

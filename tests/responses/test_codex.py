@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.effort import rows
+from tests.effort import PROFILE, rows
 from tests.gateway.upstream import Answer, Stage, document
 from tests.responses.answers import FAMILIES, call, say, sent
 from tests.responses.codex_cli import Codex
@@ -75,6 +78,70 @@ def test_a_turn_calls_a_tool_of_an_mcp_server(stage: Stage, tmp_path: Path, fami
     assert (tool["server"], tool["tool"], tool["status"]) == ("hub", "hub_search", "completed")
     assert "time.now" in sent(stage.upstream)
     assert len(stage.upstream.requests) == 2
+
+
+def test_tools_that_codex_leaves_out_until_they_are_searched_are_found_and_called(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """With a model that it knows, Codex offers `tool_search` in place of the tools of MCP servers."""
+    server = (
+        f'[mcp_servers.hub]\nurl = "{stage.url}/mcp"\nbearer_token_env_var = "HUB_KEY"\nrequired = true\n'
+    )
+    codex = Codex(
+        tmp_path / "codex", url=stage.url, key=stage.key, model="gpt-5.5", settings={"sections": server}
+    )
+    patch = "*** Begin Patch\n*** Add File: now.txt\n+time.now\n*** End Patch\n"
+    stage.upstream.play(
+        call("oai", "tool_search", '{"query":"hub search"}', id="call_1"),
+        call("oai", "hub_search", '{"q":"what time is it"}', id="call_2", namespace="mcp__hub"),
+        call("oai", "apply_patch", msgspec.json.encode({"input": patch}).decode(), id="call_3"),
+        say("oai", "There is time.now."),
+    )
+    run = codex.run("Write down which operation tells the time.")
+    assert (run.code, run.text) == (0, "There is time.now."), run.errors
+    assert "mcp__hub__hub_search" in sent(stage.upstream, 1)
+    [tool] = run.items("mcp_tool_call")
+    assert (tool["server"], tool["tool"], tool["status"]) == ("hub", "hub_search", "completed")
+    assert (codex.work / "now.txt").read_text() == "time.now\n"
+    assert len(stage.upstream.requests) == 4
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+REVIEW = {
+    "findings": [],
+    "overall_correctness": "patch is correct",
+    "overall_explanation": "Fine.",
+    "overall_confidence_score": 0.9,
+}
+
+
+@pytest.mark.skipif(PROFILE == "quick", reason="twelve runs of Codex")
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_forks_reviews_and_schemas(stage: Stage, tmp_path: Path, family: str, transport: str) -> None:
+    settings = {"provider": f"supports_websockets = {str(transport == 'websocket').lower()}"}
+    codex = Codex(
+        tmp_path / "codex", url=stage.url, key=stage.key, model=f"{family}/house", settings=settings
+    )
+    image = tmp_path / "a.png"
+    image.write_bytes(base64.b64decode(PIXEL))
+    stage.upstream.play(call(family, "view_image", f'{{"path":"{image}"}}'), say(family, "A pixel."))
+    first = codex.run("What is it?", options=("-i", str(image), "--"))
+    assert (first.code, first.text) == (0, "A pixel."), first.errors
+    assert sent(stage.upstream).count(PIXEL[:40]) == 2  # the message's, and the tool's
+    stage.upstream.play(say(family, "Forked."))
+    fork = codex.run("fork", first.thread_id, "And?")
+    assert (fork.text, "A pixel." in sent(stage.upstream)) == ("Forked.", True)
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":false}')
+    stage.upstream.play(say(family, '{"a":"x"}'))
+    shaped = codex.run("Give.", options=("--output-schema", str(schema)))
+    assert (shaped.text, '"a":{"type":"string"}' in sent(stage.upstream)) == ('{"a":"x"}', True)
+    stage.upstream.play(say(family, msgspec.json.encode(REVIEW).decode()))
+    subprocess.run(["git", "init", "-q", str(codex.work)], check=True)
+    (codex.work / "f").write_text("new")
+    review = codex.run("review", "--uncommitted")
+    assert (review.code, review.text) == (0, "Fine."), review.errors
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,33 @@ def test_tools_of_codex_are_unfolded_from_namespaces_and_items_and_can_be_found_
     assert parsed.ignored_fields == ("tools[].type.web_search",)
 
 
+def test_tools_that_a_client_finds_by_its_own_search_are_offered_from_then_on() -> None:
+    search = {"type": "tool_search", "execution": "client", "description": "Find.", "parameters": SCHEMA}
+    found = [
+        {"type": "namespace", "name": "mcp__hub", "tools": [{**WEATHER, "defer_loading": True}]},
+        {"type": "function", "name": "wait"},
+    ]
+    call = {"type": "tool_search_call", "call_id": "c1", "arguments": {"city": "x"}, "execution": "client"}
+    begun = parse("hi", tools=[search])
+    assert [(tool.name, tool.input_schema) for tool in begun.request.tools] == [("tool_search", SCHEMA)]
+    parsed = parse(
+        [
+            {"role": "user", "content": "hi"},
+            {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}},
+            {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": []},
+            call,
+            {"type": "tool_search_output", "call_id": "c1", "execution": "client", "tools": found},
+        ],
+        tools=[search],
+    )
+    assert [tool.name for tool in parsed.request.tools] == ["mcp__hub__weather", "wait", "tool_search"]
+    output = "These tools can be called now: mcp__hub__weather, wait"
+    assert parsed.request.messages[1].parts == (
+        ToolPart("tool-tool_search", "c1", "output-available", input={"city": "x"}, output=output),
+    )
+    assert parsed.ignored_fields == ("input[].type.tool_search_call", "input[].type.tool_search_output")
+
+
 def test_long_names_of_namespaces_stay_within_what_providers_accept_and_apart() -> None:
     tools = [
         {"type": "namespace", "name": "n" * 60, "tools": [{"type": "function", "name": name}]}
@@ -222,6 +249,9 @@ def test_options_are_those_of_chat_completions() -> None:
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"metadata": {"a": 1}}, "metadata"),
+        ({"max_tool_calls": 0}, "max_tool_calls"),
+        ({"max_tool_calls": "5"}, "max_tool_calls"),
+        ({"input": [{"type": "tool_search_output", "call_id": "c", "tools": 5}]}, "input[0].tools"),
     ],
 )
 def test_bad_input_is_refused_by_the_name_of_its_field(body: dict[str, Any], field: str) -> None:

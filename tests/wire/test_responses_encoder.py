@@ -185,6 +185,120 @@ def test_a_call_that_the_hub_runs_is_an_mcp_call_with_its_output() -> None:
     assert response["usage"]["total_tokens"] == 7
 
 
+def test_a_search_of_the_client_for_tools_has_its_arguments_as_an_object() -> None:
+    tool = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
+    found = encode(
+        [
+            e.ToolInputStart("c1", "tool_search"),
+            e.ToolInputDelta("c1", '{"query":"time"}'),
+            e.ToolInputAvailable("c1", "tool_search", {"query": "time"}),
+            e.FinishStep("tool-calls"),
+        ],
+        head(tool),
+    )
+    assert kinds(found)[2:-1] == ["response.output_item.added", "response.output_item.done"]
+    assert found[2]["item"]["arguments"] == {}
+    assert found[-1]["response"]["output"] == [
+        {
+            "id": "tsc_10000",
+            "status": "completed",
+            "call_id": "c1",
+            "type": "tool_search_call",
+            "execution": "client",
+            "arguments": {"query": "time"},
+        }
+    ]
+
+
+EVERY_ITEM: list[e.Event] = [
+    e.ReasoningStart("r"),
+    e.ReasoningDelta("r", "hm"),
+    e.ReasoningEnd("r", {"anthropic": {"signature": "s=="}}),
+    e.TextStart("t"),
+    e.TextDelta("t", "Hel"),
+    e.SourceUrl("s", "https://x.example"),
+    e.TextDelta("t", "lo"),
+    e.TextEnd("t"),
+    e.TextStart("n", {"openai": {"refusal": True}}),
+    e.TextDelta("n", "No."),
+    e.TextEnd("n"),
+    e.ToolInputStart("h", "clock.now"),
+    e.ToolInputDelta("h", '{"zone":'),
+    e.ToolInputDelta("h", '"UTC"}'),
+    e.ToolInputAvailable("h", "clock.now", {"zone": "UTC"}),
+    e.ToolOutputAvailable("h", {"now": 1}),
+    e.ToolInputStart("c", "weather"),
+    e.ToolInputDelta("c", '{"city":'),
+    e.ToolInputDelta("c", '"Rome"}'),
+    e.ToolInputAvailable("c", "weather", {"city": "Rome"}),
+    e.ToolInputStart("x", "exec"),
+    e.ToolInputDelta("x", '{"input":"l'),
+    e.ToolInputDelta("x", 's"}'),
+    e.ToolInputAvailable("x", "exec", {"input": "ls"}),
+    e.ToolInputStart("q", "tool_search"),
+    e.ToolInputAvailable("q", "tool_search", {"query": "x"}),
+    e.File("data:image/png;base64,AA==", "image/png"),
+]
+# What ends each thing that an event opens, within its item.
+ENDS = {
+    "response.content_part.added": "response.content_part.done",
+    "response.output_text.delta": "response.output_text.done",
+    "response.refusal.delta": "response.refusal.done",
+    "response.reasoning_summary_part.added": "response.reasoning_summary_part.done",
+    "response.reasoning_summary_text.delta": "response.reasoning_summary_text.done",
+    "response.function_call_arguments.delta": "response.function_call_arguments.done",
+    "response.custom_tool_call_input.delta": "response.custom_tool_call_input.done",
+    "response.mcp_call_arguments.delta": "response.mcp_call_arguments.done",
+}
+
+
+def check_ladder(found: Sequence[dict[str, Any]]) -> None:
+    """Whatever an event opens is ended once, in its item, and the last event has the items as they ended."""
+    ended: list[Any] = []
+    by_item: dict[int, list[dict[str, Any]]] = {}
+    for frame in found:
+        if "output_index" in frame:
+            by_item.setdefault(frame["output_index"], []).append(frame)
+    assert sorted(by_item) == list(range(len(by_item)))
+    for index in sorted(by_item):
+        names = kinds(by_item[index])
+        assert (names[0], names[-1]) == ("response.output_item.added", "response.output_item.done"), names
+        for opening in set(names) & set(ENDS):
+            assert names.count(ENDS[opening]) == 1, (opening, names)
+            assert names.index(opening) < names.index(ENDS[opening])
+        item = by_item[index][-1]["item"]
+        assert item.get("status") != "in_progress"
+        assert {frame["item_id"] for frame in by_item[index] if "item_id" in frame} <= {item["id"]}
+        for frame in by_item[index]:
+            if frame["type"].endswith("arguments.done"):
+                assert frame["arguments"] == item["arguments"]
+        ended.append(item)
+    assert found[-1]["response"]["output"] == ended
+    assert len({item["id"] for item in ended}) == len(ended)
+
+
+@pytest.mark.parametrize("end", ["cancel", "abort", "error", "finish"])
+def test_an_answer_that_ends_anywhere_ends_all_that_is_open(end: str) -> None:
+    tools = [
+        {"type": "function", "name": "weather"},
+        {"type": "custom", "name": "exec"},
+        {"type": "tool_search", "execution": "client"},
+    ]
+    for count in range(len(EVERY_ITEM) + 1):
+        encoder = ResponsesStreamEncoder(head(*tools, hub_runs_calls=True))
+        raw = b"".join(encoder.encode([event]) for event in EVERY_ITEM[:count])
+        match end:
+            case "cancel":
+                raw += encoder.cancel(by_request=True)
+            case "abort":
+                raw += encoder.encode([e.Abort("stopped")])
+            case "error":
+                raw += encoder.encode_error(DragomanError("x"))
+            case _:
+                raw += encoder.encode([DONE]) + encoder.end()
+        check_ladder(frames(raw))
+
+
 def test_an_answer_without_output_has_an_empty_message() -> None:
     [item] = encode([DONE])[-1]["response"]["output"]
     assert item["content"][0]["text"] == ""

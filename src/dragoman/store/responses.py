@@ -172,6 +172,13 @@ class ResponseStatements:
             .limit(bindparam("limit"))
             .offset(literal_column("0"))
         )
+        self.last_events = compiler.compile(
+            select(response_events.c.last, response_events.c.body)
+            .where(response_events.c.response_id == bindparam("id"))
+            .order_by(response_events.c.first.desc())
+            .limit(literal_column("1"))
+            .offset(literal_column("0"))
+        )
         self.owner_size = compiler.compile(select(func.sum(table.size)).where(table.owner == owner))
         self.oldest = compiler.compile(
             select(table.id, table.size)
@@ -345,6 +352,13 @@ class ResponseRepository:
             lambda connection: connection.fetch_all(self._sql.list_events, params)
         )
         return [(int(first), int(last), str(body)) for first, last, body in rows]
+
+    async def last_events(self, id: str) -> tuple[int, str] | None:
+        """Return the last row of events: the number of its last one, and its frames; None without any."""
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(self._sql.last_events, {"id": id})
+        )
+        return None if row is None else (int(row[0]), str(row[1]))
 
     async def trim(self, owner: str, *, max_size: int) -> int:
         """Delete an owner's oldest responses above `max_size` bytes; return how many."""

@@ -35,7 +35,12 @@ from dragoman.wire.openai.client_fields import (
     read_optional_string,
 )
 from dragoman.wire.responses.client_content import parse_item_content
-from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTools
+from dragoman.wire.responses.client_tools import (
+    CUSTOM_INPUT,
+    HUB_LABEL,
+    SEARCH_OUTPUT,
+    ClientTools,
+)
 from dragoman.wire.responses.compaction import COMPACTION, TRIGGER, summary_message
 from dragoman.wire.responses.opaque_reasoning import call_metadata, reasoning_metadata
 from dragoman.wire.tool_outputs import write_multimodal_output
@@ -120,9 +125,9 @@ class ItemParser:
                 )
             case str(kind) if kind in _SILENT_TYPES:
                 return
-            case str(kind) if kind in _CALL_TYPES:
+            case str(kind) if kind in _CALL_TYPES and item.get("call_id") is not None:
                 self._add_client_call(item, field, kind=kind)
-            case str(kind) if kind.endswith("_output") and "call_id" in item:
+            case str(kind) if kind.endswith("_output") and item.get("call_id") is not None:
                 self._add_output(item, field)
             case str(kind) if kind == TRIGGER:
                 self.has_trigger = True
@@ -235,7 +240,11 @@ class ItemParser:
         draft, index = call
         part = draft.parts[index]
         if isinstance(part, ToolPart):
-            output = self._output(item.get("output"), f"{field}.output")
+            output = (
+                self._tools.describe_found(item.get("tools"), f"{field}.tools")
+                if item.get("type") == SEARCH_OUTPUT
+                else self._output(item.get("output"), f"{field}.output")
+            )
             draft.parts[index] = replace(part, state="output-available", output=output)
         draft.has_outputs = True
 

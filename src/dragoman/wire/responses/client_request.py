@@ -25,7 +25,7 @@ from dragoman.wire.openai.client_fields import (
     read_optional_string,
 )
 from dragoman.wire.responses.client_items import ItemParser, item_type, list_items
-from dragoman.wire.responses.client_tools import ClientTools
+from dragoman.wire.responses.client_tools import TOOL_ITEMS, ClientTools
 from dragoman.wire.responses.compaction import (
     COMPACTION,
     PROMPT,
@@ -83,7 +83,7 @@ def parse_responses_request(raw: bytes, *, compacts: bool = False, prompt: str =
     items = list_items(body.get("input"))
     items += [{"type": TRIGGER}] if compacts else []
     for index, item in enumerate(items):
-        if item_type(item) == "additional_tools":
+        if item_type(item) in TOOL_ITEMS:
             tools.add(item.get("tools"), f"input[{index}].tools")
     tools.add(body.get("tools"), "tools")
     parser = ItemParser(tools, ignored)
@@ -181,6 +181,8 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
     options |= _parse_text(body.get("text"), ignored)
     options |= _parse_reasoning(body.get("reasoning"), ignored)
     check_metadata(body.get("metadata"))
+    if (calls := body.get("max_tool_calls")) is not None and not (_is_integer(calls) and calls >= 1):
+        raise invalid_field(calls, "max_tool_calls", expected="an integer of at least 1")
     ignored.add_unknown(body, (*_OPTIONS, *_SILENT_FIELDS), field="")
     return options
 

@@ -2,7 +2,8 @@
 
 Models of other families know functions with a JSON Schema and one flat list of names. Tools of a namespace
 get the namespace in front of their name; a custom tool, whose input is free text, becomes a function with one
-string. Tools that a provider would run itself have no neutral equivalent: they are dropped and reported.
+string; a search for tools that the client runs is a function, and what it has found is offered like the
+other tools. Tools that a provider would run itself have no neutral equivalent: they are dropped and reported.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -30,11 +31,19 @@ from dragoman.wire.openai.client_fields import (
 HUB_LABEL = "dragoman"
 """The `server_label` of calls that the hub runs, and of an MCP tool with which a client declares them."""
 CUSTOM_INPUT = "input"
+TOOL_SEARCH = "tool_search"
+SEARCH_OUTPUT = "tool_search_output"
+TOOL_ITEMS = ("additional_tools", SEARCH_OUTPUT)
+"""Items of a request that have tools."""
+ToolKind: TypeAlias = Literal["function", "custom", "tool_search"]
 MAX_NAME = 64  # characters of a function's name
 _SEPARATOR = "__"
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_FUNCTION_FIELDS = ("type", "name", "description", "parameters", "strict")
+_FUNCTION_FIELDS = (
+    *("type", "name", "description", "parameters", "strict"),
+    *("execution", "defer_loading"),  # of a search for tools, and of what it finds
+)
 _CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
 
 
@@ -43,7 +52,7 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     namespace: str | None = None
-    kind: Literal["function", "custom"] = "function"
+    kind: ToolKind = "function"
 
 
 class ClientTools:
@@ -66,6 +75,11 @@ class ClientTools:
         """Return the client's tool that a model calls; None if the client has none of that name."""
         return self._clients.get(flat_name)
 
+    def is_search(self, flat_name: str) -> bool:
+        """Return whether a tool is the client's search for others."""
+        client = self._clients.get(flat_name)
+        return client is not None and client.kind == "tool_search"
+
     def flat_name(self, name: str, namespace: str | None) -> str:
         """Return the name under which a model sees a tool, also one that is not offered any more."""
         return self._flat_names.get((namespace, name)) or flatten(name, namespace)
@@ -83,6 +97,8 @@ class ClientTools:
                 self._add_function(tool, field, namespace=namespace)
             case "custom":
                 self._add_custom(tool, field, namespace=namespace)
+            case "tool_search" if tool.get("execution") == "client":
+                self._add_function({**tool, "name": TOOL_SEARCH}, field, kind="tool_search")
             case "namespace" if namespace is None:
                 name = read_nonempty_string(tool.get("name"), f"{field}.name")
                 for index, inner in enumerate(read_list(tool.get("tools"), f"{field}.tools")):
@@ -98,12 +114,19 @@ class ClientTools:
                     field=f"{field}.type",
                 )
 
-    def _add_function(self, tool: Mapping[str, Any], field: str, *, namespace: str | None) -> None:
+    def _add_function(
+        self,
+        tool: Mapping[str, Any],
+        field: str,
+        *,
+        namespace: str | None = None,
+        kind: ToolKind = "function",
+    ) -> None:
         self._ignored.add_unknown(tool, _FUNCTION_FIELDS, field="tools[]")
         schema, strict = tool.get("parameters"), tool.get("strict")
         name = read_nonempty_string(tool.get("name"), f"{field}.name")
         self._put(
-            ClientTool(name=name, namespace=namespace),
+            ClientTool(name=name, namespace=namespace, kind=kind),
             description=read_optional_string(tool.get("description"), f"{field}.description"),
             schema=dict(_EMPTY_SCHEMA) if schema is None else read_object(schema, f"{field}.parameters"),
             strict=None if strict is None else read_boolean(strict, f"{field}.strict"),
@@ -152,6 +175,15 @@ class ClientTools:
     def _free_name(self, flat: str) -> str:
         names = (flat, *(f"{flat[: MAX_NAME - 5]}_{number}" for number in range(2, MAX_TOOLS)))
         return next(name for name in names if name not in self._clients)
+
+    def describe_found(self, values: Any, field: str) -> str:
+        """Return what a model reads as the result of a search for tools, which are among the tools now."""
+        names = [
+            self.flat_name(str(tool.get("name")), namespace)
+            for namespace, tool in _unfold(read_list(values, field))
+            if isinstance(tool, Mapping)
+        ]
+        return f"These tools can be called now: {', '.join(names)}" if names else "No tools were found."
 
     # ---- the tool choice -----------------------------------------------------------------------------
 
@@ -216,3 +248,12 @@ def flatten(name: str, namespace: str | None) -> str:
         return flat
     digest = hashlib.sha256(flat.encode()).hexdigest()[:8]
     return f"{flat[: MAX_NAME - 9]}_{digest}"
+
+
+def _unfold(tools: Sequence[Any]) -> Iterator[tuple[str | None, Any]]:
+    """Yield tools with their namespace."""
+    for tool in tools:
+        if isinstance(tool, Mapping) and tool.get("type") == "namespace":
+            yield from ((tool.get("name"), inner) for inner in tool.get("tools") or ())
+        else:
+            yield None, tool

@@ -5,11 +5,12 @@ Source: wire notes on the Responses API, sections 3, 4 and 8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from dragoman import events as e
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.responses.client_tools import HUB_LABEL, ClientTool, ClientTools
+from dragoman.wire.responses.client_tools import HUB_LABEL, ClientTool, ClientTools, ToolKind
 from dragoman.wire.responses.opaque_reasoning import call_content, encrypted_content, item_id
 from dragoman.wire.responses.output_items import (
     CallItem,
@@ -32,6 +33,7 @@ OutputEvent: TypeAlias = (
 TEXT_EVENTS = (e.TextStart, e.TextDelta, e.TextEnd)
 REASONING_EVENTS = (e.ReasoningStart, e.ReasoningDelta, e.ReasoningEnd)
 INPUT_EVENTS = (e.ToolInputStart, e.ToolInputDelta, e.ToolInputAvailable, e.ToolInputError)
+_CALL_PREFIXES: Mapping[ToolKind, str] = {"function": "fc", "custom": "ctc", "tool_search": "tsc"}
 OUTPUT_EVENTS = (e.ToolApprovalRequest, e.ToolOutputAvailable, e.ToolOutputError, e.ToolOutputDenied)
 
 
@@ -159,8 +161,8 @@ class ItemEncoder:
             tool = tool or ClientTool(name=event.tool_name)
             self._add_call_content(event)
             index = len(self.output)
-            prefix = "fc" if tool.kind == "function" else "ctc"
-            call = CallItem(self._events, self._next_id(prefix), index=index, call_id=id, tool=tool)
+            call_item_id = self._next_id(_CALL_PREFIXES[tool.kind])
+            call = CallItem(self._events, call_item_id, index=index, call_id=id, tool=tool)
         self._calls[id] = call
         self.output.append(call.item)
         return call

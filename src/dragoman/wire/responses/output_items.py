@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.wire import json_codec
-from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool
+from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool, ToolKind
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -165,19 +165,27 @@ class ReasoningItem(OutputItem):
         self.finish(summary=[part], encrypted_content=encrypted)
 
 
+# By kind of tool: the fields of a call of it as it begins.
+_NEW_CALLS: Mapping[ToolKind, Mapping[str, Any]] = {
+    "function": {"type": "function_call", "arguments": ""},
+    "custom": {"type": "custom_tool_call", "input": ""},
+    "tool_search": {"type": "tool_search_call", "execution": "client", "arguments": {}},
+}
+
+
 class CallItem(OutputItem):
     """A call that the client runs."""
 
     def __init__(self, events: EventSequence, id: str, *, index: int, call_id: str, tool: ClientTool) -> None:
-        self._is_custom = tool.kind == "custom"
+        self._kind = tool.kind
         item: dict[str, Any] = {
             "id": id,
-            "type": "custom_tool_call" if self._is_custom else "function_call",
             "status": "in_progress",
             "call_id": call_id,
-            "name": tool.name,
-            "input" if self._is_custom else "arguments": "",
+            **_NEW_CALLS[tool.kind],
         }
+        if tool.kind != "tool_search":
+            item["name"] = tool.name
         if tool.namespace is not None:
             item["namespace"] = tool.namespace
         super().__init__(events, item, index=index)
@@ -185,9 +193,9 @@ class CallItem(OutputItem):
         self._prefix = self.delta_prefix("function_call_arguments.delta")
 
     def append(self, fragment: str) -> None:
-        """Append to the arguments; those of a custom tool are read from JSON when they are complete."""
+        """Append to the arguments; those of other tools are read from JSON when they are complete."""
         self._texts.append(fragment)
-        if fragment and not self._is_custom:
+        if fragment and self._kind == "function":
             self.events.write_delta(self._prefix, fragment)
 
     def close(self, arguments: Any = None, *, status: ItemStatus = "completed") -> None:
@@ -195,19 +203,19 @@ class CallItem(OutputItem):
         text = "".join(self._texts)
         if not text.strip() and arguments is not None:
             text = arguments_text(arguments)
-            self._append_late(text)
-        if self._is_custom:
-            text = custom_input(text)
-            self.write("custom_tool_call_input.delta", delta=text)
-            self.write("custom_tool_call_input.done", input=text)
-            self.finish(status=status, input=text)
-            return
-        self.write("function_call_arguments.done", name=self.item["name"], arguments=text)
-        self.finish(status=status, arguments=text)
-
-    def _append_late(self, text: str) -> None:
-        if not self._is_custom:
-            self.events.write_delta(self._prefix, text)
+            if self._kind == "function":
+                self.events.write_delta(self._prefix, text)
+        match self._kind:
+            case "function":
+                self.write("function_call_arguments.done", name=self.item["name"], arguments=text)
+                self.finish(status=status, arguments=text)
+            case "custom":
+                text = custom_input(text)
+                self.write("custom_tool_call_input.delta", delta=text)
+                self.write("custom_tool_call_input.done", input=text)
+                self.finish(status=status, input=text)
+            case "tool_search":
+                self.finish(status=status, arguments=search_arguments(text))
 
 
 class HubCallItem(OutputItem):
@@ -227,6 +235,7 @@ class HubCallItem(OutputItem):
         }
         super().__init__(events, item, index=index)
         self._texts: list[str] = []
+        self._has_arguments = False
         self._prefix = self.delta_prefix("mcp_call_arguments.delta")
         self.write("mcp_call.in_progress")
 
@@ -236,8 +245,9 @@ class HubCallItem(OutputItem):
         if fragment:
             self.events.write_delta(self._prefix, fragment)
 
-    def end_arguments(self, arguments: Any) -> None:
+    def end_arguments(self, arguments: Any = None) -> None:
         """End the arguments; `arguments` count if none were streamed."""
+        self._has_arguments = True
         text = "".join(self._texts)
         if not text.strip() and arguments is not None:
             text = arguments_text(arguments)
@@ -247,6 +257,8 @@ class HubCallItem(OutputItem):
 
     def close(self, *, output: str | None = None, error: str | None = None) -> None:
         """End the call with its output, or with its error."""
+        if not self._has_arguments:  # it was stopped before
+            self.end_arguments()
         self.write("mcp_call.completed" if error is None else "mcp_call.failed")
         problem = None
         if error is not None:
@@ -267,3 +279,12 @@ def custom_input(arguments: str) -> str:
         return arguments
     text = value.get(CUSTOM_INPUT) if isinstance(value, dict) else None
     return text if isinstance(text, str) else arguments
+
+
+def search_arguments(arguments: str) -> dict[str, Any]:
+    """Return the arguments of a search for tools; what is not the agreed JSON counts as the query."""
+    try:
+        value = decode_json(arguments)
+    except DECODE_ERRORS:
+        value = None
+    return value if isinstance(value, dict) else {"query": arguments}

@@ -11,23 +11,36 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, Conflict
 from dragoman.ids import new_id
 from dragoman.messages import Message, Part
+from dragoman.model_request import Tool
 from dragoman.runs.waiting import RequestedInputs
 from dragoman.server.gateway.responses.state import RequestState
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
+from dragoman.wire.responses.client_tools import TOOL_SEARCH
 from dragoman.wire.ui.client_request import ClientApprovalAnswer, ClientToolOutput, ContinueAnswer
 
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ANSWER = "mcp_approval_response"
+_UNUSED_FIELDS = (
+    *("instructions", "text", "reasoning", "tool_choice", "parallel_tool_calls", "max_tool_calls"),
+    *("max_output_tokens", "temperature", "top_p", "top_logprobs", "service_tier", "truncation"),
+    *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+)
+"""What a request says of its model: an agent has its own."""
 _encode = msgspec.json.Encoder().encode
 
 
 class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new in a request: a message of the user, or what an answer waits for."""
+    """What is new in a request: a message of the user, or what an answer waits for.
+
+    `tools` are those that the agent may call; `dropped` is what it does not use of the request.
+    """
 
     state: RequestState
     parsed: ResponsesRequest
+    tools: Sequence[Tool]
     outputs: Sequence[Mapping[str, Any]]
     answers: Sequence[Mapping[str, Any]]
+    dropped: Sequence[str]
 
 
 def read_input(state: RequestState) -> AgentInput:
@@ -48,7 +61,25 @@ def read_input(state: RequestState) -> AgentInput:
         parsed = replace(parsed, request=replace(parsed.request, messages=()))
     outputs = [item for item in items if item.get("type") in _OUTPUTS]
     answers = [item for item in items if item.get("type") == _ANSWER]
-    return AgentInput(state=state, parsed=parsed, outputs=outputs, answers=answers)
+    tools = [tool for tool in parsed.request.tools if not parsed.tools.is_search(tool.name)]
+    return AgentInput(
+        state=state,
+        parsed=parsed,
+        tools=tools,
+        outputs=outputs,
+        answers=answers,
+        dropped=(*parsed.ignored_fields, *unused_fields(parsed, state, tools=tools)),
+    )
+
+
+def unused_fields(parsed: ResponsesRequest, state: RequestState, *, tools: Sequence[Tool]) -> list[str]:
+    """Return what an agent does not use of a request that a model would."""
+    unused = [name for name in _UNUSED_FIELDS if bytes(state.fields.get(name, b"null")) != b"null"]
+    if any(message.role == "system" for message in parsed.request.messages):
+        unused.append("input[].role.developer")
+    if len(tools) < len(parsed.request.tools):
+        unused.append(f"tools[].type.{TOOL_SEARCH}")
+    return unused
 
 
 def user_message(parsed: ResponsesRequest) -> Message | None:

@@ -52,9 +52,11 @@ from dragoman.server.gateway.responses.agent_turns import (
     turn_of,
 )
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
+from dragoman.server.gateway.responses.creation import ResponseMemory
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
     ExpandedRequest,
+    ItemHead,
     RequestState,
     ResponseContext,
     ResponseObject,
@@ -139,20 +141,32 @@ class AgentResponses:
         self._keep_alive = keep_alive
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by session
 
+    def require_agent(self, model: str, *, identity: Identity) -> str:
+        """Return the name of the agent that is named as a model. Raises Forbidden, NotFound."""
+        if not identity.may("chat"):
+            raise Forbidden("agents need a key with the scope 'chat'")
+        name = model.removeprefix(PREFIX)
+        if name not in self._runs.agents.agents:
+            raise NotFound(f"there is no agent {name!r:.100}", hint="the models of this hub: GET /v1/models")
+        return name
+
     async def create(
-        self, exchange: Exchange, body: bytes, *, background: BackgroundResponses
+        self,
+        exchange: Exchange,
+        body: bytes,
+        *,
+        background: BackgroundResponses,
+        memory: ResponseMemory | None = None,
     ) -> DetachedAgentResponse | None:
         """Run the agent on what is new in a request; answer as JSON or as a stream.
 
-        Returns a response in the background unanswered.
+        `memory` has the warm-ups of a connection. Returns a response in the background unanswered.
         """
         identity = exchange.identity
-        if not identity.may("chat"):
-            raise Forbidden("agents need a key with the scope 'chat'")
-        name = RawRequestBody(body).model.removeprefix(PREFIX)
-        if name not in self._runs.agents.agents:
-            raise NotFound(f"there is no agent {name!r:.100}", hint="the models of this hub: GET /v1/models")
+        name = self.require_agent(RawRequestBody(body).model, identity=identity)
         state = await offload(len(body), partial(read_state, body))
+        if memory is not None:
+            state = after_warm_up(state, memory)
         if state.background:
             background.check_room(state, owner=identity.owner)
         if state.conversation_id is not None:
@@ -195,7 +209,7 @@ class AgentResponses:
                 session_id=session_id,
                 action=action,
                 agent=name,
-                tools=tuple(agent_input.parsed.request.tools),
+                tools=tuple(agent_input.tools),
                 background=agent_input.state.background,
                 compact_threshold=agent_input.parsed.compact_threshold,
             )
@@ -364,10 +378,8 @@ class AgentResponses:
         session_id: str,
     ) -> None:
         headers = {"x-dragoman-session": session_id, **request_id_headers(exchange.request_id)}
-        if dropped := agent_input.parsed.ignored_fields + (
-            ("instructions",) if agent_input.parsed.request.instructions else ()
-        ):
-            headers["x-dragoman-dropped"] = format_names(dropped)
+        if agent_input.dropped:
+            headers["x-dragoman-dropped"] = format_names(agent_input.dropped)
         if agent_input.state.stream:
             await self._send_stream(exchange, started, encoder=encoder, headers=headers)
             return
@@ -414,6 +426,16 @@ class AgentResponses:
             input=added,
         )
         await self._states.save(stored, state)
+
+
+def after_warm_up(state: RequestState, memory: ResponseMemory) -> RequestState:
+    """Return a request that continues a warm-up with the items of that: no run has answered them."""
+    warm_up = memory.find(state.previous_id or "")
+    if warm_up is None:
+        return state
+    heads = [msgspec.json.decode(item, type=ItemHead) for item in warm_up.items]
+    items = [*warm_up.items, *state.items]
+    return replace(state, previous_id=None, items=items, heads=[*heads, *state.heads])
 
 
 async def read_run(exchange: Exchange, started: StartedRun, *, encoder: ResponsesStreamEncoder) -> None:

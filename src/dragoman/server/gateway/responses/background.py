@@ -117,21 +117,19 @@ class BackgroundResponses:
         """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
         owner, encoder = exchange.identity.owner, answer.encoder
         self.check_room(answer.request, owner=owner)
-        response = stored_response(
-            _encode(encoder.response),
-            answer.expanded,
-            request=answer.request,
-            owner=owner,
-        )
+        make = partial(stored_response, expanded=answer.expanded, request=answer.request, owner=owner)
+        queued = make(_encode(encoder.response))
+        first_events = encoder.start()
+        response = make(_encode(encoder.response))  # in progress, as these events say
         await self._states.repository.save(response, [])
         await self._states.trim(owner, response.size)
         writer = BackgroundWriter(self._states, response, answer=answer)
-        await writer({"type": "http.response.body", "body": encoder.start()})
+        await writer({"type": "http.response.body", "body": first_events})
         task = asyncio.ensure_future(self._make(exchange, answer, writer=writer))
         self._active[response.id] = task
         self._active_by_owner[owner] += 1
         task.add_done_callback(lambda _: self._forget(response.id, owner=owner))
-        return response
+        return queued
 
     def _forget(self, id: str, *, owner: str) -> None:
         del self._active[id]
@@ -198,7 +196,10 @@ class BackgroundResponses:
             await asyncio.sleep(POLL_INTERVAL / 4)
 
     async def follow(self, id: str, *, owner: str, after: int) -> AsyncIterator[bytes]:
-        """Yield the events of a response after a sequence number until its last one; empty while it waits."""
+        """Yield the events of a response after a sequence number until its last one.
+
+        Nothing after the last one, or beyond it.
+        """
         while True:
             response = await self.get(id, owner=owner)
             rows = await self._states.repository.events(id, after=after)
@@ -210,10 +211,21 @@ class BackgroundResponses:
                 if has_ended:
                     return
             if not rows and not response.is_active:
-                yield await offload(response.size, partial(last_frame, response, after + 1))
+                number = await self._number_of_end(id)
+                if number is not None and after < number:
+                    yield await offload(response.size, partial(last_frame, response, number))
                 return
             if not rows:
                 await asyncio.sleep(POLL_INTERVAL)
+
+    async def _number_of_end(self, id: str) -> int | None:
+        """Return the number of the last event of a response that ended without one; None if it has one."""
+        row = await self._states.repository.last_events(id)
+        if row is None:
+            return 0
+        number, body = row
+        _, has_ended = await offload(len(body), partial(cut_events, body, seen=0))
+        return None if has_ended else number + 1
 
     async def close(self) -> None:
         """End all responses of this process, but for those whose answers go on without it."""

@@ -17,6 +17,7 @@ from dragoman.server.gateway.responses.state import (
     ResponseStates,
     conversation_items,
     list_page,
+    listed_item,
     raw_size,
     read_items,
     read_page_query,
@@ -94,7 +95,7 @@ class ConversationHandlers:
         page = found[: wanted.limit]
         listed = {
             "object": "list",
-            "data": [item.body for item in page],
+            "data": [listed_item(item.body) for item in page],
             "first_id": page[0].id if page else None,
             "last_id": page[-1].id if page else None,
             "has_more": len(found) > len(page),
@@ -105,7 +106,7 @@ class ConversationHandlers:
         """Return one item."""
         id, item_id = self._place(exchange)
         item = await self._conversations.item(id, item_id, owner=exchange.identity.owner)
-        await exchange.respond(200, item.body)
+        await exchange.respond(200, listed_item(item.body))
 
     async def delete_item(self, exchange: Exchange) -> None:
         """Delete one item; return the conversation."""

@@ -108,13 +108,6 @@ class ResponseCreation:
         request, expanded = self.request, self.expanded
         if request is None or expanded is None:
             return
-        if self._memory is not None:
-            id = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))).id
-            output = await offload(len(raw), partial(copied_output, raw))
-            context = expanded.context
-            items = [*context.items, *expanded.items, *output]
-            is_stored = request.store and context.is_stored
-            self._memory.keep(id, ResponseContext(context.root_id or id, items, is_stored))
         if request.conversation_id is not None:
             try:
                 await self._states.extend_conversation(
@@ -122,10 +115,23 @@ class ResponseCreation:
                 )
             except (StoreError, Unavailable) as error:  # the client has its answer all the same
                 log.warning("a response is not added to its conversation: %s", error.message)
+        is_stored = False
         if request.store:
             make = partial(stored_response, raw, expanded, request=request, owner=self._owner)
             response = await offload(len(raw), make)
-            await self._states.save(response, request)
+            is_stored = await self._states.save(response, request)
+        if self._memory is not None:
+            await self._remember(self._memory, raw, expanded=expanded, is_stored=is_stored)
+
+    async def _remember(
+        self, memory: ResponseMemory, raw: bytes, *, expanded: ExpandedRequest, is_stored: bool
+    ) -> None:
+        """Keep a response for the requests that continue it on this connection."""
+        id = (await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))).id
+        output = await offload(len(raw), partial(copied_output, raw))
+        context = expanded.context
+        items = [*context.items, *expanded.items, *output]
+        memory.keep(id, ResponseContext(context.root_id or id, items, is_stored and context.is_stored))
 
 
 def copied_output(raw: bytes) -> list[msgspec.Raw]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,10 +12,11 @@ from dragoman.errors import BadRequest, ProviderError
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.http.keepalive import KeepAlive
+from dragoman.json_text import parse_digits
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.server.gateway.request import JSON_HEADERS
-from dragoman.server.gateway.responses.agents import AgentRequested, AgentResponses, require_model
+from dragoman.server.gateway.responses.agents import PREFIX, AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
 from dragoman.server.gateway.responses.compaction import CompactionHandler, ConversationTooLong
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
@@ -76,7 +76,9 @@ class ResponseHandlers:
             await self._answer(exchange, creation)
         except AgentRequested as requested:
             exchange.send = send
-            detached = await self._agents.create(exchange, requested.body, background=self.background)
+            detached = await self._agents.create(
+                exchange, requested.body, background=self.background, memory=memory
+            )
             if detached is not None:
                 await self._answer_detached(exchange, detached.response, streams=detached.streams)
         except DetachedResponse:
@@ -165,7 +167,10 @@ class ResponseHandlers:
         """Check a request, and remember its items for the next one."""
         body = await creation.prepare(await exchange.read_body(self._gateway.body_limit))
         head = await offload(len(body), partial(RawRequestBody, body))
-        self._gateway.routes(exchange, head, select=False)
+        if head.model.startswith(PREFIX):
+            self._agents.require_agent(head.model, identity=exchange.identity)
+        else:
+            self._gateway.routes(exchange, head, select=False)
         if creation.expanded is not None and creation.expanded.items:
             await offload(weigh(body), partial(creation.dialect.parse_request, body))
         frames = ResponsesStreamEncoder(creation.dialect.head(head.model)).end_unanswered()
@@ -179,12 +184,13 @@ class ResponseHandlers:
         if query.get("stream") != "true":
             await exchange.respond(200, response.body.encode(), headers=JSON_HEADERS)
             return
-        after = query.get("starting_after", "-1")
-        if not re.fullmatch(r"-1|\d{1,15}", after):
-            raise BadRequest(f"starting_after must be a number, got {after!r:.40}", field="starting_after")
+        wanted = query.get("starting_after", "-1")
+        after = -1 if wanted == "-1" else parse_digits(wanted)
+        if after is None:
+            raise BadRequest(f"starting_after must be a number, got {wanted!r:.40}", field="starting_after")
         if not response.background:
             raise BadRequest("only responses in the background can be streamed again", field="stream")
-        await self._follow(exchange, id, after=int(after))
+        await self._follow(exchange, id, after=after)
 
     async def delete(self, exchange: Exchange) -> None:
         """Delete a stored response."""

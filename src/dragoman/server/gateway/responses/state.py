@@ -222,21 +222,23 @@ class ResponseStates:
             for head, item in zip(request.heads, request.items, strict=True)
         ]
 
-    async def save(self, response: StoredResponse, request: RequestState) -> None:
-        """Store an answered response. While the database is down, it is answered without that."""
+    async def save(self, response: StoredResponse, request: RequestState) -> bool:
+        """Store an answered response; return whether it is. While the database is down, it is not."""
         if response.size > self.limits.response:
             log.warning(
                 "the response %s has %d bytes, more than limits.stored_response: it is not stored",
                 response.id,
                 response.size,
             )
-            return
+            return False
         try:
             places = await offload(response.size, partial(item_places, request, response))
             await self.repository.save(response, places)
             await self.trim(response.owner, response.size)
         except (StoreError, Unavailable) as error:
             log.warning("the response %s is not stored: %s", response.id, error.message)
+            return False
+        return True
 
     async def trim(self, owner: str, size: int) -> None:
         """Count what an owner has added, now and then all of it, and delete the oldest above the limit."""
@@ -399,7 +401,7 @@ def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]
             raise ResponseNotFound(f"there is no item {wanted.after[:100]!r}", code="item_not_found")
         start = ids.index(wanted.after) + 1
     end = start + wanted.limit
-    page, page_ids = ordered[start:end], ids[start:end]
+    page, page_ids = [listed_item(item) for item in ordered[start:end]], ids[start:end]
     return {
         "object": "list",
         "data": page,
@@ -407,6 +409,21 @@ def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]
         "last_id": page_ids[-1] if page_ids else None,
         "has_more": start + len(page) < len(ordered),
     }
+
+
+def listed_item(item: msgspec.Raw) -> msgspec.Raw:
+    """Return an item as lists have it: messages with their type, a status, and parts."""
+    head = msgspec.json.decode(item, type=ItemHead)
+    if head.kind != "message":
+        return item
+    fields = msgspec.json.decode(item, type=dict[str, msgspec.Raw])
+    content = bytes(fields.get("content", b"null"))
+    if content.lstrip()[:1] == b'"':
+        part = {"type": "input_text", "text": msgspec.Raw(content)}
+        if head.role == "assistant":
+            part = {**part, "type": "output_text", "annotations": [], "logprobs": []}
+        fields["content"] = msgspec.Raw(_encode([part]))
+    return msgspec.Raw(_encode({**fields, "type": "message", "status": fields.get("status", "completed")}))
 
 
 class PageQuery(NamedTuple):
