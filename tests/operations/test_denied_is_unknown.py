@@ -63,6 +63,36 @@ async def test_a_denied_operation_is_answered_like_one_that_is_not_there(
         await calls.close()
 
 
+class Broken:
+    """A supplier that does not come back: its reason names an address."""
+
+    async def wait_until_ready(self) -> None: ...
+
+    def unavailable_reason(self) -> str | None:
+        return "mail: nothing answers at 10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_told"),
+    [
+        (Rule(decision="deny", operations=("mail",)), False),
+        (Rule(decision="deny", operations=("mail.send",)), False),
+        (Rule(decision="deny", operations=("mail",), effects=("once", "idempotent")), True),
+        (Rule(decision="deny", operations=("mail.read",)), True),
+    ],
+)
+async def test_why_an_operation_is_unavailable_is_told_to_those_who_may_call_it(
+    rule: Rule, is_told: bool
+) -> None:
+    registry = Registry()
+    registry.add_supplier("mail", Broken())
+    access = AccessControl(Policy([rule]), MemoryApprovalStore(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), access_control=access) as calls:
+        for spelling in SPELLINGS:
+            outcome = await MetaTools(registry, calls).run("hub.schema", {"tool": spelling}, context=MODEL)
+            assert ("10.0.0.7" in str(outcome.to_json())) is is_told, spelling
+
+
 async def test_code_that_calls_a_denied_operation_gets_the_denial() -> None:
     _, calls = hub("mail.send")
     outcome = await calls.call("mail.send", {}, context=Context())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from dragoman.errors import ConfigError
 from dragoman.identity import Identity
 from dragoman.operations.operation import Effect, Operation
+from dragoman.operations.permission.patterns import compile_glob
 from dragoman.operations.permission.policy import Decision, Policy, Rule, Verdict
 
 ANN = Identity(owner="ann", key_id="key_1")
@@ -98,6 +100,11 @@ def test_the_rule_that_names_a_call_most_closely_wins(closer: int, other: int) -
         ("", "mail.x", None),
         (".send", "mail.send", None),
         ("mail.", "mail.send", None),
+        ("mail/send", "mail.send", None),  # no namespace has a slash, and no name begins with a mark
+        ("m*a/send", "mail.a/send", True),
+        ("mail..send", "mail.send", None),
+        ("_mail.send", "mail.send", None),
+        ("mail.-send", "mail.send", None),
     ],
 )
 def test_patterns_are_ids_globs_namespaces_or_everything(pattern: str, id: str, fits: bool | None) -> None:
@@ -106,6 +113,18 @@ def test_patterns_are_ids_globs_namespaces_or_everything(pattern: str, id: str, 
             Policy([rule("deny", pattern)])
         return
     assert Policy([rule("deny", pattern)]).is_visible(op(id), identity=ANN) is not fits
+
+
+@given(st.text("ab.*?", min_size=1, max_size=8), st.text("ab.", max_size=8))
+def test_a_glob_matches_what_the_one_of_file_names_does(glob: str, text: str) -> None:
+    assert (compile_glob(glob)(text) is not None) is fnmatchcase(text, glob)
+
+
+def test_an_id_of_somebody_else_does_not_make_a_pattern_slow() -> None:
+    began = time.process_time()
+    deny = Policy([rule("deny", "*a" * 12 + "*b")])
+    assert deny.is_visible(op(f"x.{'a' * 127}"), identity=ANN)  # hours, if each place for each star is tried
+    assert time.process_time() - began < 1.0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from random import Random
 from statistics import median
@@ -28,7 +29,7 @@ from dragoman.operations.search.search import (
     OperationSearch,
     query_weights,
 )
-from dragoman.operations.search.tokenizer import normalise_name
+from dragoman.operations.search.tokenizer import normalise_name, stem
 from tests.effort import rounds
 
 
@@ -184,6 +185,24 @@ def test_a_description_of_a_megabyte_neither_wins_nor_holds_anything_up(hostile:
     assert time.process_time() - started < 1.0
     assert answer.tools[0].tool == "bank.transfer"
     assert len(msgspec.json.encode(answer.to_json())) < MAX_RESULT_BYTES + 500
+
+
+async def test_texts_of_nothing_but_new_words_hold_nothing_up() -> None:
+    random = Random(5)
+
+    def text(length: int) -> str:
+        return " ".join("".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=7)) for _ in range(length))
+
+    new_words = [made(f"evil.x{n}", text(250), **{text(15): text(250) for _ in range(64)}) for n in range(3)]
+    search, turns = OperationSearch(Registry(*new_words)), 0
+    stem.cache_clear()
+    indexing = asyncio.create_task(search.prepare("money"))  # they are indexed when somebody searches
+    while not indexing.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > len(new_words)  # of others, between one operation and the next
+    assert stem.cache_info().misses < 800 * len(new_words)  # of more than 16,000 words in each
+    assert search.search("money").tools == ()
 
 
 def test_a_query_of_a_megabyte_holds_nothing_up() -> None:

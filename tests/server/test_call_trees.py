@@ -12,10 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dragoman.events import Usage
 from dragoman.messages import Message
+from dragoman.operations.context import Context
 from dragoman.operations.ledger import CallCompletion, CallRecord
+from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus
 from dragoman.store.runs import RunEnding, RunRecord
 from dragoman.store.sessions.sessions import Session
@@ -291,6 +294,24 @@ async def test_what_is_always_allowed_is_not_asked_again_until_it_is_revoked(
         assert again["status"] == "pending"
         assert await add(again["approvalId"], admin) == 201
         assert (await refund(5, ann))["status"] == "done"
+
+
+async def test_an_operation_that_each_caller_is_shown_in_its_own_way_is_always_allowed_too(
+    tmp_path: Path,
+) -> None:
+    def narrow(wide: Operation, context: Context) -> Operation:
+        return replace(wide, description=f"{wide.description} For {context.identity.owner}.", narrow=None)
+
+    async with shop(tmp_path, **ASKING) as served:
+        registry = served.hub._services.registry
+        registry.add(replace(registry.remove("shop.refund"), narrow=narrow))
+        ann = await key(served, "ann")
+        url = "/api/operations/shop.refund/call"
+        pending = (await served.http.post(url, json={"order": 1}, headers=ann)).json()
+        body = {"approvalId": pending["approvalId"]}
+        added = await served.http.post("/api/policy/rules", json=body, headers=ann)
+        assert (added.status_code, added.json()["rules"][0]["inForce"]) == (201, True), added.text
+        assert (await served.http.post(url, json={"order": 2}, headers=ann)).json()["status"] == "done"
 
 
 async def test_several_requests_are_answered_at_once_each_with_a_result_of_its_own(tmp_path: Path) -> None:

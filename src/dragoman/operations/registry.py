@@ -6,16 +6,16 @@ import asyncio
 import difflib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import count, islice
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, get_args
 
 from dragoman.errors import ConfigError, Conflict, NotFound
 from dragoman.operations.call_aliases import CallAlias
 from dragoman.operations.definitions.decorator import find_operations, marked_operation
-from dragoman.operations.operation import Operation
+from dragoman.operations.operation import Effect, Operation
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
 HUB_NAMESPACES = frozenset(
@@ -25,6 +25,7 @@ HUB_NAMESPACES = frozenset(
 MAX_SUGGESTIONS = 3
 MAX_ID_LENGTH = 200  # characters of an id
 MAX_COMPARED = 500  # names compared for suggestions: all of 10,000 would block the event loop
+MAX_ASKED = 2_000  # operations of which is asked whether the caller may call them, for suggestions
 OperationSource: TypeAlias = Operation | ModuleType | Callable[..., Any]
 OperationFilter: TypeAlias = Callable[[Operation], bool]
 
@@ -75,7 +76,7 @@ class Registry:
         self._operations: dict[str, Operation] = {}  # by lower-case id
         self._in_order: tuple[Operation, ...] | None = None  # by id; None after a change
         self._ids_by_underscored: dict[str, tuple[str, ...]] = {}  # `ns_name` -> lower-case ids
-        self._counts: Counter[str] = Counter()
+        self._by_namespace: dict[str, dict[str, Operation]] = {}  # by lower-case id
         self._listeners: tuple[RegistryListener, ...] = ()
         self._suppliers: dict[str, OperationSupplier] = {}  # by lower-case namespace
         self.aliases: Mapping[str, CallAlias] = {}
@@ -109,9 +110,9 @@ class Registry:
         if not self._ids_by_underscored[spelling]:
             del self._ids_by_underscored[spelling]
         self._in_order = None
-        self._counts[operation.namespace] -= 1
-        if not self._counts[operation.namespace]:
-            del self._counts[operation.namespace]
+        del self._by_namespace[operation.namespace][key]
+        if not self._by_namespace[operation.namespace]:
+            del self._by_namespace[operation.namespace]
         for watcher in self._listeners:
             watcher.remove(operation)
         return operation
@@ -120,8 +121,9 @@ class Registry:
         """Return the operation of this id, `ns.name`, or `ns_name` if that is unambiguous.
 
         An operation that `allow` refuses, or a private one of another owner than `owner`, is not there:
-        NotFound is that of an unknown id, and suggests only similar ids that are accepted. Neither spelling
-        resolves to another namespace while the namespace that is meant is unavailable.
+        NotFound is that of an unknown id, suggests only similar ids that are accepted, and says why an
+        operation is unavailable only to those who may call it. Neither spelling resolves to another namespace
+        while the namespace that is meant is unavailable.
         """
 
         def accepts(candidate: Operation) -> bool:
@@ -135,11 +137,9 @@ class Registry:
         candidates = [each for each in self._find_underscored(id.lower()) if accepts(each)]
         if len(candidates) == 1 and not self._is_other_unavailable(id, candidates[0].namespace):
             return candidates[0]
-        similar = candidates or self._suggest(id.lower(), accepts)
+        similar = candidates or self._suggest(id.lower(), allow=allow, owner=owner)
         ids = [candidate.id for candidate in similar]
-        reasons = [
-            reason for candidate in self._suppliers_of(id) if (reason := candidate.unavailable_reason())
-        ]
+        reasons = self._unavailable_reasons(id.lower(), accepts)
         suggestions = [f"did you mean {' or '.join(ids)}?"] if ids else []
         raise NotFound(
             f"There is no operation {id[:MAX_ID_LENGTH]!r}.", hint="; ".join([*reasons, *suggestions]) or None
@@ -164,7 +164,7 @@ class Registry:
 
     def namespaces(self) -> dict[str, int]:
         """Return how many operations each namespace has, by name."""
-        return dict(sorted(self._counts.items()))
+        return {name: len(operations) for name, operations in sorted(self._by_namespace.items())}
 
     def add_listener(self, listener: RegistryListener) -> None:
         """Notify the listener of the present operations, and of each that is added or removed."""
@@ -220,9 +220,14 @@ class Registry:
 
     def _suppliers_of(self, id: str) -> Sequence[OperationSupplier]:
         """Return the suppliers that may supply this operation, in either spelling of its id."""
+        return [supplier for _, supplier in self._named_suppliers_of(id)]
+
+    def _named_suppliers_of(self, id: str) -> Sequence[tuple[str, OperationSupplier]]:
+        """Return the suppliers that may supply this operation, with their lower-case namespaces."""
         spelling = to_underscores(id.lower())
-        suppliers = self._suppliers.items()
-        return [supplier for name, supplier in suppliers if spelling.startswith(to_underscores(name) + "_")]
+        return [
+            each for each in self._suppliers.items() if spelling.startswith(to_underscores(each[0]) + "_")
+        ]
 
     def _check_new(self, operation: Operation, *, duplicate: bool) -> None:
         if operation.namespace.lower() == RESERVED_NAMESPACE:
@@ -240,30 +245,65 @@ class Registry:
         spelling = to_underscores(key)
         self._ids_by_underscored[spelling] = (*self._ids_by_underscored.get(spelling, ()), key)
         self._in_order = None
-        self._counts[operation.namespace] += 1
+        self._by_namespace.setdefault(operation.namespace, {})[key] = operation
         for watcher in self._listeners:
             watcher.add(operation)
 
-    def _suggest(self, id: str, accepts: OperationFilter) -> Sequence[Operation]:
-        """Return the allowed operations with the most similar ids, of similar namespaces or the same name."""
+    def _unavailable_reasons(self, id: str, accepts: OperationFilter) -> Sequence[str]:
+        """Return why those are unavailable that may supply this operation, if the caller may call it."""
+        found = [(name, each.unavailable_reason()) for name, each in self._named_suppliers_of(id)]
+        return [
+            reason for name, reason in found if reason and any(map(accepts, possible_operations(name, id)))
+        ]
+
+    def _suggest(self, id: str, *, allow: OperationFilter | None, owner: str | None) -> Sequence[Operation]:
+        """Return the allowed operations with the most similar ids, of similar namespaces or the same name.
+
+        Those that the caller may not call change nothing, as long as no more than MAX_ASKED are asked about.
+        """
         if len(id) > MAX_ID_LENGTH:
             return ()
+        numbers = count()
+
+        def accepts(candidate: Operation) -> bool:
+            if owner is not None and not candidate.is_visible_to(owner):
+                return False
+            return allow is None or (next(numbers) < MAX_ASKED and allow(candidate))
+
+        accepted = list(islice(filter(accepts, self._operations.values()), MAX_COMPARED + 1))
+        if len(accepted) > MAX_COMPARED:
+            accepted = list(islice(filter(accepts, self._find_near(id, accepts)), MAX_COMPARED))
+        similar = difflib.get_close_matches(id, [each.id for each in accepted], n=MAX_SUGGESTIONS)
+        return [self._operations[each.lower()] for each in similar]
+
+    def _find_near(self, id: str, accepts: OperationFilter) -> Iterator[Operation]:
+        """Yield the operations of namespaces with a similar name, and those of the same name."""
         namespace, _, name = id.rpartition(".")
-        namespaces = set(
-            difflib.get_close_matches(namespace, list(islice(self._counts, MAX_COMPARED)), n=MAX_SUGGESTIONS)
-        )
-        candidates = (
-            candidate.id
-            for candidate in self._operations.values()
-            if (
-                candidate.namespace in namespaces
-                or candidate.name.lower() == name
-                or len(self._operations) <= MAX_COMPARED
+        spaces = self._by_namespace
+        accepted = (each for each in sorted(spaces) if any(map(accepts, spaces[each].values())))
+        compared = list(islice(accepted, MAX_COMPARED))
+        namespaces = set(difflib.get_close_matches(namespace, compared, n=MAX_SUGGESTIONS))
+        for candidate in self._operations.values():
+            if candidate.namespace in namespaces or candidate.name.lower() == name:
+                yield candidate
+
+
+def possible_operations(namespace: str, id: str) -> Iterator[Operation]:
+    """Yield what a lower-case id in either spelling may be in this namespace; nothing for an invalid name."""
+    for effect in get_args(Effect):
+        with suppress(ConfigError):
+            yield Operation(
+                namespace=namespace,
+                name=id[len(namespace) + 1 :],
+                input_schema={},
+                parse=dict,
+                run=run_nothing,
+                effect=effect,
             )
-            and accepts(candidate)
-        )
-        similar = difflib.get_close_matches(id, list(islice(candidates, MAX_COMPARED)), n=MAX_SUGGESTIONS)
-        return [self._operations[candidate.lower()] for candidate in similar]
+
+
+async def run_nothing(_: Any, __: Any) -> None:
+    """The function of an operation that is only compared."""
 
 
 def operations_in(source: OperationSource) -> Sequence[Operation]:

@@ -101,26 +101,27 @@ class PolicyRuleHandlers:
                 hint="questions are asked each time; the configuration can allow calls of sub-agents",
             )
         for item in items:
-            operation = self._find_operation(item, owner=approval.owner)
+            context = Context(
+                identity=Identity(approval.owner, approval.key_id), agent=item.agent or approval.agent
+            )
+            operation = self._find_operation(item.operation, context)
             if operation is None or operation.call_provider != item.provider:
                 raise Conflict(
                     f"{item.operation} is not what it was when approval {approval.id!r} was requested",
                     hint="make the call again, and decide about what it is now",
                 )
-            context = Context(
-                identity=Identity(approval.owner, approval.key_id), agent=item.agent or approval.agent
-            )
             if self._access.evaluate(operation, context).decision != "ask":
                 raise Conflict(
                     f"no rule of the policy asks about {item.operation}: a hook does, for each call",
                 )
         return items
 
-    def _find_operation(self, item: ApprovalItem, *, owner: str) -> Operation | None:
+    def _find_operation(self, id: str, context: Context) -> Operation | None:
+        """Return the operation as this caller is shown it: approvals are bound to that definition."""
         if self._registry is None:
             return None
         try:
-            return self._registry.get(item.operation, owner=owner)
+            return self._registry.get(id, owner=context.identity.owner).for_caller(context)
         except NotFound:
             return None
 
@@ -141,8 +142,8 @@ class PolicyRuleHandlers:
 
     def _to_json(self, rule: StandingRule) -> Json:
         """Return a rule as JSON. `inForce` is null where operations are not known."""
-        item = ApprovalItem(rule.operation, None, "", provider=rule.provider)
-        operation = self._find_operation(item, owner=rule.owner)
+        context = Context(identity=Identity(rule.owner), agent=rule.agent)
+        operation = self._find_operation(rule.operation, context)
         in_force = operation is not None and operation.call_provider == rule.provider
         return {
             "id": rule.id,

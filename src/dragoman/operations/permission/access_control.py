@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -175,11 +175,8 @@ class AccessControl:
     ) -> ApprovalRequest:
         """Store a request for approval of a call because of these items, and return it."""
         now = self._clock()
-        restrictions = [set(item.answerers) for item in items if item.answerers]
-        answerers = set.intersection(*restrictions) if restrictions else {OWNER}
-        seconds = min(
-            [item.expires for item in items if item.expires is not None], default=self._approval_seconds
-        )
+        limits = [self._approval_seconds if item.expires is None else item.expires for item in items]
+        seconds = min(limits, default=self._approval_seconds)
         return await self.approvals.create(
             ApprovalRequest(
                 id=new_id("apr"),
@@ -190,7 +187,7 @@ class AccessControl:
                 items=tuple(items),
                 created_at=now,
                 expires_at=now + seconds,
-                answerers=tuple(sorted(answerers)),
+                answerers=tuple(sorted(common_answerers(items, owner=record.owner))),
                 call_id=record.id,
                 run_id=record.run_id,
                 session_id=record.session_id,
@@ -200,6 +197,20 @@ class AccessControl:
                 state=state,
             )
         )
+
+
+def common_answerers(items: Sequence[ApprovalItem], *, owner: str) -> Set[str]:
+    """Return who may answer for all items; those of no rule leave it to the others.
+
+    `owner` among the answerers of an item is the call's own, whom another item may name.
+    """
+    restrictions = [
+        {*item.answerers, owner} if OWNER in item.answerers else set(item.answerers)
+        for item in items
+        if item.answerers
+    ]
+    common = set.intersection(*restrictions) if restrictions else {OWNER}
+    return common - {owner} if OWNER in common else common
 
 
 def denied_error(operation: Operation, verdict: Verdict) -> CallDenied:

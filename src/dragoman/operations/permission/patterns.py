@@ -12,7 +12,8 @@ import msgspec
 
 from dragoman.errors import ConfigError
 
-PATTERN_SYNTAX = re.compile(r"[a-z0-9_*?-](?:[a-z0-9_*?./-]*[a-z0-9_*?/-])?")
+PATTERN_SYNTAX = re.compile(r"[a-z0-9*?](?:[a-z0-9_*?./-]*[a-z0-9_*?/-])?")
+NEVER_AN_ID = re.compile(r"[^.*?]*(?:/|\.[^a-z0-9*?])")  # a slash in the namespace, a mark before the name
 NAMESPACE_GLOB = re.compile(r"[^.]*\.\*|[^.*]+\*")  # `team_*.*`, `team_*`: matches whole namespaces
 PATTERN_HINT = "write it like mail.send, mail.*, *.delete_*, mail or *"
 KEY_PREFIX = "key:"
@@ -47,7 +48,7 @@ class OperationPattern(msgspec.Struct, frozen=True):
 def parse_pattern(text: str) -> OperationPattern:
     """Parse a rule's pattern of operations. Raises ConfigError if no id can match it."""
     pattern = re.sub(r"\*+", "*", text.strip().lower())
-    if not PATTERN_SYNTAX.fullmatch(pattern):
+    if not PATTERN_SYNTAX.fullmatch(pattern) or NEVER_AN_ID.match(pattern):
         raise ConfigError(f"{text!r} is not a valid pattern of operations", hint=PATTERN_HINT)
     if "." not in pattern and not has_wildcards(pattern):
         pattern = f"{pattern}.*"
@@ -74,9 +75,15 @@ def has_wildcards(text: str) -> bool:
 
 @lru_cache(CACHE_SIZE)
 def compile_glob(glob: str) -> Matcher:
-    """Return a matcher: `*` matches any characters, `?` one; case-sensitive."""
-    pieces = {"*": ".*", "?": "."}
-    return re.compile("".join(pieces.get(each) or re.escape(each) for each in glob), re.DOTALL).fullmatch
+    """Return a matcher: `*` matches any characters, `?` one; case-sensitive.
+
+    What is between two stars matches where it is first found, and nowhere else is tried: else an id that
+    somebody chose could take a pattern of five stars hours.
+    """
+    first, *others = [re.escape(piece).replace(r"\?", ".") for piece in glob.split("*")]
+    between = "".join(f"(?>.*?{piece})" for piece in others[:-1] if piece)
+    last = f".*{others[-1]}" if others else ""
+    return re.compile(f"{first}{between}{last}", re.DOTALL).fullmatch
 
 
 def specificity(patterns: Sequence[str], value: str | None) -> int | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import NamedTuple
 
+from dragoman.offload import Slices
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.bit_slices import pack_slices, sum_slices, to_mask
 from dragoman.operations.search.tokenizer import unique_terms
@@ -18,6 +19,8 @@ RARE_LIMIT = 64  # operations with a term, up to which they are stored in a dict
 RARE_SHARE = 128  # this share of all operations, if that is more
 MAX_TEXT_LENGTH = 2_000  # characters of a description that are indexed
 MAX_PARAMETERS = 64  # parameters that are indexed
+MAX_NAMES_LENGTH = 1_000  # characters of all their names that are indexed; and
+MAX_DESCRIPTIONS_LENGTH = 3_000  # of all their descriptions: a new word takes 40 µs
 MAX_ADDED = 100  # operations that are not indexed yet; a search must not wait long for them
 REPETITIVE = 25  # characters for each distinct term, above which a text repeats itself: ordinary ones have 10
 
@@ -53,20 +56,23 @@ def field_terms(operation: Operation) -> Iterator[tuple[Field, frozenset[str]]]:
     properties = operation.input_schema.get("properties")
     rules_by_name = properties if isinstance(properties, Mapping) else {}
     names = list(islice(rules_by_name, MAX_PARAMETERS))
-    yield PARAMETER_NAMES, frozenset().union(*(unique_terms(name[:MAX_TEXT_LENGTH]) for name in names))
+    yield PARAMETER_NAMES, terms_of_all(names, MAX_NAMES_LENGTH)
     descriptions = (
         rules.get("description") for name in names if isinstance(rules := rules_by_name[name], Mapping)
     )
-    yield (
-        PARAMETER_DESCRIPTIONS,
-        frozenset().union(
-            *(
-                unique_terms(description[:MAX_TEXT_LENGTH])
-                for description in descriptions
-                if isinstance(description, str)
-            )
-        ),
-    )
+    texts = (description for description in descriptions if isinstance(description, str))
+    yield PARAMETER_DESCRIPTIONS, terms_of_all(texts, MAX_DESCRIPTIONS_LENGTH)
+
+
+def terms_of_all(texts: Iterable[str], length: int) -> frozenset[str]:
+    """Return the distinct terms of the texts, up to so many characters of them together."""
+    found: set[str] = set()
+    for text in texts:
+        if length <= 0:
+            break
+        found |= unique_terms(text[: min(length, MAX_TEXT_LENGTH)])
+        length -= len(text)
+    return frozenset(found)
 
 
 def term_weights(operation: Operation) -> dict[str, float]:
@@ -152,12 +158,22 @@ class InvertedIndex:
         """Add an operation in a free slot."""
         self._added[slot] = operation
         if len(self._added) > MAX_ADDED:
-            self._index_added()
+            self._index_first_added()
+
+    async def prepare(self) -> None:
+        """Index the last operations while others have their turn."""
+        slices = Slices()
+        while self._added:
+            self._index_first_added()
+            await slices.rest()
 
     def _index_added(self) -> None:
-        for slot, operation in self._added.items():
-            self._index(slot, operation)
-        self._added.clear()
+        while self._added:
+            self._index_first_added()
+
+    def _index_first_added(self) -> None:
+        slot = next(iter(self._added))
+        self._index(slot, self._added.pop(slot))
 
     def _index(self, slot: int, operation: Operation) -> None:
         impacts = term_impacts(term_weights(operation))

@@ -208,8 +208,10 @@ class OperationSearch:
         }
 
     async def prepare(self, q: str) -> None:
-        """Do what takes long for a search of `q` in a thread; the search itself is then quick."""
+        """Do what takes long for a search of `q`, in slices or in a thread; the search is then quick."""
         text = query_text(q)
+        if text:
+            await self._index.prepare()
         if text and self._semantic_index:
             await self._semantic_index.prepare(text)
 
