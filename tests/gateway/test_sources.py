@@ -43,6 +43,14 @@ def test_web_pages_are_citations_for_every_client(
         assert (annotation.type, annotation.url) == ("url_citation", PAGE)
 
 
+def test_a_web_page_without_a_title_is_cited_by_its_address(stage: Stage, messages: Pair) -> None:
+    """The AI SDK refuses an answer with a title of null."""
+    stage.upstream.play(Answer(body=sse({**TEXT, "citations": [PAGE]}, STOP)))
+    for read in (final, message):
+        (citation,) = read(messages.hub, "oai/m").content[0].citations
+        assert (citation.url, citation.title) == (PAGE, PAGE)
+
+
 def test_citations_of_other_providers_do_not_go_to_anthropic(stage: Stage, messages: Pair) -> None:
     stage.upstream.play(Answer(body=sse(*PLACES["in the text"])))
     reply = final(messages.hub, "oai/m")

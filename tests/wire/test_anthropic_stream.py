@@ -213,9 +213,27 @@ def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> Non
             e.Usage(6, 4, 10, None, None, 5, hour_cache_write_tokens=3),
         ),
         ({"input_tokens": "many"}, {"output_tokens": True}, None),
+        (
+            {"input_tokens": 5},
+            {
+                "output_tokens": 2,
+                "iterations": [
+                    {
+                        "type": "compaction",
+                        "input_tokens": 100,
+                        "output_tokens": 30,
+                        "cache_read_input_tokens": 7,
+                        "cache_creation": {"ephemeral_1h_input_tokens": 8},
+                    },
+                    {"type": "message", "input_tokens": 5, "output_tokens": 2},
+                    "odd",
+                ],
+            },
+            e.Usage(120, 32, 152, None, 7, 8, hour_cache_write_tokens=8),
+        ),
     ],
 )
-def test_absent_counts_stay_unknown(
+def test_absent_counts_stay_unknown_and_compaction_is_counted(
     first: dict[str, Any], last: dict[str, Any] | None, usage: e.Usage | None
 ) -> None:
     begun = start()

@@ -23,6 +23,7 @@ from .anthropic_streams import (
     text,
 )
 
+AGAIN = {"type": "message_start", "message": {**start()["message"], "id": "msg_02"}}
 ALL = {**STREAMS, "unknown": UNKNOWN}
 
 
@@ -52,6 +53,7 @@ def test_a_stream_that_ends_early_is_a_failure_and_never_a_finish(name: str) -> 
         (sse(start(), *text(0, "Hi"), STOP), "without a stop reason"),
         (sse(start(), *text(0, "Hi"), stop(None), STOP), "without a stop reason"),
         (sse(start(), *text(0, "Hi"), stop("end_turn"), STOP)[:-9], "inside an event"),
+        (sse(start(), *text(0, "Hi")[:2], AGAIN, *text(0, "Ho"), stop("end_turn"), STOP), "began again"),
     ],
 )
 def test_a_finish_is_never_invented(raw: bytes, words: str) -> None:

@@ -110,6 +110,16 @@ def test_text_thinking_and_arguments_count_towards_the_text_length() -> None:
 # ---- the end --------------------------------------------------------------------------------------------
 
 
+def test_a_stream_that_begins_another_message_in_its_middle_is_a_failure() -> None:
+    again = {"type": "message_start", "message": {**start()["message"], "id": "msg_02"}}
+    begun = [start(), *text(0, "Hel")[:2]]
+    tap, output = relay(sse(*begun, again, *HELLO[1:]))
+    assert output == frames(sse(*begun))
+    assert "began again" in failed(tap).message
+    for harmless in (sse(again, *HELLO), sse(start(), *HELLO)):  # nothing was lost
+        assert relay(harmless)[0].done
+
+
 @pytest.mark.promise("a-cut-answer-is-an-error")
 @pytest.mark.parametrize("count", range(len(HELLO) - 1))
 def test_a_stream_without_its_message_stop_is_a_failure(count: int) -> None:

@@ -203,6 +203,11 @@ def nesting_error() -> ProviderError:
 EMPTY_VALUES: tuple[Any, ...] = (None, {}, [])  # JSON documents without an answer: as an empty body
 
 
+def restarted_answer_error() -> ProviderError:
+    """The error for an answer that began again in its middle, as behind a gateway that tries twice."""
+    return incomplete_answer_error("began again in its middle, as another answer")
+
+
 def incomplete_answer_error(
     problem: str = "ended without a finish reason", *, started: bool = True, saw_done: bool = False
 ) -> ProviderError:

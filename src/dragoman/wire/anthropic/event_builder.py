@@ -31,7 +31,7 @@ from dragoman.wire.anthropic.chunk import AnthropicChunk, AnthropicDelta, anthro
 from dragoman.wire.anthropic.metadata import FAMILY, bind_to_provider
 from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.json_codec import drop_non_finite
-from dragoman.wire.provider_errors import incomplete_answer_error
+from dragoman.wire.provider_errors import incomplete_answer_error, restarted_answer_error
 from dragoman.wire.sources import SourceTracker
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
 
@@ -61,6 +61,8 @@ class AnthropicEventBuilder(AnswerBuilder):
         self._max_arguments = MAX_ARGUMENTS
         self.started = False
         self.stop_reason: str | None = None
+        self._id: Any = None
+        self._has_blocks = False
         self._model = self.requested_model
         self._used_ids = set(options.get("used_ids", ()))
         self._events: list[Event] = []
@@ -117,6 +119,10 @@ class AnthropicEventBuilder(AnswerBuilder):
         self.started = True
         if not isinstance(message, Mapping):
             return
+        if self._has_blocks and message.get("id") != self._id:
+            self.fail(restarted_answer_error())
+            return
+        self._id = message.get("id")
         if isinstance(model := message.get("model"), str) and model:
             self._model = model
         content = message.get("content")
@@ -176,7 +182,7 @@ class AnthropicEventBuilder(AnswerBuilder):
         if not isinstance(content_block, Mapping):
             return
         index = index or 0
-        self.started = True
+        self.started = self._has_blocks = True
         self._end_block(index)
         block_type = content_block.get("type")
         if (

@@ -82,7 +82,7 @@ def source_citation(source: SourceUrl) -> dict[str, Any]:
         "type": "web_search_result_location",
         "cited_text": "",
         "url": source.url,
-        "title": source.title,
+        "title": source.title or source.url,  # the AI SDK refuses null
         "encrypted_index": _SOURCE_INDEX,
     }
 

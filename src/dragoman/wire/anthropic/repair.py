@@ -44,6 +44,11 @@ class EventRepair:
         self._stop_reason: str | None = None
         self._output_tokens = 0
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether the message has begun a block."""
+        return bool(self._types)
+
     def repair(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the events to pass on for one; the same object if nothing is wrong with it."""
         match event.get("type"):

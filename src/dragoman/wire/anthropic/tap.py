@@ -13,7 +13,12 @@ from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.document import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
-from dragoman.wire.provider_errors import find_error, incomplete_answer_error, provider_error
+from dragoman.wire.provider_errors import (
+    find_error,
+    incomplete_answer_error,
+    provider_error,
+    restarted_answer_error,
+)
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, encode_frame
 from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
 
@@ -46,6 +51,7 @@ class AnthropicTapMessage(msgspec.Struct, gc=False):
     model: str | None = None
     usage: Any = None
     stop_reason: str | None = None
+    id: Any = None
 
 
 class AnthropicTapEvent(msgspec.Struct, gc=False):
@@ -69,6 +75,7 @@ class AnthropicTap(AnswerTap):
         super().__init__(limit=limit)
         self._counts: dict[str, Any] = {}
         self._repair = EventRepair()
+        self._id: Any = None
 
     @property
     def usage(self) -> Usage | None:
@@ -140,6 +147,10 @@ class AnthropicTap(AnswerTap):
             self.failure = provider_error(event.error or frame_error(frame))
             return False
         if event.message is not None:
+            if self._repair.has_blocks and event.message.id != self._id:
+                self.failure = restarted_answer_error()
+                return False
+            self._id = event.message.id
             self._started = True
             self.model = event.message.model
             self._record_stop_reason(event.message.stop_reason)
@@ -204,6 +215,7 @@ def lenient_event(frame: bytes) -> AnthropicTapEvent | None:
             as_text(message.get("model")),
             message.get("usage"),
             as_text(message.get("stop_reason")),
+            message.get("id"),
         ),
         usage=value.get("usage"),
         error=value.get("error") or (find_error(value) if event_type is None else None),

@@ -5,7 +5,7 @@ Counts are totals: a later one replaces an earlier. Source: wire notes on provid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dragoman.events import Usage
@@ -31,7 +31,10 @@ class AnthropicUsage:
             self._counts.update({name: value for name, value in usage.items() if value is not None})
 
     def to_usage(self) -> Usage | None:
-        """Return the usage; None if nothing was counted."""
+        """Return the usage; None if nothing was counted.
+
+        The counts of a message leave out its compaction, which is paid for as well.
+        """
         uncached, output_tokens = self._count("input_tokens"), self._count("output_tokens")
         cache_read, cache_write = self._count("cache_read_input_tokens"), self._cache_write_tokens()
         if not (uncached or output_tokens or cache_read or cache_write):
@@ -53,21 +56,24 @@ class AnthropicUsage:
             web_searches=self._nested_count("server_tool_use", "web_search_requests"),
         )
 
+    def _parts(self) -> list[Mapping[str, Any]]:
+        """The counts of the message, and those of its compactions."""
+        iterations = self._counts.get("iterations")
+        if not isinstance(iterations, list):
+            return [self._counts]
+        compactions = [each for each in iterations if _is_compaction(each)]
+        return [self._counts, *compactions]
+
     def _count(self, name: str) -> int | None:
-        return _as_count(self._counts.get(name))
+        return _sum(_as_count(part.get(name)) for part in self._parts())
 
     def _nested_count(self, name: str, field: str) -> int | None:
         """A count within an object; None also for zero, which has no price."""
-        values = self._counts.get(name)
-        return (_as_count(values.get(field)) if isinstance(values, Mapping) else None) or None
+        values = [part.get(name) for part in self._parts()]
+        return _sum(_as_count(value.get(field)) for value in values if isinstance(value, Mapping)) or None
 
     def _cache_write_tokens(self) -> int | None:
-        """The tokens written into the cache: their total, or the sum over lifetimes."""
-        total, by_lifetime = self._count("cache_creation_input_tokens"), self._counts.get("cache_creation")
-        if total is not None or not isinstance(by_lifetime, Mapping):
-            return total
-        counts = [count for value in by_lifetime.values() if (count := _as_count(value)) is not None]
-        return sum(counts) if counts else None
+        return _sum(map(_cache_write_tokens, self._parts()))
 
 
 def read_usage(counts: Any) -> Usage | None:
@@ -75,6 +81,24 @@ def read_usage(counts: Any) -> Usage | None:
     usage = AnthropicUsage()
     usage.update(counts)
     return usage.to_usage()
+
+
+def _is_compaction(iteration: Any) -> bool:
+    return isinstance(iteration, Mapping) and iteration.get("type") == "compaction"
+
+
+def _cache_write_tokens(counts: Mapping[str, Any]) -> int | None:
+    """The tokens written into the cache: their total, or the sum over lifetimes."""
+    total, by_lifetime = _as_count(counts.get("cache_creation_input_tokens")), counts.get("cache_creation")
+    if total is not None or not isinstance(by_lifetime, Mapping):
+        return total
+    return _sum(map(_as_count, by_lifetime.values()))
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum of the counts that are known; None if none is."""
+    found = [count for count in counts if count is not None]
+    return sum(found) if found else None
 
 
 def _as_count(value: Any) -> int | None:
