@@ -189,6 +189,30 @@ def test_tools_that_a_client_finds_by_its_own_search_are_offered_from_then_on() 
     assert parsed.ignored_fields == ("input[].type.tool_search_call", "input[].type.tool_search_output")
 
 
+def test_a_conversation_with_openais_tool_search_goes_to_other_providers() -> None:
+    search = {"execution": "server", "call_id": None, "status": "completed"}
+    load = {"type": "function", "name": "rate", "parameters": {"type": "object"}, "defer_loading": True}
+    items = [
+        {"role": "user", "content": "hi"},
+        {**search, "id": "tsc_1", "type": "tool_search_call", "arguments": {"queries": ["rate"]}},
+        {**search, "id": "tso_1", "type": "tool_search_output", "tools": [load]},
+        {"type": "function_call", "call_id": "c", "namespace": "rate", "name": "rate", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "0.92"},
+    ]
+    body = {"model": "p/m", "input": items, "tools": [{"type": "tool_search"}, load], "truncation": "auto"}
+    parsed = parse_responses_request(msgspec.json.encode(body))
+    ((question, answer), (tool,)) = parsed.request.messages, parsed.request.tools
+    (part,) = answer.parts
+    assert (part.name, part.output) == (tool.name, "0.92")  # type: ignore[union-attr]
+    assert question.text == "hi"
+    assert set(parsed.ignored_fields) >= {
+        "input[].type.tool_search_call",
+        "input[].type.tool_search_output",
+        "tools[].type.tool_search",
+        "truncation",
+    }
+
+
 def test_long_names_of_namespaces_stay_within_what_providers_accept_and_apart() -> None:
     tools = [
         {"type": "namespace", "name": "n" * 60, "tools": [{"type": "function", "name": name}]}

@@ -91,6 +91,8 @@ def parse_responses_request(raw: bytes, *, compacts: bool = False, prompt: str =
     for index in (index for index in range(len(items)) if index not in left_out):
         parser.add(items[index], f"input[{index}]")
     options = _parse_options(body, ignored)
+    if body.get("truncation") == "auto":
+        ignored.add_unknown({"truncation": True}, (), field="")
     offered, choice = tools.choose(body.get("tool_choice"))
     instructions = read_optional_string(body.get("instructions"), "instructions") or None
     _require_messages(parser, instructions)

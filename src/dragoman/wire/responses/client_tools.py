@@ -81,8 +81,14 @@ class ClientTools:
         return client is not None and client.kind == "tool_search"
 
     def flat_name(self, name: str, namespace: str | None) -> str:
-        """Return the name under which a model sees a tool, also one that is not offered any more."""
-        return self._flat_names.get((namespace, name)) or flatten(name, namespace)
+        """Return the name under which a model sees a tool, also one that is not offered any more.
+
+        OpenAI calls a tool that its search has loaded by its name in a namespace of that name.
+        """
+        found = self._flat_names.get((namespace, name))
+        if found is None and namespace == name:
+            found = self._flat_names.get((None, name))
+        return found or flatten(name, namespace)
 
     def add(self, values: Any, field: str) -> None:
         """Parse a list of tools. BadRequest names the invalid field."""
