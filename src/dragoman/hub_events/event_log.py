@@ -162,7 +162,8 @@ class EventLog:
         """Hand out all that is new; return whether there was anything."""
         found = False
         while self._followers:
-            page = await self._events.list(self._position)
+            read = self._events.list if found else self._events.list_newest
+            page = await read(self._position)
             if page.events:
                 found = True
                 self._position = page.events[-1].position or self._position

@@ -240,9 +240,11 @@ class RunRegistry:
     def _check_starting(self, request: ChatRequest, session_id: str) -> None:
         """Raise RunActive while another request starts a run of the session, if this one may not wait."""
         lock = self._session_locks.get(session_id)
+        if lock is None or not lock.locked():
+            return  # the agent is not looked up: files of teams are read for that
         is_repeat = is_same_action(self._starting.get(session_id), request.action)
         when_busy = request.when_busy or self.agents.when_busy(request.agent)
-        if when_busy == "refuse" and lock is not None and lock.locked() and not is_repeat:
+        if when_busy == "refuse" and not is_repeat:
             self._raise_busy(session_id)
 
     def _with_defaults(

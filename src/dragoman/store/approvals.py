@@ -203,7 +203,7 @@ class ApprovalRepository:
 
     async def _find_of_call(self, sql: str, call: dict[str, str]) -> ApprovalRequest | None:
         params = {**call, "now": self._clock(), "limit": 1}
-        row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
+        row = await self._database.read_by_key(lambda connection: connection.fetch_one(sql, params))
         return None if row is None else to_approval(row)
 
     async def answer(

@@ -36,6 +36,7 @@ from dragoman.store.tables.core import hub_events, sessions
 
 POSITION = re.compile(r"(?:([0-9]{1,19})\.)?([0-9]{1,19})")
 PAGE = 500  # rows of one query
+FEW = 50  # events that are read in the thread of the event loop
 PURGED_ROWS = 500  # rows of one transaction that deletes
 CURRENT_TRANSACTION = "txid_current()"
 FIRST_OPEN_TRANSACTION = "txid_snapshot_xmin(txid_current_snapshot())"
@@ -189,6 +190,14 @@ class HubEventRepository:
             return await self._read(self._sql.list, params)
         return await self._read(self._sql.list_session, params | {"session_id": session_id})
 
+    async def list_newest(self, after: EventPosition) -> EventPage:
+        """Return the first events behind a position near the end: few, and without another thread."""
+        params = {"after_xid": after.xid, "after_id": after.id, "limit": FEW}
+        rows = await self._database.read_by_key(
+            lambda connection: connection.fetch_all(self._sql.list, params)
+        )
+        return to_page(rows, params)
+
     async def last_position(self) -> EventPosition:
         """Return the position of the last event."""
         return await self._position(self._sql.newest)
@@ -246,7 +255,12 @@ class HubEventRepository:
 
     async def _read(self, sql: str, params: Params) -> EventPage:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
-        return EventPage([to_event(row) for row in rows], is_last=len(rows) < params["limit"])
+        return to_page(rows, params)
+
+
+def to_page(rows: Sequence[Row], params: Params) -> EventPage:
+    """Return the events in rows; they are the last when there are fewer than the limit."""
+    return EventPage([to_event(row) for row in rows], is_last=len(rows) < params["limit"])
 
 
 def to_event(row: Row) -> HubEvent:

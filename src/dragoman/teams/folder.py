@@ -206,11 +206,12 @@ def signature_of(*folders: Path) -> Signature:
 
 def walk_files(folder: Path) -> Iterator[tuple[str, int, int]]:
     """Yield path, time and size of a team's files."""
-    yield from stat_entry(str(folder))
-    yield from stat_entry(str(folder / TEAM_FILE))
+    path = str(folder)  # joined as text: a Path for each is most of what a look costs
+    yield from stat_entry(path)
+    yield from stat_entry(f"{path}{os.sep}{TEAM_FILE}")
     for name in WATCHED:
-        yield from walk_tree(str(folder / name), depth=2)
-    yield from walk_tree(str(folder / GENERATED / SKILLS), depth=2)
+        yield from walk_tree(f"{path}{os.sep}{name}", depth=2)
+    yield from walk_tree(f"{path}{os.sep}{GENERATED}{os.sep}{SKILLS}", depth=2)
 
 
 def walk_tree(folder: str, *, depth: int) -> Iterator[tuple[str, int, int]]:

@@ -31,6 +31,7 @@ approvals = Table(
     Column("reason", TEXT),
     Column("state", LargeBinary),
     Index(None, "owner", "created_at"),
+    Index(None, "owner", "input_hash", "created_at"),
     Index(None, "status", "created_at"),
     Index(None, "session_id"),
     Index(None, "call_id"),

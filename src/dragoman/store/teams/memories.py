@@ -31,6 +31,7 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 Confidence: TypeAlias = Literal["low", "medium", "high"]
 
 MAX_ACTIVE = 500  # memories of a team for one owner
+FEW = 20  # memories that are read in the thread of the event loop
 MAX_ROWS = 2_000  # with their history, of which the oldest goes first
 PREFIX_WEIGHT = 0.5  # of a word that only begins like the one searched for
 KEY_WEIGHT = 2.0
@@ -150,8 +151,13 @@ class MemoryRepository:
         self, team: str, owner: str, *, kinds: Sequence[MemoryKind] = MEMORY_KINDS, limit: int = MAX_ACTIVE
     ) -> Sequence[Memory]:
         """Return the active memories, the newest first."""
-        params = {"team": team, "owner": owner, "limit": limit, **kind_params(kinds)}
-        rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, params))
+        params = {"team": team, "owner": owner, "limit": min(limit, FEW), **kind_params(kinds)}
+        rows = await self._database.read_by_key(
+            lambda connection: connection.fetch_all(self._sql.list, params)
+        )
+        if len(rows) == FEW < limit:
+            params["limit"] = limit
+            rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.list, params))
         return [to_memory(row) for row in rows]
 
     async def search(

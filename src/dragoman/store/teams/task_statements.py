@@ -128,6 +128,12 @@ class TaskListStatements:
         self.of_session = compiler.compile(of_session.limit(literal_column("1")).offset(ZERO))
         self.ready = compiler.compile(FOUND.where(TEAM, ready).order_by(*order).limit(LIMIT).offset(ZERO))
         self.ready_teams = compiler.compile(teams)
+        queued = select(TABLE.c.id).where(state_in("queued"), IS_OPEN)
+        self.queued = compiler.compile(queued.limit(LIMIT).offset(ZERO))
+        open_run = select(runs.c.id).where(RUN_IS_ACTIVE)
+        unsettled = or_(exists(select(TABLE.c.id).where(IS_OPEN)), exists(open_run))
+        self.has_unsettled = compiler.compile(select(unsettled))
+        self.queued_in_team = compiler.compile(queued.where(TEAM).limit(LIMIT).offset(ZERO))
         source = TABLE.c.source_session
         awaiting = select(source).where(IS_OPEN, ~ACTIVE, source > bindparam("after")).distinct()
         self.awaiting_sessions = compiler.compile(awaiting.order_by(source).limit(LIMIT).offset(ZERO))

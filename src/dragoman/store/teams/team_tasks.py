@@ -194,7 +194,7 @@ class TeamTaskRepository:
 
     async def get(self, id: str) -> TeamTask | None:
         """Return a task, or None."""
-        found = await self._read(self._sql.get, {"id": id})
+        found = await self._read(self._sql.get, {"id": id}, by_key=True)
         return found[0] if found else None
 
     async def find_of_session(self, session_id: str) -> TeamTask | None:
@@ -204,12 +204,24 @@ class TeamTaskRepository:
 
     async def list_ready(self, team: str, *, limit: int) -> Sequence[TeamTask]:
         """Return what waits in a team's queue and may begin, in order."""
-        return await self._read(self._lists.ready, {"team": team, "limit": limit})
+        queued = await self._count_queued(self._lists.queued_in_team, {"team": team})
+        if not queued:
+            return []
+        # A long queue is sorted in another thread.
+        return await self._read(self._lists.ready, {"team": team, "limit": limit}, by_key=queued == 1)
 
     async def ready_teams(self) -> Sequence[str]:
         """Return the teams in whose queue something may begin."""
+        if not await self._count_queued(self._lists.queued, {}):
+            return []
         rows = await self._database.read(lambda connection: connection.fetch_all(self._lists.ready_teams, {}))
         return [row[0] for row in rows]
+
+    async def has_unsettled(self) -> bool:
+        """Return whether a task is active or its result is not delivered, or any run is active."""
+        sql = self._lists.has_unsettled
+        row = await self._database.read_by_key(lambda connection: connection.fetch_one(sql, {}))
+        return row is not None and bool(row[0])
 
     async def list_idle(self) -> Sequence[TeamTask]:
         """Return tasks that are running while no run of their session is: their end is not written yet."""
@@ -279,8 +291,14 @@ class TeamTaskRepository:
         self._events.on_stored()
         return result
 
-    async def _read(self, sql: str, params: Params) -> Sequence[TeamTask]:
-        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+    async def _count_queued(self, sql: str, params: Params) -> int:
+        """Return how many tasks wait, up to two."""
+        limited = {**params, "limit": 2}
+        return len(await self._database.read_by_key(lambda connection: connection.fetch_all(sql, limited)))
+
+    async def _read(self, sql: str, params: Params, *, by_key: bool = False) -> Sequence[TeamTask]:
+        read = self._database.read_by_key if by_key else self._database.read
+        rows = await read(lambda connection: connection.fetch_all(sql, params))
         return [to_task(row) for row in rows]
 
 

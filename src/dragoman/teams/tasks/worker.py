@@ -307,6 +307,8 @@ class TaskWorker:
     async def sweep(self) -> None:
         """Do what is due and nobody does. Raises StoreError, Unavailable."""
         tasks = self._store.team_tasks
+        if not await tasks.has_unsettled():
+            return
         for task in await tasks.list_late():
             await self.end(task, TaskEnd(state="failed", error=LATE))
         for task in await tasks.list_orphans():
