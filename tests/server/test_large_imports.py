@@ -148,3 +148,58 @@ async def test_a_long_conversation_is_read_as_a_short_one_is_or_refused_with_its
                 assert text in answer.text
             listed = (await hub.http.get("/api/sessions")).json()["sessions"]
             assert {each["id"] for each in listed} == {"short", "long"}, "nothing is left of what was refused"
+
+
+def branching(title: str) -> bytes:
+    """A conversation of ChatGPT of which little is text, with two branches, and its nodes in no order."""
+    nodes: dict[str, Any] = {'root"{\\': {"id": 'root"{\\', "message": None, "parent": None}}
+    parents = {"a": 'root"{\\', "b": "a", "c": "b", "other": "a", "d": "c"}
+    for at, (id, parent) in enumerate(parents.items()):
+        question = {
+            "id": f"m-{id}",
+            "author": {"role": "assistant" if at % 2 else "user"},
+            "content": {"content_type": "text", "parts": [f"{id}: Wörter ]}} \\ {TEXT[:50]}", {"x": [1]}]},
+            "metadata": {"results": [{"blob": TEXT}, {"messages": [{}], "mapping": {"y": {}}}]},
+        }
+        nodes[id] = {"id": id, "message": question, "parent": parent, "children": []}
+    mixed = dict(sorted(nodes.items(), key=lambda item: item[0][::-1], reverse=True))
+    return msgspec.json.encode({"title": title, "mapping": mixed, "current_node": "d"})
+
+
+async def test_a_long_conversation_of_chatgpt_is_read_as_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = branching("One"), branching("Two")
+    files = [one, b"[ " + one + b" ,\n" + two + b"]"]
+    found: list[Any] = []
+    for number, limit in enumerate((100 * len(one), len(TEXT) * 2)):
+        monkeypatch.setattr(importer, "MAX_VALUE", limit)
+        async with serving(tmp_path / str(number)) as hub:
+            single, several = [
+                (await hub.http.post("/api/sessions/import", content=file)).json() for file in files
+            ]
+            found.append((single["id"], several["existing"], [each["id"] for each in several["sessions"]]))
+            for id in (single["id"], several["sessions"][0]["id"]):
+                session = (await hub.http.get(f"/api/sessions/{id}")).json()
+                found.append((session["title"], await hub.messages(id)))
+            short = [each["parts"][0]["text"][:1] for each in found[-1][1]]
+            assert short == ["a", "b", "c", "d"]
+            if number == 0:
+                continue
+            refused = {
+                one[:-3]: "cut off",
+                files[1][:-30]: "cut off",
+                one.replace(b'"c":{"id"', b'"c":[],"e":{"id"'): "JSON array of objects",
+                one.replace(b'"c":{"id"', b'"c" "e":{"id"'): "JSON array of objects",
+                one.replace(b'"c":{"id"', b'"\\ud8":{"id"'): "key of a message",
+                one.replace(b'"parts":["c', b'"parts":["' + b"c" * limit): "more than",
+                b"[" + msgspec.json.encode({"messages": [], "title": "x" * 3 * limit}) + b"]": "more than",
+            }
+            for file, text in refused.items():
+                answer = await hub.http.post("/api/sessions/import", content=file)
+                assert answer.status_code in (400, 413), (text, answer.text)
+                assert text in answer.text
+            monkeypatch.setattr(importer, "MAX_NODES", 5)
+            answer = await hub.http.post("/api/sessions/import", content=branching("Three"))
+            assert (answer.status_code, "5 messages" in answer.text) == (413, True)
+    assert found[:3] == found[3:]

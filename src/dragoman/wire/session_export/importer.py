@@ -17,11 +17,18 @@ from dragoman.json_shape import check_shape
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, Part, ReasoningPart, TextPart, ToolPart, parse_message
 from dragoman.wire.session_export.json_lines import FORMAT, VERSION, ExportedSession, ExportedSettings
-from dragoman.wire.session_export.pieces import read_head, split_array, split_lines, split_messages
+from dragoman.wire.session_export.pieces import (
+    MessageSplitter,
+    read_head,
+    split_array,
+    split_lines,
+    split_messages,
+)
 
 MAX_MESSAGES = 100_000
 MAX_CONVERSATIONS = 20_000
-MAX_VALUE = 32_000_000  # bytes of a line, or of one conversation
+MAX_VALUE = 32_000_000  # bytes of a line, or of a message
+MAX_NODES = 500_000  # of a conversation of ChatGPT, on all of its branches
 MAX_ID_LENGTH = 200
 HINT = "import JSON lines of `dragoman sessions export --format jsonl`, or an export of OpenCode or ChatGPT"
 OPENCODE_STATES = {"completed": "output-available", "error": "output-error"}
@@ -33,8 +40,8 @@ def read_export(
     """Read a file, which can be read in chunks from its beginning; yield its sessions.
 
     The messages of JSON lines and of a JSON object above `MAX_VALUE` bytes are read as they are asked for.
-    Several conversations are a JSON array, each of up to `MAX_VALUE` bytes. `digest` is that of the whole
-    file. Raises BadRequest, TooLarge.
+    Several conversations are a JSON array, each of up to `MAX_VALUE` bytes unless it is ChatGPT's. `digest`
+    is that of the whole file. Raises BadRequest, TooLarge.
     """
     chunks = open_chunks()
     head = next((stripped for chunk in chunks if (stripped := chunk.lstrip())), b"")
@@ -42,10 +49,7 @@ def read_export(
     if f'"{FORMAT}"'.encode() in head[:200]:
         yield _read_lines(split_lines(whole, max_size=MAX_VALUE), digest=digest, max_values=max_values)
     elif head[:1] == b"[":
-        for number, raw in enumerate(split_array(whole, max_size=MAX_VALUE), 1):
-            if number > MAX_CONVERSATIONS:
-                raise TooLarge(f"the file has more than {MAX_CONVERSATIONS} conversations")
-            yield _parse_conversation(raw, max_values=max_values)
+        yield from _read_array(split_array(whole), max_values=max_values)
     else:
         parts, size = list[bytes](), 0
         for chunk in whole:
@@ -57,11 +61,87 @@ def read_export(
         yield _parse_conversation(b"".join(parts).rstrip(), max_values=max_values)
 
 
+def _read_array(parts: Iterator[tuple[bytes, bool]], *, max_values: int) -> Iterator[ExportedSession]:
+    """Read several conversations, each of which comes in parts."""
+    number, size = 1, 0
+    pending: list[bytes] = []
+    long: LongConversation | None = None
+    for part, is_last in parts:
+        size += len(part)
+        if long is not None:
+            long.feed(part)
+        else:
+            pending.append(part)
+        if size > MAX_VALUE and long is None:
+            long = LongConversation(max_values=max_values)
+            for each in pending:
+                long.feed(each)
+            pending = []
+        if not is_last:
+            continue
+        if number > MAX_CONVERSATIONS:
+            raise TooLarge(f"the file has more than {MAX_CONVERSATIONS} conversations")
+        yield long.end() if long else _parse_conversation(b"".join(pending), max_values=max_values)
+        number, size, pending, long = number + 1, 0, [], None
+
+
+class LongConversation:
+    """Reads a conversation of ChatGPT that comes in parts: of its messages, nothing but their texts is kept.
+
+    Which branch was shown is known at its end only.
+    """
+
+    def __init__(self, *, max_values: int) -> None:
+        self._max_values = max_values
+        self._splitter = MessageSplitter(max_size=MAX_VALUE)
+        self._digest = hashlib.sha256()
+        self._parents: dict[str, Any] = {}
+        self._messages: dict[str, Message] = {}
+        self._size = 0
+
+    def feed(self, part: bytes) -> None:
+        """Read the next part. Raises BadRequest, TooLarge."""
+        self._digest.update(part)
+        for id, raw in self._splitter.feed(part):
+            node = _decode(raw, f"mapping.{id[:80]}", max_values=self._max_values)
+            if len(self._parents) >= MAX_NODES:
+                raise TooLarge(f"a conversation of the file has more than {MAX_NODES:,} messages")
+            self._parents[id] = node.get("parent")
+            message = node.get("message")
+            if isinstance(message, dict) and (read := _chatgpt_message(message)) is not None:
+                self._messages[id] = read
+                self._size += sum(len(part.text) for part in read.parts if isinstance(part, TextPart))
+            if self._size > MAX_VALUE:
+                raise TooLarge(
+                    f"the texts of a conversation of the file have more than {MAX_VALUE:,} characters, the "
+                    "limit",
+                    hint="take it out of the file: the others can be imported without it",
+                )
+
+    def end(self) -> ExportedSession:
+        """Return the conversation. Raises BadRequest."""
+        self._splitter.end()
+        head = _decode(self._splitter.head, "the conversation", max_values=self._max_values)
+        if not isinstance(head, dict) or not isinstance(head.get("mapping"), dict):
+            raise TooLarge(
+                f"a conversation of the file has more than {MAX_VALUE:,} bytes, the limit",
+                hint="take it out of the file, and import it as a file of its own",
+            )
+        shown = _shown_branch(self._parents, head.get("current_node"))
+        messages = (self._messages[id] for id in shown if id in self._messages)
+        return _checked(_text(head.get("title")), messages, digest=self._digest.hexdigest())
+
+
 def _read_long(
     open_chunks: Callable[[], Iterator[bytes]], *, digest: str, max_values: int
 ) -> ExportedSession:
     """Read a conversation that is too long to be decoded as a whole: what it is first, then its messages."""
     value = _decode(read_head(open_chunks(), max_size=MAX_VALUE), "the file", max_values=max_values)
+    if isinstance(value, dict) and isinstance(value.get("mapping"), dict):
+        conversation = LongConversation(max_values=max_values)
+        for chunk in open_chunks():
+            conversation.feed(chunk)
+        return conversation.end()
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list):
         raise BadRequest("the file is not an exported session", hint=HINT)
     decoded = (
@@ -147,16 +227,21 @@ def _text(value: Any) -> str | None:
 
 def _chatgpt_messages(conversation: Mapping[str, Any]) -> Iterator[Message]:
     """Yield the messages of the branch that was shown last."""
-    nodes, path, seen = conversation["mapping"], [], set()
-    id = conversation.get("current_node")
-    while isinstance(id, str) and id in nodes and id not in seen and isinstance(nodes[id], dict):
-        seen.add(id)
-        path.append(nodes[id])
-        id = nodes[id].get("parent")
-    for node in reversed(path):
-        message = node.get("message")
+    nodes = {id: node for id, node in conversation["mapping"].items() if isinstance(node, dict)}
+    parents = {id: node.get("parent") for id, node in nodes.items()}
+    for id in _shown_branch(parents, conversation.get("current_node")):
+        message = nodes[id].get("message")
         if isinstance(message, dict) and (read := _chatgpt_message(message)) is not None:
             yield read
+
+
+def _shown_branch(parents: Mapping[str, Any], last: Any) -> Iterator[str]:
+    """Return the ids of the nodes that lead to the last one, the first one first."""
+    path: dict[str, None] = {}
+    while isinstance(last, str) and last in parents and last not in path:
+        path[last] = None
+        last = parents[last]
+    return reversed(path)
 
 
 def _chatgpt_message(message: Mapping[str, Any]) -> Message | None:
