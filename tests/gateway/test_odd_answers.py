@@ -22,6 +22,8 @@ from tests.gateway.upstream import Answer, Stage, document
 from tests.providers.servers import ok
 from tests.wire.anthropic_streams import sse as anthropic_sse
 from tests.wire.anthropic_streams import start, stop, text
+from tests.wire.openai_streams import chunk
+from tests.wire.openai_streams import sse as chat_sse
 
 MARK = b"\xef\xbb\xbf"
 UNSTOPPED = anthropic_sse(start(), *text(0, "Hi there"), stop("end_turn"))
@@ -52,6 +54,16 @@ def test_a_byte_order_mark_takes_nothing_from_a_document(stage: Stage, chat: Pai
     assert message(messages.hub, "ant/m").id == MESSAGE["id"]
     assert final(messages.hub, "ant/m").content
     assert completion(chat.hub, "ant/m").choices
+
+
+@pytest.mark.parametrize("before", [b"\n\n\n\n", b"\r\n: waiting\n\n"])
+def test_a_stream_that_begins_with_line_breaks_is_read_where_a_document_was_wanted(
+    stage: Stage, chat: Pair, messages: Pair, before: bytes
+) -> None:
+    """Doubleword keeps a connection alive with them."""
+    stage.upstream.play(Answer(body=before + chat_sse(chunk({"content": "Hi"}), chunk(finish="stop"))))
+    assert completion(chat.hub, "oai/m").choices[0].message.content == "Hi"
+    assert message(messages.hub, "oai/m").content[0].text == "Hi"
 
 
 REFUSALS: dict[str, Any] = {

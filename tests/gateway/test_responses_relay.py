@@ -15,7 +15,9 @@ from tests.gateway.upstream import Answer, Stage, document
 from tests.wire.responses_streams import (
     STREAMS,
     THOUGHT,
+    call_events,
     ending,
+    function_call,
     message,
     opening,
     response,
@@ -23,6 +25,7 @@ from tests.wire.responses_streams import (
     text_events,
 )
 
+ANSWER = {"type": "function_call_output", "call_id": "call_1", "output": "Rain"}
 HI: Any = {"model": "res/gpt-5.1", "input": "hi"}
 TOOL: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
 NO_PRICE = b": x-dragoman-cost"
@@ -50,6 +53,23 @@ def test_a_document_is_relayed_as_the_provider_sent_it_and_counted(stage: Stage)
     assert answer.content == whole
     assert float(answer.headers["x-dragoman-cost"]) == pytest.approx(36e-6 + 12 * 2e-6)
     assert stage.upstream.body["unknown"] == {"a": 1}
+
+
+def test_an_end_without_items_gets_those_that_were_sent_before(stage: Stage) -> None:
+    """As the servers of Codex send it: OpenAI's library reads the output there."""
+    items = [message("I look."), function_call("weather", "{}")]
+    events = [*opening(), *text_events(0, items[0], "I look."), *call_events(1, items[1], "{}"), ending()]
+    stage.upstream.play(Answer(body=sse(*events)))
+    client = openai.OpenAI(base_url=f"{stage.url}/v1", api_key=stage.key, max_retries=0)
+    with client.responses.stream(**HI) as stream:
+        final = stream.get_final_response()
+    assert (final.output_text, [item.type for item in final.output]) == (
+        "I look.",
+        ["message", "function_call"],
+    )
+    stage.upstream.play(Answer(body=STREAMS["text"]))
+    client.responses.create(**{**HI, "input": [ANSWER]}, previous_response_id=final.id, stream=True).close()
+    assert [item.get("type") for item in stage.upstream.body["input"]][1:3] == ["message", "function_call"]
 
 
 def test_a_status_in_other_words_is_an_answer_for_clients_of_both_forms(stage: Stage) -> None:

@@ -240,7 +240,7 @@ class RelayedAnswer:
 
     async def _read_document(self, response: RelayedResponse) -> None:
         document = (await response.read()).removeprefix(BYTE_ORDER_MARK)
-        if document.startswith(STREAM_STARTS) and self._translate is not None:
+        if document.lstrip().startswith(STREAM_STARTS) and self._translate is not None:
             self._unexpected_format = document
             response.close()
             return

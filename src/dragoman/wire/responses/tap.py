@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from dragoman.events import Usage
 from dragoman.json_text import DECODE_ERRORS
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.document import read_document
+from dragoman.wire.openai.repair import encode_repaired
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, with_usage
 from dragoman.wire.responses.chunk import responses_error
@@ -21,16 +23,26 @@ from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
 from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+_EMPTY_OUTPUT = re.compile(rb'"output"\s*:\s*\[\s*\]')
+_ITEM_END = "response.output_item.done"
+MAX_ITEMS_BYTES = 4_000_000
 _NOT_COMPLETE = ("failed", "cancelled", "queued", "in_progress")  # other servers have words of their own
 _HEADS = ("response.created", "response.in_progress", "response.queued")
 
 
+_ABSENT = msgspec.Raw(b"")
+
+
 class ResponsesTapEvent(msgspec.Struct, gc=False):
-    """The fields of an event that are read."""
+    """The fields of an event that are read. Raw values are empty if they are absent: msgspec takes none of
+    them where null is allowed as well.
+    """
 
     type: str | None = None
     delta: str | None = None
-    response: msgspec.Raw | None = None
+    response: msgspec.Raw = _ABSENT
+    item: msgspec.Raw = _ABSENT
+    output_index: int | None = None
     error: Any = None
     code: Any = None
     message: Any = None
@@ -45,6 +57,8 @@ class ResponsesTap(AnswerTap):
     def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit=limit)
         self._usage: Usage | None = None
+        self._items: dict[int, msgspec.Raw] = {}
+        self._items_size = 0
 
     @property
     def usage(self) -> Usage | None:
@@ -73,7 +87,7 @@ class ResponsesTap(AnswerTap):
             self._record(event, frame)
             if self.failure is not None:
                 break
-            passed.append(_with_name(frame, event.type))
+            passed.append(_with_name(self._with_output(event, frame), event.type))
             if self.done:
                 break
         return passed
@@ -84,6 +98,8 @@ class ResponsesTap(AnswerTap):
             self.text_length += len(event.delta)
         elif event.type in _ENDS:
             self._record_end(event)
+        elif event.type == _ITEM_END:
+            self._keep_item(event)
         elif event.type in _HEADS:
             self._started = True
             self._record_model(_read_response(event) if self.model is None else None)
@@ -103,6 +119,30 @@ class ResponsesTap(AnswerTap):
             self.failure = failure_in(response)
             return
         self.finish_reason, self.done = reason, True
+
+    def _keep_item(self, event: ResponsesTapEvent) -> None:
+        """Keep an item for a response whose end has none; of a very large response, none."""
+        self._started = True
+        item = bytes(event.item)
+        if not item or event.output_index is None or self._items_size > MAX_ITEMS_BYTES:
+            return
+        self._items[event.output_index] = msgspec.Raw(item)
+        self._items_size += len(item)
+        if self._items_size > MAX_ITEMS_BYTES:
+            self._items.clear()
+
+    def _with_output(self, event: ResponsesTapEvent, frame: bytes) -> bytes:
+        """Return the frame of the end with the items that were sent before, if the server leaves them out of
+        it: the SDKs, and conversations that go on with the response, read them there.
+        """
+        if not self.done or not self._items or _EMPTY_OUTPUT.search(event.response) is None:
+            return frame
+        if (_read_response(event) or {}).get("output") != []:
+            return frame
+        value = parse_lenient_json(frame)
+        value["response"]["output"] = [self._items[index] for index in sorted(self._items)]
+        whole = encode_repaired(value)
+        return NamedFrame(whole, event.type or "") if isinstance(frame, NamedFrame) else whole
 
     def _record_model(self, response: Mapping[str, Any] | None) -> None:
         model = (response or {}).get("model")
@@ -126,7 +166,7 @@ def _read_event(frame: bytes) -> ResponsesTapEvent | None:
     return ResponsesTapEvent(
         type=kind if isinstance(kind, str) else None,
         delta=delta if isinstance(delta, str) else None,
-        response=None if response is None else msgspec.Raw(json.dumps(response).encode()),
+        response=_ABSENT if response is None else msgspec.Raw(json.dumps(response).encode()),
         error=value.get("error") or (None if isinstance(kind, str) else find_error(value)),
         code=value.get("code"),
         message=value.get("message"),
@@ -135,7 +175,7 @@ def _read_event(frame: bytes) -> ResponsesTapEvent | None:
 
 def _read_response(event: ResponsesTapEvent) -> dict[str, Any] | None:
     try:
-        value = parse_lenient_json(bytes(event.response or b""))
+        value = parse_lenient_json(bytes(event.response))
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
