@@ -17,6 +17,15 @@ SEALED = {"type": "reasoning.encrypted", "data": "blob", "format": "anthropic-cl
 OTHER = {"type": "reasoning.summary", "summary": "So", "format": "openai-responses-v1", "id": "rs_1"}
 
 
+def test_thinking_in_the_content_of_a_mistral_message_is_reasoning() -> None:
+    thinking = [{"type": "text", "text": "Let me "}, {"type": "text", "text": "see."}]
+    content = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "Noon."}]
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]
+    parsed = parse_chat_completions_request(msgspec.json.encode({"model": "p/m", "messages": turns}))
+    assert parsed.request.messages[1].parts == (ReasoningPart("Let me see."), TextPart("Noon."))
+    assert parsed.ignored_fields == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "thoughts"),
     [

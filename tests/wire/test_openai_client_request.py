@@ -119,6 +119,14 @@ def test_content_parts_become_texts_and_files() -> None:
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,QUJD"}},
         {"type": "file", "file": {"filename": "b.csv", "file_data": "QUJD"}},
         {"type": "file", "file": {"file_data": "https://a.example/c.pdf"}},
+        {"type": "document_url", "document_url": "https://a.example/d.pdf"},
+        {
+            "type": "document_url",
+            "document_url": "data:application/pdf;base64,QUJD",
+            "document_name": "e.pdf",
+        },
+        {"type": "input_audio", "input_audio": "UklGRkFC"},
+        {"type": "input_audio", "input_audio": "//NkxEFC"},
     ]
     assert parts({"role": "user", "content": content}) == [
         TextPart("See"),
@@ -134,6 +142,10 @@ def test_content_parts_become_texts_and_files() -> None:
         FilePart("application/pdf", "data:application/pdf;base64,QUJD", "a.pdf"),
         FilePart("text/csv", "data:text/csv;base64,QUJD", "b.csv"),
         FilePart("application/pdf", "https://a.example/c.pdf"),
+        FilePart("application/pdf", "https://a.example/d.pdf"),
+        FilePart("application/pdf", "data:application/pdf;base64,QUJD", "e.pdf"),
+        FilePart("audio/wav", "data:audio/wav;base64,UklGRkFC"),
+        FilePart("audio/mpeg", "data:audio/mpeg;base64,//NkxEFC"),
     ]
 
 
@@ -264,6 +276,7 @@ def tools(*names: str) -> list[dict[str, Any]]:
         ("auto", "auto", ["f", "g"]),
         ("none", "none", ["f", "g"]),
         ("required", "required", ["f", "g"]),
+        ("any", "required", ["f", "g"]),
         ({"type": "function", "function": {"name": "g"}}, NamedToolChoice("g"), ["f", "g"]),
         (
             {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools("g")}},

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, ProviderMetadata, ReasoningPart, TextPart
 from dragoman.wire.encrypted_reasoning import metadata_of_entry
+from dragoman.wire.json_codec import as_text
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
     describe_value,
@@ -35,6 +36,7 @@ USER_KINDS: tuple[ContentKind, ...] = ("text", "image_url", "input_audio", "file
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(;[^,]*)?;base64,", re.IGNORECASE)
 _AUDIO_TYPES = {"wav": "audio/wav", "mp3": "audio/mpeg"}
+_WAV_START = "UklGR"  # `RIFF` in base64
 _FILE_TYPES = {
     "pdf": "application/pdf",
     "txt": "text/plain",
@@ -83,7 +85,8 @@ def refusal_part(text: str, cache_metadata: ProviderMetadata | None = None) -> T
 def _parse_part(
     value: Any, field: str, *, kinds: tuple[ContentKind, ...], ignored: IgnoredFields
 ) -> ContentPart:
-    part_type = read_object(value, field).get("type")
+    value = _from_mistral(read_object(value, field))
+    part_type = value.get("type")
     if part_type not in kinds:
         allowed = ", ".join(kinds)
         raise BadRequest(
@@ -93,6 +96,19 @@ def _parse_part(
     if isinstance(inner := value.get(part_type), dict):
         ignored.add_unknown(inner, _INNER_FIELDS[part_type], field=f"messages[].content[].{part_type}")
     return _PARSERS[part_type](value, field, cache_metadata=read_cache_control(value, field))
+
+
+def _from_mistral(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part in OpenAI's form: Mistral's clients send documents and sounds in another one."""
+    document, audio = part.get("document_url"), part.get("input_audio")
+    if part.get("type") == "document_url" and isinstance(document, str):
+        others = {name: part[name] for name in part if name not in ("type", "document_url", "document_name")}
+        file = {"file_data": document, "filename": part.get("document_name")}
+        return {**others, "type": "file", "file": file}
+    if part.get("type") == "input_audio" and isinstance(audio, str):
+        audio_format = "wav" if audio.startswith(_WAV_START) else "mp3"
+        return {**part, "input_audio": {"data": audio, "format": audio_format}}
+    return part
 
 
 def _parse_text(
@@ -191,6 +207,19 @@ REASONING_FIELDS = (
     "thinking_blocks",
     "reasoning_opaque",
 )
+
+
+def with_separate_thinking(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an assistant message whose thinking is not in its content, as Mistral has it."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    thoughts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "thinking"]
+    if not thoughts:
+        return message
+    texts = [as_text(thought.get("thinking")) or "" for thought in thoughts]
+    others = [part for part in content if part not in thoughts]
+    return {"reasoning_content": "".join(texts), **message, "content": others}
 
 
 def parse_reasoning(message: Mapping[str, Any], field: str) -> list[ReasoningPart]:

@@ -23,6 +23,7 @@ from dragoman.wire.openai.client_content import (
     parse_content,
     parse_reasoning,
     refusal_part,
+    with_separate_thinking,
 )
 from dragoman.wire.openai.client_fields import (
     IgnoredFields,
@@ -112,6 +113,7 @@ class _OpenAIMessageParser:
         return with_cache_control(parts, read_cache_control(message, field))
 
     def _add_assistant(self, message: Mapping[str, Any], field: str) -> None:
+        message = with_separate_thinking(message)
         content = message.get("content")
         content = _transcript(message) if content is None else content
         parts: list[ContentPart] = []

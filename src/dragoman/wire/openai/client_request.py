@@ -156,7 +156,12 @@ _OPTION_TYPES: Mapping[str, TypeCheck] = {
 # ---- Tools and the tool choice
 
 _EMPTY_SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {}}
-_CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
+_CHOICE_MODES: Mapping[str, ToolChoice] = {
+    "auto": "auto",
+    "none": "none",
+    "required": "required",
+    "any": "required",  # Mistral's word
+}
 
 
 def parse_tools(
@@ -241,8 +246,8 @@ def _parse_mode(value: Any, field: str, *, tools: Sequence[Tool]) -> ToolChoice:
         raise _invalid_choice(
             value, field, expected="'auto', 'none', 'required' or an object that names a tool"
         )
-    if value == "required" and not tools:
-        raise BadRequest(f"{field} is 'required', but there are no tools", field=field)
+    if _CHOICE_MODES[value] == "required" and not tools:
+        raise BadRequest(f"{field} is {describe_value(value)}, but there are no tools", field=field)
     return _CHOICE_MODES[value]
 
 
