@@ -96,6 +96,11 @@ class PostgresServer:
         self._process.send_signal(how)
         self._process.wait()
 
+    def let_in(self, *rules: str) -> None:
+        """Replace the rules by which the server lets in whoever does not come by its socket."""
+        (self._data / "pg_hba.conf").write_text("\n".join(("local all all trust", *rules, "")))
+        self.execute("SELECT pg_reload_conf()")
+
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """A block in which no process of the server does anything; its connections stay."""
@@ -115,6 +120,8 @@ class PostgresServer:
         """Return the URL of the database, with its tables in a schema."""
         if schema is not None:
             options["options"] = f"-csearch_path={schema}"
+        if "port" in self._settings:
+            options["port"] = self._settings["port"]
         more = "".join(f"&{name}={quote(value, safe='')}" for name, value in options.items())
         return f"postgresql:///postgres?host={quote(str(self.folder), safe='')}&user={USER}{more}"
 

@@ -80,6 +80,14 @@ def test_an_older_database_is_migrated_on_request_but_not_under_a_hub(run: Run, 
     assert "nothing to do" in run("database", "migrate", "--data", data).out
 
 
+def test_of_a_newer_database_the_status_says_that_the_program_is_too_old(run: Run, data: Path) -> None:
+    with closing(sqlite3.connect(data / DATABASE_FILE)) as raw, raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    shown = run("database", "status", "--data", data)
+    assert (shown.code, "9999 (this program has" in shown.out) == (0, True)
+    assert ("upgrade this one" in shown.err, "database migrate" in shown.err) == (True, False)
+
+
 def test_a_backup_is_restored_into_another_folder_and_replaces_on_request(
     run: Run, data: Path, tmp_path: Path
 ) -> None:

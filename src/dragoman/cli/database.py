@@ -259,6 +259,8 @@ def showing_progress() -> Iterator[Progress]:
 
 
 def print_server(status: DatabaseStatus) -> None:
+    from dragoman.store.schema import is_known_revision, newer_schema  # late: SQLAlchemy takes 0.2 s
+
     size = "unknown" if status.size is None else format_size(status.size)
     hub = "no hub" if status.used_by is None else f"a hub, {status.used_by}"
     current = status.revision == status.program_revision
@@ -272,7 +274,9 @@ def print_server(status: DatabaseStatus) -> None:
     ]
     for name, value in rows:
         print_line(f"{name:<9} {value}")
-    if not current:
+    if status.revision is not None and not is_known_revision(status.revision):
+        print_note(str(newer_schema(status.database, status.revision).hint))
+    elif not current:
         print_note("`dragoman database migrate` brings an older database to this program's revision")
 
 

@@ -26,7 +26,7 @@ from dragoman.cli.logs import Level, configure_logging
 from dragoman.cli.serving.workers import WorkerPool, WorkerSettings, worker_command
 from dragoman.cli.terminal import print_line, print_note
 from dragoman.config import Config, HttpConfig
-from dragoman.errors import ConfigError, DragomanError
+from dragoman.errors import ConfigError, DragomanError, Unavailable
 from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.console.pages import is_built as console_is_built
@@ -34,7 +34,7 @@ from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.listener import bind_listener, build_server, listener_url
 from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import make_private_folder, set_private_umask
-from dragoman.store.store import DATABASE_FILE
+from dragoman.store.store import DATABASE_FILE, Store
 
 RESERVED_FILES = 200  # open files for other things than client connections and providers
 
@@ -257,6 +257,15 @@ def watch_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, hear, number)
 
 
+async def has_key(store: Store) -> bool:
+    """Return whether somebody has a key; also while the database is down, which the log says."""
+    try:
+        keys = await store.keys.list()
+    except Unavailable:
+        return True
+    return any(key.revoked_at is None for key in keys)
+
+
 async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     """Print the setup of this hub, and warnings about what is missing."""
     place = f"data in {options.data.absolute()}"
@@ -271,6 +280,6 @@ async def print_startup(options: ServeOptions, hosted: HostedHub) -> None:
     if not options.require_keys:
         warning = "WARNING: --no-auth: everybody on this machine has access without a key, as one owner"
         print_note(warning, level="warning")
-    elif not any(key.revoked_at is None for key in await hosted.hub.store.keys.list()):
+    elif not await has_key(hosted.hub.store):
         data = shlex.quote(str(options.data.absolute()))
         print_note(f"nobody has a key yet: dragoman keys create --data {data} --owner NAME")

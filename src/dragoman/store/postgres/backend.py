@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -71,6 +72,23 @@ HINTS = {
     "55P03": "another connection holds a lock on the same rows; try again",
     "25006": "the server accepts no writes: is it a standby? name the primary, e.g. "
     "with target_session_attrs=read-write",
+}
+CA_HINT = (
+    "name the certificate of the CA that has signed the server's with sslrootcert=FILE, or sslrootcert=system"
+)
+# What libpq says where waiting does not cure it, and what does.
+REFUSALS: Mapping[str, str] = {
+    "certificate verify failed": CA_HINT,
+    "root certificate file": CA_HINT,
+    "does not match host name": "name the host in the URL as the server's certificate does",
+    "does not support SSL": "turn TLS on in the server (ssl = on); the URL's sslmode demands it",
+    "no encryption": "the server takes only connections with TLS: say sslmode=verify-full in the URL",
+    "could not load": "check the files that sslcert and sslkey name",
+    "certificate file": "check the file that sslcert names",
+    "private key file": "check the file that sslkey names, and that nobody else can read it",
+    "no password supplied": "put the password into the URL, or into the file that passfile names",
+    "password authentication failed": "check the user and the password in the URL",
+    "connection is bad: invalid": "check the parameters of the URL; they are those of libpq",
 }
 CONNECT_HINT = "check that the server runs and that the URL names its host, port, database and user"
 
@@ -344,9 +362,9 @@ class PostgresBackend:
         return self._store_error(primary_message(error), state=error.sqlstate or "")
 
     def _store_error(self, why: str, *, state: str) -> StoreError:
-        hint = HINTS.get(state) or (
-            CONNECT_HINT if not state or state.startswith(CONNECTION_STATES) else None
-        )
+        hint = HINTS.get(state)
+        if hint is None and (not state or state.startswith(CONNECTION_STATES)):
+            hint = next((cure for words, cure in REFUSALS.items() if words in why), CONNECT_HINT)
         refusal = StoreError(f"cannot use the database {self._shown_url!r}: {why}", hint=hint)
         refusal.transient = state[:2] in ("40", "53", "55", "08") or state.startswith("57P")
         return refusal
@@ -361,8 +379,10 @@ def primary_message(error: psycopg.Error) -> str:
 def is_outage(error: psycopg.OperationalError) -> bool:
     """Whether an error without a state is one of the network or of a server that starts or stops.
 
-    A server that answers "FATAL" otherwise has a wrong user, password or database name in front of it, which
-    waiting does not cure.
+    Waiting does not cure the others: of TLS, of parameters, and what a server answers with "FATAL", such as a
+    wrong user, password or database name.
     """
     text = str(error)
+    if any(words in text for words in REFUSALS):
+        return False
     return "FATAL" not in text or any(words in text for words in TEMPORARY_REFUSALS)
