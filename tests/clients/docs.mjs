@@ -16,7 +16,10 @@ await page.goto(`${url}/docs`);
 const tabs = await page.locator('.md-tabs__link').allTextContents();
 const light = await page.locator('body').getAttribute('data-md-color-scheme');
 await page.screenshot({ path: `${folder}/docs.png` });
+// The page reads the field when a key comes up, when it gets the focus and when its index is ready. `fill` presses
+// no key: where the index was ready before it, nothing was searched.
 await page.locator('input.md-search__input').fill('reverse proxy nginx');
+await page.locator('input.md-search__input').press('End');
 await page.locator('.md-search-result__link').first().waitFor();
 const hits = await page.locator('.md-search-result__link').evaluateAll(links => links.map(link => link.getAttribute('href')));
 await page.goto(`${url}/docs/http.html`);
