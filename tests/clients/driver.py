@@ -108,11 +108,11 @@ class Driver:
 class Player:
     """A node process that has loaded an SDK or started a browser, and plays one scenario after the other."""
 
-    def __init__(self, script: str, *arguments: str) -> None:
+    def __init__(self, script: str, *arguments: str, folder: Path) -> None:
         self._script = script
         command = [require("node"), script, *arguments]
         self._process = subprocess.Popen(
-            command, cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def play(self, scenario: Action) -> dict[str, Any]:
@@ -143,9 +143,9 @@ class Player:
 
 
 @cache
-def player(script: str, *arguments: str) -> Player:
-    """The process of a script with these arguments, which lives as long as the tests."""
-    made = Player(script, *arguments)
+def player(script: str, *arguments: str, folder: Path = HERE) -> Player:
+    """The process of a script of this folder with these arguments, which lives as long as the tests."""
+    made = Player(script, *arguments, folder=folder)
     _players.append(made)
     return made
 

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tests.clients.driver import player
+
 CLIENTS = Path(__file__).with_name("clients")
 VERSIONS = ("1", "0")  # @ag-ui/client 1.0.0, and 0.0.59, which CopilotKit uses
 LIMIT = 60.0
@@ -17,7 +19,7 @@ Report = dict[str, Any]
 async def play(version: str, url: str, *turns: dict[str, Any], thread: str = "t", **scenario: Any) -> Report:
     """Play turns; return what the client has: its runs, messages and state."""
     conversation = {"version": version, "url": url, "threadId": thread, "turns": turns, **scenario}
-    return await run_node("ag_ui.mjs", conversation)
+    return await asyncio.to_thread(player("ag_ui.mjs", folder=CLIENTS).play, conversation)
 
 
 async def run_node(script: str, argument: dict[str, Any], *, folder: Path = CLIENTS) -> Report:

@@ -7,7 +7,6 @@ references to them.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from agents.exceptions import AgentsException
 from agents.memory import OpenAIResponsesCompactionSession, SQLiteSession
 from openai import AsyncOpenAI
 
+from tests.clients.driver import player
 from tests.effort import rows
 from tests.gateway.upstream import Answer, Stage, document
 from tests.responses.answers import FAMILIES, call, say, sent
@@ -34,8 +34,7 @@ from tests.wire.responses_streams import (
 )
 
 pytestmark = pytest.mark.timeout(300)
-DRIVER = Path(__file__).parent / "clients" / "drive.mjs"
-LIMIT = 120  # seconds; a conversation takes one
+CLIENTS_FOLDER = Path(__file__).parent / "clients"
 JAVASCRIPT = ("ai6", "ai7", "agents")
 CLIENTS = (*JAVASCRIPT, "python")
 OSLO = '{"city":"Oslo"}'
@@ -53,15 +52,7 @@ def drive(stage: Stage, client: str, *prompts: str, model: str, stream: bool) ->
     task = {"client": client, "url": stage.url, "key": stage.key, "model": model, "prompts": prompts}
     if client == "python":
         return stage.do(drive_python(stage, prompts, model=model, stream=stream))
-    done = subprocess.run(
-        ["node", str(DRIVER), json.dumps({**task, "stream": stream})],
-        capture_output=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return report
+    return player("drive.mjs", folder=CLIENTS_FOLDER).play({**task, "stream": stream})
 
 
 async def drive_python(stage: Stage, prompts: Sequence[str], *, model: str, stream: bool) -> dict[str, Any]:

@@ -1,16 +1,15 @@
-// One conversation of a real client with the hub. The task is JSON in argv[2]; what came of it is JSON on stdout.
+// Conversations of real clients with the hub. Each line of stdin is a task, answered by a line with what came of it.
 // {client: ai6 | ai7 | agents, url, key, model, prompts, stream, settings}
+import { createInterface } from "node:readline";
 import { z } from "zod";
 
-const task = JSON.parse(process.argv[2]);
-const baseURL = `${task.url}/v1`;
-const report = { turns: [], errors: [] };
 const weather = ({ city }) => `${city}: 3 degrees`;
 
-async function aiSdk(version) {
+async function aiSdk(task, report) {
+  const version = task.client;
   const ai = await import(version);
   const { createOpenAI } = await import(version.replace("ai", "openai"));
-  const model = createOpenAI({ baseURL, apiKey: task.key }).responses(task.model);
+  const model = createOpenAI({ baseURL: `${task.url}/v1`, apiKey: task.key }).responses(task.model);
   const tools = {
     weather: ai.tool({
       description: "The weather.",
@@ -40,7 +39,7 @@ async function aiSdk(version) {
   }
 }
 
-async function agents() {
+async function agents(task, report) {
   const { Agent, OpenAIProvider, Runner, setTracingDisabled, tool } = await import("@openai/agents");
   setTracingDisabled(true);
   const agent = new Agent({
@@ -56,7 +55,8 @@ async function agents() {
       }),
     ],
   });
-  const runner = new Runner({ modelProvider: new OpenAIProvider({ baseURL, apiKey: task.key, useResponses: true }) });
+  const provider = new OpenAIProvider({ baseURL: `${task.url}/v1`, apiKey: task.key, useResponses: true });
+  const runner = new Runner({ modelProvider: provider });
   let input = [];
   for (const prompt of task.prompts) {
     input.push({ role: "user", content: prompt });
@@ -77,10 +77,13 @@ async function agents() {
   }
 }
 
-try {
-  await (task.client === "agents" ? agents() : aiSdk(task.client));
-} catch (error) {
-  report.errors.push(String(error));
+for await (const line of createInterface({ input: process.stdin })) {
+  const task = JSON.parse(line);
+  const report = { turns: [], errors: [] };
+  try {
+    await (task.client === "agents" ? agents(task, report) : aiSdk(task, report));
+  } catch (error) {
+    report.errors.push(String(error));
+  }
+  process.stdout.write(`${JSON.stringify(report)}\n`);
 }
-console.log(JSON.stringify(report));
-process.exit(0);
