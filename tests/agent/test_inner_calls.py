@@ -25,7 +25,7 @@ from dragoman.operations.meta_tools import MetaTools
 from dragoman.providers.scripted import ScriptedCall
 from tests.agent.scripted import add, calling
 from tests.agent.test_ui_stream import frames_of
-from tests.clients.driver import run_node
+from tests.clients.driver import violations_in
 
 SUM: dict[str, Any] = {"a": 1, "b": 2}
 ENTRY: dict[str, Any] = {"tool": "math.add", "input": SUM}
@@ -96,7 +96,7 @@ def test_clients_of_all_versions_take_title_and_metadata() -> None:
         {"type": "finish"},
     ]
     body = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames) + "data: [DONE]\n\n"
-    assert run_node("check.mjs", value=[{"body": body, "method": "POST"}]) == [[]]
+    assert violations_in([{"body": body, "method": "POST"}]) == [[]]
 
 
 async def test_nothing_is_told_of_operations_that_the_caller_cannot_see() -> None:

@@ -14,7 +14,7 @@ from dragoman import Agent, ProviderError, Run, RunLimits, ScriptedModel, Tool, 
 from dragoman import events as e
 from dragoman.providers.scripted import ScriptedCall, Step
 from tests.agent.scripted import ASK, PRICES, USED, add, calling, fail, send, wait
-from tests.clients.driver import run_node
+from tests.clients.driver import violations_in
 
 SECRETS = ("cost", "key", "price", "costUsd")
 
@@ -98,7 +98,7 @@ async def test_every_frame_follows_the_schemas_of_the_ai_sdk() -> None:
         bodies += [await stopped_body(), await denied_body(sdk)]
         cases += [{"body": body, "headers": headers, "sdk7": sdk == 7} for body in bodies]
     names = [*SCENES, "stopped", "denied"] * 2
-    verdicts = zip(names, run_node("check.mjs", value=cases), strict=True)
+    verdicts = zip(names, violations_in(cases), strict=True)
     assert {name: wrong for name, wrong in verdicts if wrong} == {}
 
 

@@ -1,5 +1,6 @@
-// Judges one response body: headers, SSE framing, the SDK's own schemas (7, and 6.0.1 that takes no extra keys), grammar.
+// Judges response bodies, a line of stdin with a list of them after the other: headers, SSE framing, the SDK's own schemas (7, and 6.0.1 that takes no extra keys), grammar.
 //   echo '[{"body": "data: {...}\n\n", "method": "GET"}]' | node check.mjs     prints one list of violations for each body
+import readline from 'node:readline';
 import { pathToFileURL } from 'node:url';
 import { uiMessageChunkSchema as schema7, safeValidateUIMessages as validate7 } from 'ai';
 import { safeValidateUIMessages as validate6 } from 'ai6';
@@ -118,9 +119,9 @@ export async function messageViolations(messages, whose) {
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
-  let input = '';
-  for await (const piece of process.stdin) input += piece;
-  const verdicts = [];
-  for (const one of JSON.parse(input)) verdicts.push((await judge({ ...one, known: new Set(one.known), used: new Set(one.used) })).violations);
-  console.log(JSON.stringify(verdicts));
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const verdicts = [];
+    for (const one of JSON.parse(line)) verdicts.push((await judge({ ...one, known: new Set(one.known), used: new Set(one.used) })).violations);
+    process.stdout.write(`${JSON.stringify(verdicts)}\n`);
+  }
 }

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -115,7 +116,7 @@ class Player:
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def play(self, scenario: Action) -> dict[str, Any]:
+    def play(self, scenario: Any) -> Any:
         """The report of a scenario; once one was given up, the process is not used again."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -129,8 +130,7 @@ class Player:
             player.cache_clear()
             self.close()
             raise
-        report: dict[str, Any] = json.loads(line)
-        return report
+        return json.loads(line)
 
     def close(self) -> None:
         """End the process; a browser is given the time to end."""
@@ -148,6 +148,12 @@ def player(script: str, *arguments: str, folder: Path = HERE) -> Player:
     made = Player(script, *arguments, folder=folder)
     _players.append(made)
     return made
+
+
+def violations_in(bodies: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """What the AI SDK's schemas and the grammar of streams do not accept, for each body of a response."""
+    verdicts: list[list[str]] = player("check.mjs").play(bodies)
+    return verdicts
 
 
 _players: list[Player] = []

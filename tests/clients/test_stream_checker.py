@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.driver import run_node
+from tests.clients.driver import violations_in
 
 Frame = dict[str, Any]
 
@@ -104,7 +104,7 @@ BAD: dict[str, tuple[str, Context, str]] = {
 def verdicts() -> dict[str, list[str]]:
     """What the judge says about each case."""
     cases = {**GOOD, **{name: case[:2] for name, case in BAD.items()}}
-    judged = run_node("check.mjs", value=[{"body": stream, **context} for stream, context in cases.values()])
+    judged = violations_in([{"body": stream, **context} for stream, context in cases.values()])
     return dict(zip(cases, judged, strict=True))
 
 

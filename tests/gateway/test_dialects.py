@@ -9,7 +9,7 @@ import httpx2
 import msgspec
 import pytest
 
-from tests.clients.driver import run_node
+from tests.clients.driver import violations_in
 from tests.gateway.recordings import ANTHROPIC, OLLAMA, OPENAI, Said, decoded, known_ids
 from tests.gateway.upstream import LINES, Answer, Stage, document
 from tests.serving import Frames, frames_in
@@ -101,7 +101,7 @@ def test_the_ai_sdk_takes_every_frame(stage: Stage, http: httpx2.Client) -> None
         stage.upstream.play(Answer(body=broken))
         response = http.post(DOORS[0], params={"dialect": "ui"}, json={"model": "oai/m", **ASK})
         bodies.append({"body": response.text, "headers": dict(response.headers)})
-    assert run_node("check.mjs", value=bodies) == [[] for _ in bodies]
+    assert violations_in(bodies) == [[] for _ in bodies]
 
 
 @pytest.mark.parametrize("model", ["oai/m", "ant/m", "oll/m"])

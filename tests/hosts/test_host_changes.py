@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.runs import remote
-from tests.clients.driver import HERE, require, run_node
+from tests.clients.driver import HERE, require, violations_in
 from tests.faults.process import started, write_config
 from tests.hosts.conftest import HostCluster, host_id
 from tests.hosts.test_remote_runs import STEPS, WHOLE, Gate, gate, reading
@@ -27,10 +27,8 @@ GUIDE = Path(__file__).parents[2] / "docs" / "usechat.md"
 
 def violations(body: str) -> list[str]:
     """What the AI SDK's schemas and the grammar of streams do not accept in a body, but for `reset-step`."""
-    found: list[list[str]] = run_node("check.mjs", value=[{"body": body, "method": "GET"}])
-    return [
-        violation for violation in found[0] if not ("ai 6.0.1" in violation and "reset-step" in violation)
-    ]
+    [found] = violations_in([{"body": body, "method": "GET"}])
+    return [violation for violation in found if not ("ai 6.0.1" in violation and "reset-step" in violation)]
 
 
 async def close_connections(host: Served) -> None:

@@ -52,7 +52,8 @@ def drive(stage: Stage, client: str, *prompts: str, model: str, stream: bool) ->
     task = {"client": client, "url": stage.url, "key": stage.key, "model": model, "prompts": prompts}
     if client == "python":
         return stage.do(drive_python(stage, prompts, model=model, stream=stream))
-    return player("drive.mjs", folder=CLIENTS_FOLDER).play({**task, "stream": stream})
+    report: dict[str, Any] = player("drive.mjs", folder=CLIENTS_FOLDER).play({**task, "stream": stream})
+    return report
 
 
 async def drive_python(stage: Stage, prompts: Sequence[str], *, model: str, stream: bool) -> dict[str, Any]:
