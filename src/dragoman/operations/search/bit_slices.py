@@ -8,6 +8,8 @@ Performance with Variant Indexes", 1997).
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import itemgetter
@@ -15,6 +17,10 @@ from operator import itemgetter
 SHORT_MASK = 4_096  # bytes
 NONZERO_BYTE = re.compile(rb"[^\0]", re.DOTALL)
 BITS = tuple(1 << bit for bit in range(8))
+FEW = 4  # slots that are read one by one
+WORD = "Q"  # of eight slots: a byte of it is a slice, so that all bits of a number are written at once
+LANES = range(8) if sys.byteorder == "little" else range(7, -1, -1)  # the byte of each slice
+SPREAD = tuple(sum((byte >> bit & 1) << 8 * bit for bit in range(8)) for byte in range(256))
 NONZERO_TO_ONE = bytes([0] + [1] * 255)
 BITS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
@@ -61,22 +67,26 @@ def _reduce_column(column: list[int]) -> tuple[int, list[int]]:
 
 def pack_slices(numbers: Mapping[int, int]) -> list[int]:
     """Return the slices of these numbers by slot."""
-    size = (max(numbers, default=0) >> 3) + 1
-    rows = [bytearray(size) for _ in range(max(numbers.values(), default=0).bit_length())]
-    rows_of = {
-        number: [row for index, row in enumerate(rows) if number >> index & 1]
-        for number in set(numbers.values())
-    }
-    for slot, number in numbers.items():
-        byte, bit = slot >> 3, BITS[slot & 7]
-        for row in rows_of[number]:
-            row[byte] |= bit
-    return [int.from_bytes(row, "little") for row in rows]
+    slices: list[int] = []
+    places = (max(numbers, default=0) >> 3) + 1
+    for first in range(0, max(numbers.values(), default=0).bit_length(), 8):
+        words = array(WORD, bytes(places << 3))
+        for slot, number in numbers.items():
+            words[slot >> 3] |= SPREAD[number >> first & 255] << (slot & 7)
+        data = words.tobytes()
+        slices += [int.from_bytes(data[lane::8], "little") for lane in LANES]
+    while slices and not slices[-1]:
+        slices.pop()
+    return slices
 
 
 def to_mask(slots: Iterable[int]) -> int:
     """Return an int with the bits of these slots."""
-    return next(iter(pack_slices(dict.fromkeys(slots, 1))), 0)
+    wanted = list(slots)
+    row = bytearray((max(wanted, default=0) >> 3) + 1)
+    for slot in wanted:
+        row[slot >> 3] |= BITS[slot & 7]
+    return int.from_bytes(row, "little")
 
 
 def mask_slots(mask: int) -> Iterator[int]:
@@ -92,17 +102,19 @@ def mask_slots(mask: int) -> Iterator[int]:
 def read_numbers(slices: Sequence[int], slots: Iterable[int]) -> dict[int, int]:
     """Return the numbers in these slots."""
     wanted = list(slots)
-    if not wanted:
-        return {}
+    if len(wanted) <= FEW:
+        return {
+            slot: sum((bits >> slot & 1) << index for index, bits in enumerate(slices)) for slot in wanted
+        }
     size = max((max(bits.bit_length() for bits in slices) if slices else 0) >> 3, max(wanted) >> 3) + 1
-    bytes_of = itemgetter(*(slot >> 3 for slot in wanted), 0)  # with a last one: never a single value
+    bytes_of = itemgetter(*[slot >> 3 for slot in wanted])
     bit_of_slot = int.from_bytes([BITS[slot & 7] for slot in wanted], "little")
     numbers = [0] * len(wanted)
     for first in range(0, len(slices), 8):  # eight slices are a byte of each number
         packed = 0
         for index, bits in enumerate(slices[first : first + 8]):
-            gathered = int.from_bytes(bytes_of(bits.to_bytes(size, "little"))[:-1], "little") & bit_of_slot
-            ones = gathered.to_bytes(len(wanted), "little").translate(NONZERO_TO_ONE)
+            found = int.from_bytes(bytes_of(bits.to_bytes(size, "little")), "little") & bit_of_slot
+            ones = found.to_bytes(len(wanted), "little").translate(NONZERO_TO_ONE)
             packed |= int.from_bytes(ones, "little") << index
         values = packed.to_bytes(len(wanted), "little")
         numbers = [number + (value << first) for number, value in zip(numbers, values, strict=True)]

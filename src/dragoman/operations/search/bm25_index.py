@@ -205,10 +205,13 @@ class InvertedIndex:
     def coverage(self, slot: int, query: Set[str], *, hidden: int = 0) -> float:
         """Return the share of the query's terms that an operation has, weighted by rarity: 0 to 1."""
         self._index_added()
-        rarities = {term: self.inverse_document_frequency(term, hidden=hidden) for term in query}
-        postings = ((rarity, self._postings.get(term)) for term, rarity in rarities.items())
-        matched = sum(rarity for rarity, posting in postings if posting and posting.contains(slot))
-        return matched / (sum(rarities.values()) or 1.0)
+        present = self._terms.get(slot, ())
+        total = matched = 0.0
+        for term in query:
+            rarity = self.inverse_document_frequency(term, hidden=hidden)
+            total += rarity
+            matched += rarity if term in present else 0.0
+        return matched / (total or 1.0)
 
     def score(self, query: Mapping[str, float], *, hidden: int = 0) -> list[int]:
         """Return the BM25 scores of all slots for a query's weighted terms, as bit slices of integers."""

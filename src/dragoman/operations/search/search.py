@@ -273,7 +273,8 @@ class OperationSearch:
         count = MAX_RANKED
         while matching:
             points = read_numbers(scores, mask_slots(top_mask(scores, matching, count=count)))
-            ordered = sorted([(-score, self._ids[slot], slot) for slot, score in points.items()])
+            ids = self._ids
+            ordered = sorted([(-score, ids[slot], slot) for slot, score in points.items()])
             yield from [slot for _, _, slot in ordered]
             matching &= ~to_mask(points)
             count *= 4
