@@ -171,6 +171,10 @@ async def test_configurations_are_managed_by_their_owner_without_their_secrets(t
         place = f"/a2a/default/tasks/{task['id']}/pushNotificationConfigs"
         second = await hub.http.post(place, json={"url": "https://example.com/b"}, headers={**VERSION, **ann})
         assert second.status_code == 200, second.text
+        for field in ("url", "token"):
+            large = {"taskId": task["id"], "url": "https://example.com/d"}
+            large[field] = large.get(field, "") + "x" * 10_000
+            assert await error_of(hub, "CreateTaskPushNotificationConfig", large, **ann) == -32602, field
         third = await hub.http.post(place, json={"url": "https://example.com/c"}, headers={**VERSION, **ann})
         assert third.status_code == 400
         listed = await rpc(hub, "ListTaskPushNotificationConfigs", {"taskId": task["id"]}, **ann)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.serving import Served, serving
@@ -149,6 +150,10 @@ async def test_a_task_that_is_passed_over_is_canceled_and_one_that_runs_takes_no
     async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
         waiting = await task_of(hub, "wipe", contextId="c")
         assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        follow = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": waiting["id"]}}
+        stream = (await hub.http.post("/a2a/default", json=follow, headers=VERSION)).text
+        assert stream.count("data: ") == 1  # it has not ended, and nobody works on it
+        assert '"TASK_STATE_INPUT_REQUIRED"' in stream
         params = sent("never mind", contextId="c", messageId="m2")
         params["configuration"] = {"returnImmediately": True}
         running = (await rpc(hub, "SendMessage", params))["result"]["task"]
@@ -160,6 +165,57 @@ async def test_a_task_that_is_passed_over_is_canceled_and_one_that_runs_takes_no
         assert await error_of(hub, "SendMessage", other) in (-32602, -32004)
         await rpc(hub, "CancelTask", {"id": running["id"]})
         assert await error_of(hub, "SubscribeToTask", {"id": running["id"]}) == -32004
+
+
+async def test_the_size_of_a_list_is_that_of_what_the_filters_leave(tmp_path: Path) -> None:
+    wipe: Json = {"tools": [{"name": "danger_wipe", "input": {"disk": "a"}}]}
+    steps: list[Json] = [
+        {"text": "one"},
+        {"error": {"message": "no"}},
+        wipe,
+        wipe,
+        {"text": "on"},
+        wipe,
+        {"text": "two"},
+    ]
+    async with serving(tmp_path, steps, operations=[DANGER], pinned=["danger.wipe"]) as hub:
+        tasks = [await task_of(hub, contextId=f"c{n}", messageId=f"m{n}") for n in range(4)]
+        yes = [{"data": {"approved": True}}]
+        await task_of(hub, taskId=tasks[3]["id"], messageId="m3b", parts=yes)
+        tasks += [await task_of(hub, contextId="c4", messageId=f"m{n}") for n in (4, 5)]
+        await rpc(hub, "CancelTask", {"id": tasks[2]["id"]})
+        sizes = {}
+        for state in ("COMPLETED", "FAILED", "CANCELED", "INPUT_REQUIRED", "WORKING", "UNSPECIFIED"):
+            page = (await rpc(hub, "ListTasks", {"status": f"TASK_STATE_{state}"}))["result"]
+            assert page["totalSize"] == len(page["tasks"]), state
+            sizes[state] = page["totalSize"]
+        assert sizes == {
+            "COMPLETED": 3,
+            "FAILED": 1,
+            "CANCELED": 2,
+            "INPUT_REQUIRED": 0,
+            "WORKING": 0,
+            "UNSPECIFIED": 6,
+        }
+        newest = {"statusTimestampAfter": tasks[-1]["status"]["timestamp"]}
+        recent = (await rpc(hub, "ListTasks", newest))["result"]
+        assert recent["totalSize"] == len(recent["tasks"]) == 1
+        for more, size in ({"contextId": "c4"}, 1), ({"contextId": "none"}, 0), ({"pageSize": 1}, 3):
+            page = (await rpc(hub, "ListTasks", {"status": "TASK_STATE_COMPLETED", **more}))["result"]
+            assert page["totalSize"] == size
+
+
+async def test_a_stream_has_as_much_history_as_its_client_asks_for(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "one"}, {"text": "two"}]) as hub:
+        for length in (0, 1):
+            params = sent(contextId="c", messageId=f"m{length}") | {
+                "configuration": {"historyLength": length}
+            }
+            response = await hub.http.post("/a2a/default/message:stream", json=params, headers=VERSION)
+            first = msgspec.json.decode(response.text.split("\n\n")[0].removeprefix("data: "))
+            assert len(first["task"].get("history", [])) == length
+        for bad in ({"configuration": {"historyLength": -1}}, {"configuration": {"historyLength": "x"}}):
+            assert await error_of(hub, "SendMessage", sent(messageId="m") | bad) == -32602
 
 
 async def test_files_and_data_of_a_message_reach_the_session(tmp_path: Path) -> None:

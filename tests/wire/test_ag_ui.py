@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from dragoman import events as e
 from dragoman.errors import BadRequest, DragomanError, TooLarge
 from dragoman.messages import FilePart, TextPart
+from dragoman.server.ag_ui import last_block
 from dragoman.wire.ag_ui.client_request import AgUiRequest, parse_ag_ui_request
 from dragoman.wire.ag_ui.encoder import AgUiStreamEncoder, ResponseIds
 from dragoman.wire.ag_ui.received import NOTHING_RECEIVED, ReceivedAnswer
@@ -172,6 +173,56 @@ def test_what_the_client_has_is_not_sent_again() -> None:
         (body.get("messageId") or body["toolCallId"], body["delta"]) for body in bodies if "delta" in body
     ]
     assert grown == [("msg_1-1", "lo"), ("msg_1-2r", "new"), ("c1", "1}")]
+
+
+def test_a_call_that_the_client_has_whole_is_not_sent_again_however_it_writes_the_input() -> None:
+    received = ReceivedAnswer({}, {"c1": '{ "b" : 2, "a": 1 }', "c2": "{}"}, frozenset())
+    bodies = encode(
+        [
+            e.ToolInputStart("c1", "paint"),
+            e.ToolInputDelta("c1", '{"a":1,'),
+            e.ToolInputDelta("c1", '"b":2}'),
+        ],
+        [e.ToolInputAvailable("c1", "paint", {"a": 1, "b": 2}), e.ToolInputAvailable("c2", "paint", {})],
+        [e.ToolOutputAvailable("c1", "done"), e.Finish("tool-calls")],
+        received=received,
+    )
+    check(bodies)
+    assert [body["type"] for body in bodies] == ["RUN_STARTED", "TOOL_CALL_RESULT", "RUN_FINISHED"]
+
+
+def test_a_call_with_a_result_waits_for_no_approval() -> None:
+    bodies = encode(
+        [e.ToolInputAvailable("c1", "paint", {}), e.ToolApprovalRequest("apr_1", "c1")],
+        [e.ToolInputAvailable("c2", "paint", {}), e.ToolApprovalRequest("apr_2", "c2")],
+        [e.ToolOutputDenied("c1"), e.Finish("tool-calls")],
+    )
+    check(bodies)
+    assert [each["id"] for each in bodies[-1]["outcome"]["interrupts"]] == ["apr_2"]
+
+
+def test_values_that_python_takes_for_equal_are_other_states() -> None:
+    states: list[Any] = [{"a": 1, "b": [0]}, {"a": True, "b": [0]}, {"a": True, "b": [False]}]
+    bodies = encode([e.Data("data-state", state) for state in states])
+    deltas = [body["delta"] for body in bodies if body["type"] == "STATE_DELTA"]
+    assert msgspec.json.encode(deltas) == (
+        b'[[{"op":"replace","path":"/a","value":true}],[{"op":"replace","path":"/b","value":[false]}]]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("ids", "last"),
+    [
+        (["msg_1-1", "msg_1-2"], 2),
+        (["msg_1-2"], 2),  # the first was a reasoning, which this client does not send back
+        (["msg_1-3r", "msg_1-1"], 3),
+        (["msg_1", "msg_10-4", "msg_1-x", "msg_1-", f"msg_1-{'9' * 5000}", "msg_1-\u0663"], 0),
+    ],
+)
+def test_texts_of_a_continued_message_get_numbers_that_the_client_does_not_have(
+    ids: list[str], last: int
+) -> None:
+    assert last_block(ids, "msg_1") == last
 
 
 def test_state_is_a_snapshot_first_and_then_what_changed() -> None:

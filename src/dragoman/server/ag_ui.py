@@ -7,7 +7,8 @@ hub's record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -42,6 +43,8 @@ from dragoman.wire.ui.client_request import (
     NewMessage,
     RegenerateAnswer,
 )
+
+BLOCK_NUMBER = re.compile(r"([0-9]{1,6})r?")  # behind the id of the message, see `AgUiStreamEncoder`
 
 
 class AgUiHandlers:
@@ -109,8 +112,7 @@ def encoder_for(
     request: AgUiRequest, action: ChatAction, *, run_id: str, message_id: str
 ) -> AgUiStreamEncoder:
     """Return the encoder of a response. One that continues a message does not repeat the ids of its texts."""
-    ids = [id for id in request.received.texts if id.startswith(f"{message_id}-")]
-    first = len(ids) if isinstance(action, ContinueAnswer) else 0
+    first = last_block(request.received.texts, message_id) if isinstance(action, ContinueAnswer) else 0
     response = ResponseIds(
         thread_id=request.thread_id,
         run_id=request.run_id,
@@ -119,6 +121,15 @@ def encoder_for(
         first_block=first,
     )
     return AgUiStreamEncoder(response, received=request.received)
+
+
+def last_block(ids: Iterable[str], message_id: str) -> int:
+    """Return the highest number of a text or a reasoning of a message that a client has; 0 for none.
+
+    A client may leave out some of them, such as the reasonings.
+    """
+    numbers = (BLOCK_NUMBER.fullmatch(id.removeprefix(f"{message_id}-")) for id in ids)
+    return max((int(number[1]) for number in numbers if number is not None), default=0)
 
 
 def choose_action(request: AgUiRequest, stored: Sequence[Message], *, client_tools: set[str]) -> ChatAction:

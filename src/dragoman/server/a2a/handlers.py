@@ -57,7 +57,7 @@ from dragoman.wire.a2a.client_request import (
 )
 from dragoman.wire.a2a.encoder import CHUNK_SECONDS, StreamEnvelope, TaskStreamEncoder
 from dragoman.wire.a2a.errors import rest_error, rpc_error
-from dragoman.wire.a2a.task import TASK_STATES, TERMINAL_STATES, StatusUpdate, StreamItem
+from dragoman.wire.a2a.task import TASK_STATES, TERMINAL_STATES, A2aTask, StatusUpdate, StreamItem
 from dragoman.wire.encoder import KEEP_ALIVE
 
 NO_DESCRIPTION = "An agent of a Dragoman hub."
@@ -318,23 +318,18 @@ class A2aHandlers:
     async def _stream_message(
         self, exchange: Exchange, service: TaskService, *, raw: bytes, envelope: StreamEnvelope
     ) -> None:
-        _, begun = await self._begin(service, raw)
-        await self._stream(exchange, service, begun=begun, envelope=envelope)
+        params, begun = await self._begin(service, raw)
+        length = None if params.configuration is None else params.configuration.history_length
+        await self._stream(exchange, service, begun=begun, envelope=envelope, history_length=length)
 
     async def _subscribe(
         self, exchange: Exchange, service: TaskService, *, raw: bytes, envelope: StreamEnvelope
     ) -> None:
         task = await service.find_any(parse_params(raw, TaskParams).id)
-        if isinstance(task, WaitingTask):
-            run = None
-            is_open = task.state not in TERMINAL_STATES
-        else:
-            run = await service.active_run(task)
-            is_open = run is not None or task.state == "TASK_STATE_WORKING"
-        if not is_open:
+        run = None if isinstance(task, WaitingTask) else await service.active_run(task)
+        if run is None and task.state in TERMINAL_STATES:
             id = task.queued.id if isinstance(task, WaitingTask) else task.id
-            text = f"task {id!r} is not being worked on"
-            raise A2aError(text, "UNSUPPORTED_OPERATION", hint="GetTask returns it")
+            raise A2aError(f"task {id!r} has ended", "UNSUPPORTED_OPERATION", hint="GetTask returns it")
         begun = task if isinstance(task, WaitingTask) else BegunTask(task, run)
         await self._stream(exchange, service, begun=begun, envelope=envelope)
 
@@ -345,18 +340,22 @@ class A2aHandlers:
         *,
         begun: BegunTask | WaitingTask,
         envelope: StreamEnvelope,
+        history_length: int | None = None,
     ) -> None:
         """Send a task, and its run from the start of its answer; one that has ended or waits at once."""
         if isinstance(begun, WaitingTask) and begun.state not in TERMINAL_STATES:
-            waited = await self._stream_waiting(exchange, service, waiting=begun, envelope=envelope)
+            written = write_task(begun, history_length=history_length)
+            first = envelope.frame(StreamItem(task=written))
+            waited = await self._stream_waiting(exchange, service, waiting=begun, first=first)
             if waited is None:
                 return
             begun = waited
         if isinstance(begun, BegunTask) and begun.run is not None:
-            await self._follow(exchange, service, begun=begun, envelope=envelope)
+            first_task = write_task(begun.task, history_length=history_length, with_artifacts=False)
+            await self._follow(exchange, service, begun=begun, first=first_task, envelope=envelope)
             return
         task = begun if isinstance(begun, WaitingTask) else begun.task
-        written = await write_offloaded(task)
+        written = await write_offloaded(task, history_length=history_length)
         size = 0 if isinstance(task, WaitingTask) else messages_size([task.answer])
         frame = await offload(size, partial(envelope.frame, StreamItem(task=written)))
         if not exchange.response_started:
@@ -364,11 +363,11 @@ class A2aHandlers:
         await send_end(exchange, frame)
 
     async def _stream_waiting(
-        self, exchange: Exchange, service: TaskService, *, waiting: WaitingTask, envelope: StreamEnvelope
+        self, exchange: Exchange, service: TaskService, *, waiting: WaitingTask, first: bytes
     ) -> BegunTask | WaitingTask | None:
         """Send a task that waits for its turn, and wait until it begins; None when the client is gone."""
         await exchange.start_response(200, TaskStreamEncoder.headers)
-        await exchange.send_chunk(envelope.frame(StreamItem(task=write_task(waiting))))
+        await exchange.send_chunk(first)
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
         with self._track(exchange, waiting), DisconnectWatch(exchange, delay=0) as watch:
             async with KeepAlive(comment, self._settings.keep_alive):
@@ -381,6 +380,7 @@ class A2aHandlers:
         service: TaskService,
         *,
         begun: BegunTask,
+        first: A2aTask,
         envelope: StreamEnvelope,
     ) -> None:
         task, run = begun.task, begun.run
@@ -388,7 +388,6 @@ class A2aHandlers:
             return
         follower = run.follow(replay=True)
         loop = asyncio.get_running_loop()
-        first = write_task(task, with_artifacts=False)
 
         def flush_later() -> None:
             loop.call_later(CHUNK_SECONDS, follower.wake)
@@ -451,8 +450,9 @@ class A2aHandlers:
         size = DEFAULT_PAGE if params.page_size is None else params.page_size
         if not 1 <= size <= MAX_PAGE:
             raise BadRequest(f"pageSize must be 1 to {MAX_PAGE}", field="pageSize")
-        if params.status not in ("", "TASK_STATE_UNSPECIFIED", *TASK_STATES):
-            raise BadRequest(f"there is no state {params.status!r:.60}", field="status")
+        state = "" if params.status == "TASK_STATE_UNSPECIFIED" else params.status
+        if state not in ("", *TASK_STATES):
+            raise BadRequest(f"there is no state {state!r:.60}", field="status")
         after = params.status_timestamp_after
         since = parse_past(after, time.time(), field="statusTimestampAfter") if after else 0.0
         page = await service.list(context_id=params.context_id or None, before=params.page_token, limit=size)
@@ -461,11 +461,11 @@ class A2aHandlers:
             "tasks": [
                 await write_offloaded(task, history_length=length, with_artifacts=params.include_artifacts)
                 for task in page.tasks
-                if params.status in ("", "TASK_STATE_UNSPECIFIED", task.state) and task.changed_at >= since
+                if state in ("", task.state) and task.changed_at >= since
             ],
             "nextPageToken": page.next,
             "pageSize": size,
-            "totalSize": await service.count(params.context_id or None),
+            "totalSize": await service.count(params.context_id or None, state=state, since=since),
         }
 
 

@@ -39,6 +39,7 @@ PER_LOOK = 5  # deliveries of an owner that begin at a look
 MAX_ATTEMPTS = 8
 MAX_WAIT = 300.0  # seconds between two attempts
 MAX_BODY = 1_000_000  # bytes; a larger task is posted without its artifacts
+MAX_TEXT = 8_192  # characters of a URL, a token, or credentials
 TOKEN_HEADER = "x-a2a-notification-token"  # noqa: S105 - the name of a header
 
 
@@ -120,6 +121,9 @@ class PushConfigs:
             text = f"the id must be a printable string of at most {MAX_ID_LENGTH} characters"
             raise A2aError(text, "INVALID_REQUEST")
         headers = receiver_headers(params)
+        if max(map(len, (params.url, *headers.values()))) > MAX_TEXT:
+            text = f"the URL, the token and the credentials have at most {MAX_TEXT} characters each"
+            raise BadRequest(text, field="url")
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise A2aError("the token or the credentials cannot be sent in a header", "INVALID_REQUEST")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
 from dragoman.runs.withdrawal import Decline, withdraw_answer
 from dragoman.session_ids import session_id_for
 from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
-from dragoman.store.runs import RunRecord
+from dragoman.store.runs import RunRecord, RunStatus
 from dragoman.store.store import Store
 from dragoman.wire.a2a.client_request import SendParams, SentMessage, SentPart, read_message
 from dragoman.wire.a2a.task import (
@@ -50,6 +50,15 @@ from dragoman.wire.ui.client_request import (
 )
 
 CANCELED = "canceled by the client"
+ENDS: Mapping[RunStatus, TaskState] = {
+    "running": "TASK_STATE_WORKING",
+    "failed": "TASK_STATE_FAILED",
+    "interrupted": "TASK_STATE_FAILED",
+    "stopped": "TASK_STATE_CANCELED",
+    "finished": "TASK_STATE_COMPLETED",
+}
+"""The state of a task by how its last run ended, unless that was with tool calls."""
+PAUSED_STATES = ("TASK_STATE_CANCELED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE_WORKING")  # with them
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,22 +83,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def state(self) -> TaskState:
         """The state of the task."""
-        match self.run.status:
-            case "running":
-                return "TASK_STATE_WORKING"
-            case "failed" | "interrupted":
-                return "TASK_STATE_FAILED"
-            case "stopped":
-                return "TASK_STATE_CANCELED"
-            case "finished":
-                return self._finished_state
-            case _:
-                assert_never(self.run.status)
-
-    @property
-    def _finished_state(self) -> TaskState:
-        if self.run.finish_reason != "tool-calls":
-            return "TASK_STATE_COMPLETED"
+        if self.run.status != "finished" or self.run.finish_reason != "tool-calls":
+            return ENDS[self.run.status]
         if not self.is_current:  # another message was sent instead of an answer
             return "TASK_STATE_CANCELED"
         if RequestedInputs.of_message(self.answer).waiting:
@@ -260,10 +255,8 @@ class TaskService:
 
         Raises BadRequest for an unknown `before`.
         """
-        session_id = await self._session_id(context_id)
-        rows = await self._store.tasks.list_first_runs(
-            **self._scope(session_id), before=await self._find_page(before), limit=limit
-        )
+        scope, page = self._scope(await self._session_id(context_id)), await self._find_page(before)
+        rows = await self._store.tasks.list_first_runs(**scope, before=page, limit=limit)
         found: dict[str, TaskRecord] = {}
         for session in dict.fromkeys(row.session_id for row in rows):  # one conversation in memory at a time
             if not await self._may_read(session):
@@ -289,10 +282,26 @@ class TaskService:
         sessions = self._store.sessions
         return await sessions.get_accessible(session_id, caller=self._caller) is not None
 
-    async def count(self, context_id: str | None) -> int:
-        """Return how many tasks there are."""
-        session_id = await self._session_id(context_id)
-        return await self._store.tasks.count(**self._scope(session_id))
+    async def count(self, context_id: str | None, *, state: str = "", since: float = 0.0) -> int:
+        """Return how many tasks there are in this state, if one is named, and changed since then.
+
+        Of those that may wait for somebody, the newest 500 are looked at.
+        """
+        scope = self._scope(await self._session_id(context_id))
+        if not state and not since:
+            return await self._store.tasks.count(**scope)
+        ends = await self._store.tasks.count_ends(**scope, since=since)
+        if not state:
+            return sum(ends.values())
+        total = sum(ends[status, False] for status, ended in ENDS.items() if ended == state)
+        if state not in PAUSED_STATES or not ends["finished", True]:
+            return total
+        paused = await self._store.tasks.list_paused(**scope, since=since)
+        for session in dict.fromkeys(row.session_id for row in paused):
+            messages = await self._store.messages.list(session)
+            for row in [each for each in paused if each.session_id == session]:
+                total += (await self._describe(row, row, messages=messages)).state == state
+        return total
 
     def _scope(self, session_id: str | None) -> Mapping[str, Any]:
         """Return whose tasks are listed: everybody's in a session, else the caller's own."""
@@ -352,7 +361,7 @@ class TaskService:
             context_id=session_id_for(self._caller.owner, row.session_id),
             run=last,
             answer=answer,
-            question=messages[at - 1] if at else None,
+            question=messages[at - 1] if at and messages[at - 1].role == "user" else None,
             is_current=at is not None and at == len(messages) - 1,
         )
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, bindparam, exists, func, literal_column, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    Tuple,
+    and_,
+    bindparam,
+    exists,
+    func,
+    literal_column,
+    select,
+    tuple_,
+)
 
 from dragoman.store.connection import select_fields
 from dragoman.store.database import Database
-from dragoman.store.runs import RunRecord, to_run
+from dragoman.store.runs import RunRecord, RunStatus, to_run
 from dragoman.store.tables.core import runs
+
+MAX_PAUSED = 500  # answers that may wait for somebody, of one list
 
 
 class TaskRepository:
@@ -30,11 +45,7 @@ class TaskRepository:
     ) -> Sequence[RunRecord]:
         """Return the first runs of answers by an agent, of everybody or an owner, newest first; `before` is a
         run."""
-        params: dict[str, Any] = {"agent": agent, "limit": limit}
-        if owner is not None:
-            params["owner"] = owner
-        if session_id is not None:
-            params["session_id"] = session_id
+        params = scope_params(owner=owner, agent=agent, session_id=session_id) | {"limit": limit}
         if before is not None:
             params |= {"before_at": before.started_at, "before_id": before.id}
         sql = self._database.query_sql(select_first_runs, frozenset(params))
@@ -43,14 +54,74 @@ class TaskRepository:
 
     async def count(self, *, owner: str | None = None, agent: str, session_id: str | None = None) -> int:
         """Return how many answers of an agent there are, of everybody or of an owner."""
-        params = {"agent": agent}
-        if owner is not None:
-            params["owner"] = owner
-        if session_id is not None:
-            params["session_id"] = session_id
+        params = scope_params(owner=owner, agent=agent, session_id=session_id)
         sql = self._database.query_sql(count_answers, frozenset(params))
         row = await self._database.read(lambda connection: connection.fetch_one(sql, params))
         return int(row[0]) if row else 0
+
+    async def count_ends(
+        self, *, owner: str | None = None, agent: str, session_id: str | None = None, since: float = 0.0
+    ) -> Counter[tuple[RunStatus, bool]]:
+        """Return how many answers have a last run that ended (or began) at `since` or later, by its status
+        and whether it ended with tool calls: such an answer may wait for somebody."""
+        params = scope_params(owner=owner, agent=agent, session_id=session_id) | {"since": since}
+        sql = self._database.query_sql(count_last_runs, frozenset(params))
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        found: Counter[tuple[RunStatus, bool]] = Counter()
+        for status, reason, number in rows:
+            found[status, status == "finished" and reason == "tool-calls"] += int(number)
+        return found
+
+    async def list_paused(
+        self, *, owner: str | None = None, agent: str, session_id: str | None = None, since: float = 0.0
+    ) -> Sequence[RunRecord]:
+        """Return the last runs of answers that ended with tool calls, the newest MAX_PAUSED, as `count_ends`
+        counts them."""
+        params = scope_params(owner=owner, agent=agent, session_id=session_id) | {"since": since}
+        sql = self._database.query_sql(select_paused, frozenset(params))
+        rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
+        return [to_run(row) for row in rows]
+
+
+def scope_params(*, owner: str | None, agent: str, session_id: str | None) -> dict[str, Any]:
+    """Return the parameters by which answers are found."""
+    params = {"owner": owner, "agent": agent, "session_id": session_id}
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def of_answers(query: Select[Any], last: FromClause, *, names: frozenset[str]) -> Select[Any]:
+    """Restrict a query of last runs to answers whose first run these parameters describe."""
+    first, other = runs.alias("first"), runs.alias("other")
+
+    def same(one: FromClause, two: FromClause) -> ColumnElement[bool]:
+        return and_(one.c.session_id == two.c.session_id, one.c.message_id == two.c.message_id)
+
+    def place(run: FromClause) -> Tuple:
+        return tuple_(run.c.started_at, run.c.id)
+
+    scope = [first.c[name] == bindparam(name) for name in sorted(names & {"owner", "agent", "session_id"})]
+    return query.join(first, same(first, last)).where(
+        *scope,
+        ~exists().where(same(other, first), place(other) < place(first)),
+        ~exists().where(same(other, last), place(other) > place(last)),
+        func.coalesce(last.c.finished_at, last.c.started_at) >= bindparam("since"),
+    )
+
+
+def count_last_runs(names: frozenset[str]) -> Select[Any]:
+    """Return the query for the number of last runs by how they ended."""
+    last = runs.alias("last")
+    counted = select(last.c.status, last.c.finish_reason, func.count()).select_from(last)
+    return of_answers(counted, last, names=names).group_by(last.c.status, last.c.finish_reason)
+
+
+def select_paused(names: frozenset[str]) -> Select[Any]:
+    """Return the query for the newest last runs that ended with tool calls."""
+    found = of_answers(select_fields(RunRecord, runs), runs, names=names)
+    ended = runs.c.status == literal_column("'finished'")
+    newest = found.where(ended, runs.c.finish_reason == literal_column("'tool-calls'"))
+    newest = newest.order_by(runs.c.started_at.desc(), runs.c.id.desc())
+    return newest.limit(literal_column(str(MAX_PAUSED))).offset(literal_column("0"))
 
 
 def count_answers(names: frozenset[str]) -> Select[Any]:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,6 +25,7 @@ MAX_PARTS = 1_000
 MAX_PAGE = 100
 DEFAULT_PAGE = 50
 MEDIA_TYPE = re.compile(r"[\w.+*-]{1,100}/[\w.+*-]{1,100}", re.ASCII)
+HistoryLength: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 T = TypeVar("T")
 
 
@@ -80,7 +81,7 @@ class SendConfiguration(A2aParams, frozen=True):
     """How a message is answered."""
 
     return_immediately: bool = False
-    history_length: int | None = None
+    history_length: HistoryLength | None = None
     task_push_notification_config: PushConfigParams | None = None
 
 
@@ -95,7 +96,7 @@ class TaskParams(A2aParams, frozen=True):
     """GetTask, CancelTask, SubscribeToTask."""
 
     id: str
-    history_length: int | None = None
+    history_length: HistoryLength | None = None
 
 
 class ListTasksParams(A2aParams, frozen=True):
@@ -105,7 +106,7 @@ class ListTasksParams(A2aParams, frozen=True):
     status: str = ""
     page_size: int | None = None
     page_token: str = ""
-    history_length: int | None = None
+    history_length: HistoryLength | None = None
     include_artifacts: bool = False
     status_timestamp_after: str = ""
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.wire.ag_ui.received import MissingText
 
 Body: TypeAlias = dict[str, Any]
@@ -102,6 +103,7 @@ class CallBlock(GrowingBlock):
         self.name = name
         self._parent = parent
         self._has_arguments = bool(received)
+        self.has_closed = received is not None and is_whole(received)
 
     def first(self) -> Bodies:
         body = {"type": "TOOL_CALL_START", "toolCallId": self.id, "toolCallName": self.name}
@@ -114,8 +116,20 @@ class CallBlock(GrowingBlock):
     def last(self) -> Bodies:
         yield {"type": "TOOL_CALL_END", "toolCallId": self.id}
 
+    def grow(self, delta: str) -> Bodies:
+        """Let it grow by what the client does not have, unless it has the whole input."""
+        return iter(()) if self.has_closed else super().grow(delta)
+
     def close_with(self, input: Any) -> Bodies:
         """Close it; with the whole input, if its text did not arrive in pieces."""
         if not self._has_arguments and not self.has_closed and input is not msgspec.UNSET:
             yield from self.grow(msgspec.json.encode(input).decode())
         yield from self.close()
+
+
+def is_whole(arguments: str) -> bool:
+    """Return whether arguments are a JSON object: a client may write what it has got in its own way."""
+    try:
+        return isinstance(decode_json(arguments), dict)
+    except DECODE_ERRORS:
+        return False

@@ -22,6 +22,7 @@ from dragoman.messages import DataPart, FilePart, Message, Part, ProviderMetadat
 from dragoman.model_request import Tool
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.wire.ag_ui.received import ReceivedAnswer
+from dragoman.wire.ag_ui.state import is_same
 from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 from dragoman.wire.ui.client_request import ClientToolOutput, parse_client_tools
 
@@ -181,7 +182,7 @@ def without_context(message: Message) -> tuple[Part, ...]:
 
 def with_state(message: Message, state: Any, *, stored: Sequence[Message]) -> Message:
     """Return the message with the app's state as a part, unless the agent knows it from the thread."""
-    if state is None or state == _last_state(stored):
+    if state is None or is_same(state, _last_state(stored)):
         return message
     text = STATE_HEADING + msgspec.json.encode(state).decode()
     return replace(message, parts=(*message.parts, TextPart(text, provider_metadata=CONTEXT_MARK)))

@@ -36,7 +36,7 @@ _encoder = msgspec.json.Encoder()
 class ResponseIds(msgspec.Struct, frozen=True, kw_only=True):
     """What a response is about: the client's thread and run, the hub's run, and the message that answers.
 
-    `first_block` is how many texts of the message the client got in earlier responses.
+    `first_block` is the number of the last text of the message that the client got in earlier responses.
     """
 
     thread_id: str
@@ -212,6 +212,9 @@ class AgUiStreamEncoder:
         call = self._calls.get(id)
         if call is not None:
             yield from call.close()
+        answered = [key for key, each in self._interrupts.items() if each["toolCallId"] == id]
+        for key in answered:  # a call with a result waits for nobody
+            del self._interrupts[key]
         if id not in self._received.results:
             yield {
                 "type": "TOOL_CALL_RESULT",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
+
+_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def state_events(before: Any, after: Any) -> Iterator[dict[str, Any]]:
@@ -20,10 +23,15 @@ def state_events(before: Any, after: Any) -> Iterator[dict[str, Any]]:
     changed = [
         {"op": "replace" if key in before else "add", "path": _pointer(key), "value": value}
         for key, value in after.items()
-        if key not in before or before[key] != value
+        if key not in before or not is_same(before[key], value)
     ]
     if removed or changed:
         yield {"type": "STATE_DELTA", "delta": [*removed, *changed]}
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are the same JSON: for Python, `True` equals 1, and 1 equals 1.0."""
+    return one == other and _encoder.encode(one) == _encoder.encode(other)
 
 
 def _pointer(key: str) -> str:
