@@ -10,6 +10,7 @@ from sqlalchemy import bindparam, update
 
 from dragoman.config import parse_config
 from dragoman.store.tables.responses import responses
+from tests.databases import BACKENDS
 from tests.gateway.metered_hub import Desk, Site, completion, desk, tokens, usage
 from tests.gateway.test_responses import ask, events_in
 
@@ -108,6 +109,28 @@ async def test_listed_messages_have_a_type_a_status_and_parts_as_openais_have(tm
                 ("message", "incomplete", "output_text", "y"),
                 ("message", "completed", "input_text", "z"),
             ]
+
+
+@pytest.mark.parametrize("database", BACKENDS, indirect=True)
+async def test_items_with_ids_of_kilobytes_are_kept_with_their_response(tmp_path: Path) -> None:
+    """Some servers seal their items in their ids; an index of Postgres takes 2,700 bytes."""
+    id = "".join(f"{number:x}" for number in range(2_000, 9_000))
+    items = [{"type": "message", "role": "user", "content": "a", "id": id}, {"role": "user", "content": "b"}]
+    async with desk(tmp_path, up=Site(completion("one"))) as at:
+        first = (await ask(at, input=items)).json()
+        assert (await ask(at, input="c", previous_response_id=first["id"])).status_code == 200
+        assert prompt(at) == [("user", "a"), ("user", "b"), ("assistant", "one"), ("user", "c")]
+        unknown = await ask(at, input=[{"type": "item_reference", "id": id}])
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "item_not_found")
+        created = await at.http.post("/v1/conversations", json={"items": items})
+        assert created.status_code == 200, created.text
+        path = f"/v1/conversations/{created.json()['id']}/items"
+        listed = (await at.http.get(path, params={"order": "asc"})).json()
+        assert listed["data"][0]["id"] == id
+        assert (await at.http.get(f"{path}/{id[:8_000]}")).status_code == 404
+        rest = (await at.http.get(path, params={"order": "asc", "after": id})).json()
+        assert [item["content"][0]["text"] for item in rest["data"]] == ["b"]
+        assert (await at.http.get(f"{path}/{id}")).json()["id"] == id
 
 
 async def test_another_owner_finds_neither_a_response_nor_its_items(tmp_path: Path) -> None:

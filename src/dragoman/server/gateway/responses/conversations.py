@@ -13,14 +13,13 @@ from dragoman.errors import BadRequest
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.offload import offload
+from dragoman.server.gateway.responses.item_lists import list_page, listed_item, read_page_query
 from dragoman.server.gateway.responses.state import (
     ResponseStates,
     conversation_items,
-    list_page,
-    listed_item,
+    indexed_id,
     raw_size,
     read_items,
-    read_page_query,
 )
 from dragoman.store.sessions.conversations import Conversation, ConversationItem
 from dragoman.wire.client_request import decode_fields
@@ -88,7 +87,7 @@ class ConversationHandlers:
         found = await self._conversations.page(
             id,
             owner=owner,
-            after=wanted.after,
+            after=None if wanted.after is None else indexed_id(wanted.after),
             limit=wanted.limit + 1,
             newest_first=wanted.order == "desc",
         )
@@ -115,7 +114,8 @@ class ConversationHandlers:
         await exchange.respond(200, conversation_to_json(changed))
 
     def _place(self, exchange: Exchange) -> tuple[str, str]:
-        return exchange.path_params["id"], exchange.path_params.get("item", "")
+        item_id = exchange.path_params.get("item", "")
+        return exchange.path_params["id"], indexed_id(item_id) if item_id else ""
 
     async def _read_body(self, exchange: Exchange) -> Mapping[str, msgspec.Raw]:
         raw = await exchange.read_body(self._body_limit)

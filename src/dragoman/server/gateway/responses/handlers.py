@@ -27,10 +27,10 @@ from dragoman.server.gateway.responses.creation import (
     empty_body,
 )
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
+from dragoman.server.gateway.responses.item_lists import list_page
 from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
     ResponseStates,
-    list_page,
     read_state,
 )
 from dragoman.server.gateway.routes import Gateway

@@ -6,11 +6,12 @@ answered before.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,7 @@ from dragoman.errors import (
     UnknownPreviousResponse,
 )
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json, parse_digits
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository
@@ -35,8 +36,8 @@ _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw])
 _ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}
 ADDING_STATUSES = ("completed", "incomplete")
-MAX_PAGE, DEFAULT_PAGE = 100, 20  # items
 READ_FACTOR = 8  # times the bytes of a context that are read to find the items that a request refers to
+MAX_INDEXED_ID = 500  # characters: an index of Postgres takes 2,700 bytes
 TRIM_SHARE = 16  # an owner's bytes are counted each time he has added this part of the limit
 
 
@@ -319,14 +320,22 @@ def item_places(request: RequestState | None, response: StoredResponse) -> list[
     places = [
         ItemPlace(head.id, before + index)
         for index, head in enumerate(requested)
-        if head.kind != "item_reference" and isinstance(head.id, str)
+        if head.kind != "item_reference" and is_indexed(head.id)
     ]
     heads = (msgspec.json.decode(item, type=ItemHead) for item in response.output_items)
     return places + [
-        ItemPlace(head.id, count + index)
-        for index, head in enumerate(heads)
-        if isinstance(head.id, str) and head.id
+        ItemPlace(head.id, count + index) for index, head in enumerate(heads) if is_indexed(head.id)
     ]
+
+
+def is_indexed(id: Any) -> bool:
+    """Return whether an item of a response is found by this id. Some servers seal items in their ids."""
+    return isinstance(id, str) and 0 < len(id) <= MAX_INDEXED_ID
+
+
+def indexed_id(id: str) -> str:
+    """Return the id by which an item of a conversation is found: its own, unless that is too long."""
+    return id if is_indexed(id) else f"{id[:100]}-{hashlib.sha256(id.encode()).hexdigest()}"
 
 
 def read_state(raw: bytes) -> RequestState:
@@ -368,7 +377,9 @@ def conversation_items(items: Sequence[msgspec.Raw]) -> Sequence[ConversationIte
     """Return items as a conversation stores them: those that have an id."""
     ids = [msgspec.json.decode(item, type=ItemHead).id for item in items]
     return [
-        ConversationItem(id, item) for id, item in zip(ids, items, strict=True) if isinstance(id, str) and id
+        ConversationItem(indexed_id(id), item)
+        for id, item in zip(ids, items, strict=True)
+        if isinstance(id, str) and id
     ]
 
 
@@ -388,60 +399,6 @@ def _read_conversation_id(fields: Mapping[str, msgspec.Raw]) -> str | None:
 def raw_size(items: Sequence[msgspec.Raw]) -> int:
     """Return how many bytes items have."""
     return sum(memoryview(item).nbytes for item in items)
-
-
-def list_page(items: list[msgspec.Raw], query: dict[str, str]) -> dict[str, Any]:
-    """Return a page of items as a list object. BadRequest."""
-    wanted = read_page_query(query)
-    ordered = items if wanted.order == "asc" else items[::-1]
-    ids = [msgspec.json.decode(item, type=ItemHead).id for item in ordered]
-    start = 0
-    if wanted.after is not None:
-        if wanted.after not in ids:
-            raise ResponseNotFound(f"there is no item {wanted.after[:100]!r}", code="item_not_found")
-        start = ids.index(wanted.after) + 1
-    end = start + wanted.limit
-    page, page_ids = [listed_item(item) for item in ordered[start:end]], ids[start:end]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page_ids[0] if page_ids else None,
-        "last_id": page_ids[-1] if page_ids else None,
-        "has_more": start + len(page) < len(ordered),
-    }
-
-
-def listed_item(item: msgspec.Raw) -> msgspec.Raw:
-    """Return an item as lists have it: messages with their type, a status, and parts."""
-    head = msgspec.json.decode(item, type=ItemHead)
-    if head.kind != "message":
-        return item
-    fields = msgspec.json.decode(item, type=dict[str, msgspec.Raw])
-    content = bytes(fields.get("content", b"null"))
-    if content.lstrip()[:1] == b'"':
-        part = {"type": "input_text", "text": msgspec.Raw(content)}
-        if head.role == "assistant":
-            part = {**part, "type": "output_text", "annotations": [], "logprobs": []}
-        fields["content"] = msgspec.Raw(_encode([part]))
-    return msgspec.Raw(_encode({**fields, "type": "message", "status": fields.get("status", "completed")}))
-
-
-class PageQuery(NamedTuple):
-    """Which items of a list a request wants."""
-
-    limit: int
-    order: str
-    after: str | None
-
-
-def read_page_query(query: Mapping[str, str]) -> PageQuery:
-    """Read which items of a list a request wants. BadRequest."""
-    limit, order = query.get("limit", str(DEFAULT_PAGE)), query.get("order", "desc")
-    if not 1 <= (size := parse_digits(limit) or 0) <= MAX_PAGE:
-        raise BadRequest(f"limit must be between 1 and {MAX_PAGE}, got {limit!r:.40}", field="limit")
-    if order not in ("asc", "desc"):
-        raise BadRequest(f"order must be asc or desc, got {order!r:.40}", field="order")
-    return PageQuery(size, order, query.get("after") or None)
 
 
 def _read(fields: Mapping[str, msgspec.Raw], name: str, *, kind: type, expected: str) -> Any:
