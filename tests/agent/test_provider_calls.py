@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 import pytest
@@ -53,6 +54,13 @@ async def test_such_calls_without_an_answer_behind_them_end_it_too(reason: e.Fin
     provider = Searching(ended(TEXT, SEARCH, reason=reason))
     result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
     assert (result.exit_reason, result.text, provider.request_count) == (word, "Let me see.", 1)
+
+
+async def test_a_provider_may_pause_before_the_result_of_its_own_call() -> None:
+    provider = Searching(ended(TEXT, SEARCH[:2], reason="other"), ended(ANSWER))
+    async with asyncio.timeout(30):
+        result = await Agent(Model(provider, "any")).spawn("How is Rome?").result
+    assert (result.exit_reason, result.text, provider.request_count) == ("success", "It is sunny.", 2)
 
 
 async def test_a_provider_that_pauses_is_asked_again_and_may_use_an_id_twice() -> None:

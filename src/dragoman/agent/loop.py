@@ -496,4 +496,5 @@ class Loop:
 
 
 def _waiting_calls(calls: Sequence[ToolPart]) -> list[ToolPart]:
-    return [call for call in calls if call.state in ("input-available", "approval-requested")]
+    states = ("input-available", "approval-requested")
+    return [call for call in calls if call.state in states and not call.provider_executed]
