@@ -89,9 +89,36 @@ async def test_pages_and_documents_escape_what_was_said(tmp_path: Path) -> None:
         assert response.text.count("&lt;script&gt;alert(1)") == 4
         assert "default-src 'none'" in response.headers["content-security-policy"]
         assert "sandbox" in response.headers["content-security-policy"]
-        assert (await export(hub, "markdown")).startswith("# <script>")
+        assert (await export(hub, "markdown")).startswith("# \\<script\\>")
         assert (await hub.http.get("/api/sessions/s/export?format=exe")).status_code == 400
         assert (await hub.http.get("/api/sessions/none/export")).status_code == 404
+
+
+async def test_what_tools_and_servers_give_is_no_markdown_of_the_document(tmp_path: Path) -> None:
+    hostile = "](javascript:alert(1)) <b>\n# x*"
+    parts = [
+        {"type": "source-url", "sourceId": "s", "url": "javascript:alert(1)", "title": hostile},
+        {"type": "source-url", "sourceId": "t", "url": "https://x.example/a_b?c=*", "title": "T"},
+        {"type": "file", "mediaType": "text/plain", "url": "javascript:alert(2)", "filename": hostile},
+        {"type": "tool-x", "toolCallId": "c", "state": "output-error", "input": {}, "errorText": hostile},
+    ]
+    lines = [
+        {"format": "dragoman-session", "version": 1, "title": hostile},
+        {"id": "m", "role": "assistant", "parts": parts},
+    ]
+    async with serving(tmp_path) as hub:
+        await load(hub, b"\n".join(map(msgspec.json.encode, lines)), "?id=s")
+        document = await export(hub, "markdown")
+    escaped = r"\](javascript:alert(1)) \<b\> \# x\*"
+    assert [line for line in document.splitlines() if line and line not in ("```json", "{}", "```")] == [
+        f"# {escaped}",
+        "## Assistant",
+        f"*source: {escaped} javascript:alert(1)*",
+        "*source: T <https://x.example/a_b?c=*>*",
+        f"*file {escaped} (text/plain): javascript:alert(2)*",
+        "**x** (output-error)",
+        f"Error: {escaped}",
+    ]
 
 
 @pytest.mark.parametrize(

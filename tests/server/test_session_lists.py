@@ -44,7 +44,7 @@ async def test_sessions_have_labels_and_can_be_archived(tmp_path: Path) -> None:
     "body",
     [
         {"labels": labels}
-        for labels in ([""], ["x" * 65], ["a\nb"], "a", [str(number) for number in range(21)])
+        for labels in ([""], [" "], ["x" * 65], ["a\nb"], "a", [str(number) for number in range(21)])
     ]
     + [{"archived": "yes"}],
 )

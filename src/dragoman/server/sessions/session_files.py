@@ -21,7 +21,7 @@ from dragoman.messages import Message, messages_size
 from dragoman.offload import offload, offload_disk
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.sessions.session_lookup import find_session
-from dragoman.server.sessions.session_markdown import message_to_markdown
+from dragoman.server.sessions.session_markdown import escape, message_to_markdown
 from dragoman.server.sessions.sessions import unique_labels
 from dragoman.session_ids import (
     MAX_ID_LENGTH,
@@ -92,7 +92,7 @@ class SessionFileHandlers:
             yield session_line(exported(session))
             write = message_line
         elif format == "markdown":
-            yield f"# {title}\n".encode()
+            yield f"# {escape(title)}\n".encode()
             write = markdown_bytes
         else:
             yield html_start(title).encode()

@@ -24,11 +24,14 @@ from dragoman.messages import (
 from dragoman.session_ids import client_session_id
 from dragoman.wire.session_export.html import ROLE_NAMES
 
+SPECIAL = re.compile(r"[\\`*_\[\]<>#|~&]")
+WEB_URL = re.compile(r"https?://[^\s<>]+")
+
 
 def to_markdown(session: Mapping[str, Any], messages: Sequence[Message]) -> str:
     """Format a session as a Markdown document."""
     title = session["title"] or client_session_id(session["id"])
-    text = "".join([f"# {title}\n", *map(message_to_markdown, messages)])
+    text = "".join([f"# {escape(title)}\n", *map(message_to_markdown, messages)])
     return text.rstrip() + "\n"
 
 
@@ -58,26 +61,36 @@ def step_to_markdown(_: StepStartPart) -> Iterator[str]:
 
 
 def file_to_markdown(part: FilePart) -> Iterator[str]:
-    url = "embedded" if part.url.startswith("data:") else part.url
-    yield f"*file {part.filename or ''} ({part.media_type}): {url}*"
+    where = "embedded" if part.url.startswith("data:") else link(part.url)
+    yield f"*file {escape(part.filename or '')} ({escape(part.media_type)}): {where}*"
 
 
 def source_to_markdown(part: SourceUrlPart | SourceDocumentPart) -> Iterator[str]:
-    where = f"]({part.url})" if isinstance(part, SourceUrlPart) else "]"
-    yield f"*source: [{part.title or part.source_id}{where}*"
+    title = escape(part.title or part.source_id)
+    yield f"*source: {f'{title} {link(part.url)}' if isinstance(part, SourceUrlPart) else title}*"
 
 
 def call_to_markdown(part: ToolPart) -> Iterator[str]:
-    yield f"**{part_title(part)}** ({part.state})"
+    yield f"**{escape(part_title(part))}** ({part.state})"
     yield from fenced_json(part.input)
     yield from fenced_json(part.output)
     if part.error_text:
-        yield f"Error: {part.error_text}"
+        yield f"Error: {escape(part.error_text)}"
 
 
 def data_to_markdown(part: DataPart) -> Iterator[str]:
-    yield f"*{part.type}*"
+    yield f"*{escape(part.type)}*"
     yield from fenced_json(part.data)
+
+
+def escape(text: str) -> str:
+    """Return a text of a tool or of a server on one line, in which nothing is Markdown or HTML."""
+    return SPECIAL.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def link(url: str) -> str:
+    """Return a URL as a link; one that no browser should follow, as text."""
+    return f"<{url}>" if WEB_URL.fullmatch(url) else escape(url)
 
 
 def fenced_json(value: Any) -> Iterator[str]:

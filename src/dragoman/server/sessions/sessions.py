@@ -267,7 +267,7 @@ def unique_labels(labels: Sequence[str] | None) -> tuple[str, ...]:
     """Return labels without repetitions. Raises BadRequest for an empty, long or unprintable one."""
     found = tuple(dict.fromkeys(labels or ()))
     for label in found:
-        if not 1 <= len(label) <= MAX_LABEL_LENGTH or not label.isprintable():
+        if not label.strip() or len(label) > MAX_LABEL_LENGTH or not label.isprintable():
             text = f"a label must have 1 to {MAX_LABEL_LENGTH} printable characters, got {label!r:.80}"
             raise BadRequest(text, field="labels")
     if len(found) > MAX_LABELS:
