@@ -113,6 +113,25 @@ def test_a_required_field_is_not_dropped_and_two_ways_are_none() -> None:
     assert repair_arguments({"a": "3"}, either) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "input", "is_same"),
+    [
+        ("имя", "фамилия", False),  # no letter of theirs is one of ASCII
+        ("grüße", "größe", False),
+        ("_", "$", False),
+        ("имя_файла", "ИмяФайла", True),
+        ("straßenName", "Straßen_Name", True),
+        ("caf\u00e9", "Cafe\u0301", True),
+    ],
+)
+def test_names_in_any_script_are_the_same_but_for_case_and_separators(
+    name: str, input: str, is_same: bool
+) -> None:
+    schema = {"properties": {name: {"type": "string"}}, "required": [name], "additionalProperties": False}
+    repaired = repair_arguments({input: "x"}, schema)
+    assert (repaired is not None and repaired.value == {name: "x"}) is is_same
+
+
 def test_a_name_is_left_alone_where_any_name_is_let_in() -> None:
     schema = {"properties": {"fileName": {"type": "string"}, "n": {"type": "integer"}}}
     mended = repair_arguments({"file_name": "x", "n": "1"}, schema)
@@ -128,6 +147,12 @@ REPAIRED: dict[str, Any] = {
     '{"a": [1, 2], "b": {"c": "x"}': {"a": [1, 2], "b": {"c": "x"}},
     '{"a": -5, "p": 1.50,}': {"a": -5, "p": 1.5},
     "{a: 1}": {"a": 1},
+    '{"a": -5, "b": 1e-7, "c": 2.5E+3, "d": "x != -y",}': {
+        "a": -5,
+        "b": 1e-7,
+        "c": 2500.0,
+        "d": "x != -y",
+    },
 }
 
 
@@ -146,6 +171,11 @@ def test_broken_json_is_read_as_meant(text: str) -> None:
         '{"a": 1} and then some',
         '{"a": 1}{"b": 2}',
         '{"a": 1, "a": 2,}',
+        '{"a": \u22125,}',
+        '{"a": ~5,}',
+        '{"a": 50%,}',
+        '{"a": !true,}',
+        '{"a":-5abc,}',
         '{"a": 1e999,}',
         '{"a": 1e9999999999999999999,}',
         '{"a": 1e9999999999999999999, "b": "x" "y"}',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ WRAPPERS = ("arguments", "input", "parameters", "args", "kwargs")
 MAX_NOTES = 20
 MAX_REPAIR_COST = 40_000.0  # microseconds of compiling, roughly
 MAX_VISITED_VALUES = 5_000  # values visited before it gives up
-NON_ALPHANUMERIC = re.compile(r"[^0-9a-z]+")
+SEPARATORS = re.compile(r"[\W_]+")
 PathTuple = tuple[str | int, ...]
 
 
@@ -315,8 +316,9 @@ def value_types(value: Any) -> tuple[str, ...]:
 
 
 def normalise_name(name: str) -> str:
-    """Return a name without case and word separators."""
-    return NON_ALPHANUMERIC.sub("", name.lower())
+    """Return a name without case and word separators; one of nothing else as it is."""
+    composed = unicodedata.normalize("NFKC", name)
+    return SEPARATORS.sub("", composed.casefold()) or name
 
 
 def quote_path(path: PathTuple) -> str:

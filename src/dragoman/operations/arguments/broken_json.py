@@ -17,6 +17,10 @@ MAX_GUESS_LENGTH = 4_000  # characters: tolerant parsing takes quadratic time
 MAX_DEPTH = 50
 CODE_FENCE = re.compile(r"\A```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|[^\W\d_]+")
+SYMBOL = re.compile(
+    r"""[^\w\s{}\[\](),:;.+\\"'`\u201c\u201d\u2018\u2019]"""
+)  # not of JSON: a minus, `!`, `%`
+EXPONENT = re.compile(r"(?<=\d)[eE][+-]?\d+")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 ESCAPED_BLANKS = dict.fromkeys("nrtbf", " ")
 LITERALS = {"none": "null"}
@@ -29,7 +33,7 @@ def repair_json(text: str, *, truncated: bool = False) -> dict[str, Any] | None:
 
     Repairs code fences, line breaks in strings, superfluous commas, single quotes, Python literals,
     unquoted names and missing closing brackets. With `truncated` the text is known to be cut off, so only
-    complete JSON counts. Every word and number of the text is in the result, and no others.
+    complete JSON counts. Every word, number and symbol of the text is in the result, and no others.
     """
     if len(text) > MAX_LENGTH:
         return None
@@ -88,7 +92,7 @@ def is_too_deep(text: str) -> bool:
 
 
 def preserves_words(text: str, parsed: dict[str, Any]) -> bool:
-    """Return whether the text and the object have the same words and numbers, equally often."""
+    """Return whether the text and the object have the same words, numbers and symbols, equally often."""
     try:
         counts = Counter(word for leaf in leaf_texts(parsed) for word in normalised_words(leaf))
         return Counter(normalised_words(ESCAPE.sub(unescape_match, text))) == counts
@@ -102,6 +106,7 @@ def unescape_match(escape: re.Match[str]) -> str:
 
 
 def normalised_words(text: str) -> Iterator[str]:
+    yield from SYMBOL.findall(EXPONENT.sub("", text))
     for word in WORD.findall(text):
         yield normalise_number(word) if word[0].isdecimal() else LITERALS.get(word.lower(), word.lower())
 
