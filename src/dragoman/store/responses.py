@@ -97,6 +97,7 @@ class ResponseStatements:
             )
         )
         self.get = compiler.compile(select_fields(StoredResponse, responses).where(*this))
+        self.progress = compiler.compile(select(table.status, table.updated_at).where(*this))
         self.delete = compiler.compile(delete(responses).where(*this))
         link = select(table.id, table.previous_id, table.size, literal_column("0").label("depth"))
         chain = link.where(*this).cte("chain", recursive=True)
@@ -227,6 +228,15 @@ class ResponseRepository:
         if row is None:
             raise ResponseNotFound(f"there is no response {id[:100]!r}")
         return to_struct(StoredResponse, row)
+
+    async def progress(self, id: str, *, owner: str) -> tuple[str, float]:
+        """Return the status of a response, and when it was written last. Raises ResponseNotFound."""
+        row = await self._database.read(
+            lambda connection: connection.fetch_one(self._sql.progress, {"id": id, "owner": owner})
+        )
+        if row is None:
+            raise ResponseNotFound(f"there is no response {id[:100]!r}")
+        return str(row[0]), float(row[1])
 
     async def delete(self, id: str, *, owner: str) -> None:
         """Delete a response with its items and events. Raises ResponseNotFound."""

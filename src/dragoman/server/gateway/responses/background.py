@@ -41,7 +41,7 @@ from dragoman.server.gateway.responses.state import (
     item_places,
     stored_response,
 )
-from dragoman.store.responses import StoredResponse
+from dragoman.store.responses import ACTIVE_STATUSES, StoredResponse
 from dragoman.wire.responses.encoder import ResponsesStreamEncoder, failure_of
 from dragoman.wire.sse import NamedFrame, SSEParser, encode_frame
 
@@ -190,10 +190,22 @@ class BackgroundResponses:
 
     async def _wait_for_end(self, id: str, *, owner: str) -> StoredResponse:
         while True:
-            response = await self.get(id, owner=owner)
-            if not response.is_active:
+            response = await self._find_ended(id, owner=owner)
+            if response is not None:
                 return response
             await asyncio.sleep(POLL_INTERVAL / 4)
+
+    async def _find_ended(self, id: str, *, owner: str) -> StoredResponse | None:
+        """Return a response once it has ended; until then its items, which may be megabytes, are not read.
+
+        Raises ResponseNotFound.
+        """
+        status, updated_at = await self._states.repository.progress(id, owner=owner)
+        is_made = id in self._active or updated_at > time.time() - LOST_AFTER
+        if status in ACTIVE_STATUSES and is_made:
+            return None
+        response = await self.get(id, owner=owner)
+        return None if response.is_active else response
 
     async def follow(self, id: str, *, owner: str, after: int) -> AsyncIterator[bytes]:
         """Yield the events of a response after a sequence number until its last one.
@@ -201,7 +213,7 @@ class BackgroundResponses:
         Nothing after the last one, or beyond it.
         """
         while True:
-            response = await self.get(id, owner=owner)
+            response = await self._find_ended(id, owner=owner)
             rows = await self._states.repository.events(id, after=after)
             for first, last, body in rows:
                 cut = partial(cut_events, body, seen=max(0, after + 1 - first))
@@ -210,7 +222,7 @@ class BackgroundResponses:
                 yield chunk
                 if has_ended:
                     return
-            if not rows and not response.is_active:
+            if not rows and response is not None:
                 number = await self._number_of_end(id)
                 if number is not None and after < number:
                     yield await offload(response.size, partial(last_frame, response, number))
