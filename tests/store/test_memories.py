@@ -100,3 +100,16 @@ async def test_memories_and_their_history_are_bounded(store: Store, monkeypatch:
         await store.memories.save(memory("a", f"x{number}", reason="new"))
     assert len(await store.memories.history("press", "ann", key="a")) == 2
     assert {each.content for each in await store.memories.list("press", "ann")} == {"x", "x3"}
+
+
+async def test_more_memories_than_are_read_at_once_are_all_listed_newest_first(
+    store: Store, clock: Clock
+) -> None:
+    for number in range(module.FEW + 3):
+        clock.now += 1
+        await store.memories.save(memory(f"k{number}", "x"))
+    newest_first = [f"k{number}" for number in reversed(range(module.FEW + 3))]
+    assert [each.key for each in await store.memories.list("press", "ann")] == newest_first
+    for limit in (module.FEW - 1, module.FEW, module.FEW + 1):
+        found = await store.memories.list("press", "ann", limit=limit)
+        assert [each.key for each in found] == newest_first[:limit]
