@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -231,6 +232,13 @@ def plan_run(
         return plan_after_crash(cut_off.answer, stored), cut_off.row
     run_plan = make_plan(request.action, stored, new_id=new_id("msg"))
     return run_plan, new_row(request, run_plan, agent=agent, identity=identity, now=time.time())
+
+
+class StoredSession(NamedTuple):
+    """A session as it is before a run begins, with the messages of its active branch if they were read."""
+
+    row: Session
+    messages: Sequence[Message] | None = None
 
 
 async def find_writable_session(store: Store, session_id: str, *, identity: Identity) -> Session:

@@ -31,6 +31,7 @@ from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
 from dragoman.runs.preparation import (
     QUEUE_WAIT,
+    StoredSession,
     continuation,
     find_requester,
     find_writable_session,
@@ -202,7 +203,7 @@ class RunRegistry:
                 session = await self._store.sessions.get_own(session_id, owner=owner)
                 request = self._with_defaults(request, session, session_id=session_id)
                 active = None if session is None else await self._find_run(session.id)
-                repeated = None if session is None else await self._repeated.find(request, active)
+                repeated, existing = await self._repeated.find(request, session, active=active)
                 if repeated is not None:
                     return repeated
                 queued = await self._queue_if_busy(request, session, active=active, identity=identity)
@@ -211,7 +212,7 @@ class RunRegistry:
                 self._check_open()
                 with suppress(*self._retried):
                     begun = await self.factory.start_anywhere(
-                        request, session, identity=identity, on_end=self._remove_run
+                        request, existing, identity=identity, on_end=self._remove_run
                     )
                     return self._register(begun, identity) if isinstance(begun, HubRun) else begun
         await self._tell_of_queued(queued, active)
@@ -232,7 +233,7 @@ class RunRegistry:
                 raise RunActive(session_id, self._active[session_id].row.id)
             session = await find_writable_session(self._store, session_id, identity=identity)
             begun = await self.factory.start_anywhere(
-                request, session, identity=identity, on_end=self._remove_run, claim=claim
+                request, StoredSession(session), identity=identity, on_end=self._remove_run, claim=claim
             )
             if isinstance(begun, HubRun):
                 self._register(begun, identity)
@@ -387,8 +388,9 @@ class RunRegistry:
             if session is None:
                 raise Forbidden(f"The session {row.session_id!r} is no longer shared with {row.owner!r}.")
             self._check_open()
+            existing = StoredSession(session)
             run = await self.factory.start(
-                continuation(row), session, identity=identity, on_end=self._remove_run, cut_off=cut_off
+                continuation(row), existing, identity=identity, on_end=self._remove_run, cut_off=cut_off
             )
             self._register(run, identity)
         await self.queue.remind(run)

@@ -9,7 +9,7 @@ from dragoman.errors import RunActive
 from dragoman.messages import Message
 from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
 from dragoman.runs.plan import is_repeat, make_plan
-from dragoman.runs.preparation import continued_position
+from dragoman.runs.preparation import StoredSession, continued_position
 from dragoman.runs.repeats import (
     StoredAnswer,
     has_failed_early,
@@ -18,6 +18,7 @@ from dragoman.runs.repeats import (
     repeated_message,
 )
 from dragoman.runs.run import HubRun
+from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.unfold import START_POSITION, FoldPosition
 from dragoman.wire.ui.client_request import ChatAction, ChatRequest, ContinueAnswer, NewMessage
@@ -29,15 +30,32 @@ class RepeatedRequests:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def find(self, request: ChatRequest, active: ActiveRun | None) -> StartedRun | StoredAnswer | None:
-        """Return the run or the answer of a request that was made before; None for a new one.
+    async def find(
+        self, request: ChatRequest, session: Session | None, *, active: ActiveRun | None
+    ) -> tuple[StartedRun | StoredAnswer | None, StoredSession | None]:
+        """Return the run or the answer of a request that was made before, None for a new one; and the
+        session.
 
-        `active` is the active run of its session. Raises RunActive for an old tab's continuation, Conflict,
-        NotFound.
+        That has its messages if no run was writing one; `active` is the run of the session that does. Raises
+        RunActive for an old tab's continuation, Conflict, NotFound.
         """
+        if session is None:
+            return None, None
         session_id, action = request.session_id, request.action
         earlier = self._earlier_answer(action, session_id)
         stored, answered = await asyncio.gather(self._store.messages.list(session_id), earlier)
+        found = await self._find(request, active, stored=stored, answered=answered)
+        return found, StoredSession(session, stored if active is None else None)
+
+    async def _find(
+        self,
+        request: ChatRequest,
+        active: ActiveRun | None,
+        *,
+        stored: Sequence[Message],
+        answered: Message | None,
+    ) -> StartedRun | StoredAnswer | None:
+        session_id, action = request.session_id, request.action
         # It ended meanwhile: its last parts are not in these.
         if isinstance(active, HubRun) and active.done.is_set():
             active, stored = None, await self._store.messages.list(session_id)

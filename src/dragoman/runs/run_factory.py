@@ -27,6 +27,7 @@ from dragoman.runs.active_run import StartedRun
 from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.plan import RunPlan, remaining_budget
 from dragoman.runs.preparation import (
+    StoredSession,
     deadline,
     new_session,
     plan_run,
@@ -85,7 +86,7 @@ class RunFactory:
     def start(
         self,
         request: ChatRequest,
-        existing: Session | None,
+        existing: StoredSession | None,
         *,
         identity: Identity,
         on_end: Callable[[HubRun], None],
@@ -95,14 +96,14 @@ class RunFactory:
 
         `on_end` is called when it has ended. Raises RunActive, NotFound, Conflict, BadRequest, Forbidden.
         """
-        if self.runners is None or existing is None or not existing.runner:
+        if self.runners is None or existing is None or not existing.row.runner:
             return self._start_agent(request, existing, identity=identity, on_end=on_end, cut_off=cut_off)
-        return self.runners.start(request, existing, identity=identity, on_end=on_end, cut_off=cut_off)
+        return self.runners.start(request, existing.row, identity=identity, on_end=on_end, cut_off=cut_off)
 
     def start_anywhere(
         self,
         request: ChatRequest,
-        existing: Session | None,
+        existing: StoredSession | None,
         *,
         identity: Identity,
         on_end: Callable[[HubRun], None],
@@ -112,14 +113,16 @@ class RunFactory:
 
         `claim` is run in the transaction that stores the run.
         """
-        if self.runners is None or existing is None or not existing.runner:
+        if self.runners is None or existing is None or not existing.row.runner:
             return self._start_agent(request, existing, identity=identity, on_end=on_end, claim=claim)
-        return self.runners.start_anywhere(request, existing, identity=identity, on_end=on_end, claim=claim)
+        return self.runners.start_anywhere(
+            request, existing.row, identity=identity, on_end=on_end, claim=claim
+        )
 
     async def _start_agent(
         self,
         request: ChatRequest,
-        existing: Session | None,
+        existing: StoredSession | None,
         *,
         identity: Identity,
         on_end: Callable[[HubRun], None],
@@ -128,7 +131,7 @@ class RunFactory:
     ) -> HubRun:
         """Start a run that an agent of the hub answers."""
         request = await self._inherit_settings(request, existing)
-        session = existing or new_session(request, owner=identity.owner, now=time.time())
+        session = existing.row if existing else new_session(request, owner=identity.owner, now=time.time())
         billing, settings = self.billing, self.settings
         agent = (resolved := self._resolve_agent(request, session, identity=identity)).agent
         stored = await self._read_history(request, existing)
@@ -192,11 +195,13 @@ class RunFactory:
         with suppress(StoreError, Unavailable):  # it is written once the database is up again
             await self._store.runs.finish(row.id, ending, extra_job=job)
 
-    async def _read_history(self, request: ChatRequest, session: Session | None) -> Sequence[Message]:
+    async def _read_history(self, request: ChatRequest, existing: StoredSession | None) -> Sequence[Message]:
         """Return the messages of a session. One that is known to be empty is not read."""
-        if session is None or (request.is_first and session.updated_at == session.created_at):
+        if existing is None or (request.is_first and existing.row.updated_at == existing.row.created_at):
             return ()
-        return await self._store.messages.list(session.id)
+        if existing.messages is not None:
+            return existing.messages
+        return await self._store.messages.list(existing.row.id)
 
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
         """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
@@ -209,14 +214,14 @@ class RunFactory:
         self._store.runs.note_created()
         run.begin()
 
-    async def _inherit_settings(self, request: ChatRequest, session: Session | None) -> ChatRequest:
+    async def _inherit_settings(self, request: ChatRequest, existing: StoredSession | None) -> ChatRequest:
         """Return a request that continues an answer with the settings that the answer was begun with."""
         action = request.action
         if request.background and request.webhook is None:
             return replace(request, webhook=self.settings.webhook)
-        if session is None or not isinstance(action, ContinueAnswer) or request.background:
+        if existing is None or not isinstance(action, ContinueAnswer) or request.background:
             return request
-        earlier = await self._store.runs.get_last(session.id, message_id=action.message_id)
+        earlier = await self._store.runs.get_last(existing.row.id, message_id=action.message_id)
         if earlier is None:
             return request
         return replace(
