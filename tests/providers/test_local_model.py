@@ -70,6 +70,12 @@ asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Not a parameter, as anyio's own is: tests that are not asynchronous share its loop's fixtures."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
 async def transport() -> AsyncIterator[Transport]:
     transport = Transport()
     yield transport
