@@ -1,6 +1,6 @@
 /** A session: its messages, the answer that is being made, and the composer. */
 import { useQuery } from "@tanstack/react-query";
-import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent } from "react";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore, type FocusEvent, type KeyboardEvent } from "react";
 import { Virtualizer, type VirtualizerHandle } from "virtua";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
@@ -145,6 +145,7 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const list = useRef<VirtualizerHandle>(null);
   const column = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
+  const holdsTop = useRef(false);
   const top = useRef(0);
   const { messages } = state;
   const count = messages.length;
@@ -152,7 +153,9 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const [focused, setFocused] = useState<number | null>(null);
   const kept = useMemo(() => (focused === null ? [count - 1] : [focused, count - 1]), [focused, count]);
   useLayoutEffect(() => {
-    if (state.status === "sending") follows.current = true; // one's own message is brought into view
+    if (state.status !== "sending") return;
+    follows.current = true; // one's own message is brought into view
+    holdsTop.current = false;
   }, [state.status]);
   useLayoutEffect(() => {
     if (isLong && follows.current) list.current?.scrollToIndex(count - 1, { align: "end" });
@@ -165,6 +168,8 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const onScroll = () => {
     const element = scroller.current;
     if (element === null) return;
+    // Rows that are measured after the jump to the beginning move the list: it goes back, until the reader moves it.
+    if (holdsTop.current && element.scrollTop > 0) element.scrollTop = 0;
     if (element.scrollHeight - element.scrollTop - element.clientHeight < NEAR) follows.current = true;
     else if (element.scrollTop < top.current) follows.current = false;
     top.current = element.scrollTop;
@@ -196,8 +201,27 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
     const at = messages.findIndex((message) => message.id === article?.getAttribute("data-message"));
     setFocused(at < 0 ? null : at);
   };
+  const onKeyDown = (event: KeyboardEvent<HTMLDivElement>) => {
+    holdsTop.current = event.key === "Home" && event.target === event.currentTarget;
+    if (holdsTop.current) follows.current = false;
+  };
+  const onMove = () => {
+    holdsTop.current = false;
+  };
   return (
-    <div className="chat-log" ref={scroller} onScroll={onScroll} onFocus={onFocus} tabIndex={0} aria-label="Messages" role="group">
+    <div
+      className="chat-log"
+      ref={scroller}
+      onScroll={onScroll}
+      onFocus={onFocus}
+      onKeyDown={onKeyDown}
+      onWheel={onMove}
+      onPointerDown={onMove}
+      onBlur={onMove}
+      tabIndex={0}
+      aria-label="Messages"
+      role="group"
+    >
       <div className="chat-column" ref={column}>
         {state.status === "loading" && <Loading />}
         {count === 0 && state.status === "ready" && state.error === null && <Beginning isNew={isNew} />}
