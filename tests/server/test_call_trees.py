@@ -314,6 +314,36 @@ async def test_an_operation_that_each_caller_is_shown_in_its_own_way_is_always_a
         assert (await served.http.post(url, json={"order": 2}, headers=ann)).json()["status"] == "done"
 
 
+async def test_what_an_owner_allows_for_good_is_asked_again_once_the_policy_lets_only_others_answer(
+    tmp_path: Path,
+) -> None:
+    url = "/api/operations/shop.refund/call"
+
+    async def call(served: Served, headers: dict[str, str]) -> Any:
+        return (await served.http.post(url, json={"order": 1}, headers=headers)).json()
+
+    async with shop(tmp_path, **ASKING) as served:
+        ann, bob, root = [
+            await key(served, "ann"),
+            await key(served, "bob"),
+            await key(served, "root", "admin", "chat", "operations"),
+        ]
+        for caller, allows in ((ann, ann), (bob, root), (root, root)):
+            body = {"approvalId": (await call(served, caller))["approvalId"]}
+            assert (await served.http.post("/api/policy/rules", json=body, headers=allows)).status_code == 201
+            assert (await call(served, caller))["status"] == "done"
+    for answerers, expected in (
+        (["boss"], ["pending", "done", "done"]),
+        (["boss", "owner"], ["done"] * 3),
+        (["ann"], ["done"] * 3),
+    ):
+        async with shop(tmp_path, policy=[{"ask": "shop.refund", "answerers": answerers}]) as served:
+            assert [(await call(served, each))["status"] for each in (ann, bob, root)] == expected
+            listed = (await served.http.get("/api/policy/rules", headers=root)).json()["rules"]
+            in_force = {each["owner"]: each["inForce"] for each in listed}
+            assert in_force == {"ann": expected[0] == "done", "bob": True, "root": True}
+
+
 async def test_several_requests_are_answered_at_once_each_with_a_result_of_its_own(tmp_path: Path) -> None:
     async with shop(tmp_path, **ASKING) as served:
         ann, bob = await key(served, "ann"), await key(served, "bob")

@@ -138,6 +138,7 @@ class PolicyRuleHandlers:
             agent=item.agent or approval.agent,
             key_id=by.key_id,
             approval_id=approval.id,
+            by_admin=acts_as_admin(by),
         )
 
     def _to_json(self, rule: StandingRule) -> Json:
@@ -145,6 +146,8 @@ class PolicyRuleHandlers:
         context = Context(identity=Identity(rule.owner), agent=rule.agent)
         operation = self._find_operation(rule.operation, context)
         in_force = operation is not None and operation.call_provider == rule.provider
+        if in_force and operation is not None and self._access is not None:
+            in_force = rule.may_answer(self._access.evaluate(operation, context).rule)
         return {
             "id": rule.id,
             "owner": rule.owner,
@@ -159,15 +162,18 @@ class PolicyRuleHandlers:
         }
 
 
+def acts_as_admin(caller: Identity) -> bool:
+    """Return whether a caller has the scope by name, or is a hub without keys or its command line."""
+    return "admin" in (caller.scopes or ()) or (caller.key_id is None and caller.may("admin"))
+
+
 def check_may_add(approval: ApprovalRequest, caller: Identity) -> None:
     """Raise Forbidden unless the caller may allow such calls for good.
 
     An admin may. So may the owner of the call, if the rule lets them answer; nobody else who may answer it,
     for they would allow calls on behalf of somebody who was not asked.
     """
-    if caller.scopes and "admin" in caller.scopes:
-        return
-    if caller.key_id is None and caller.may("admin"):
+    if acts_as_admin(caller):
         return
     if caller.owner != approval.owner or not may_answer(approval, caller):
         raise Forbidden(

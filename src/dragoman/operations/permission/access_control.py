@@ -84,7 +84,8 @@ class AccessControl:
     def describe(self, operation: Operation, context: Context) -> str | None:
         """Return what decides about a call as JSON text, for its record; None where no rule does."""
         verdict = self.evaluate(operation, context)
-        standing = self.standing.find(operation, context) if verdict.decision == "ask" else None
+        asks = verdict.decision == "ask"
+        standing = self.standing.find(operation, context, rule=verdict.rule) if asks else None
         decision: Decision = "allow" if standing is not None else verdict.decision
         standing_id = None if standing is None else standing.id
         return describe_decision(decision, verdict.rule, standing_id=standing_id)
@@ -109,7 +110,7 @@ class AccessControl:
             )
         if verdict.decision == "allow" and operation.make_question is None:
             return
-        if self.standing.find(operation, context) is not None:
+        if self.standing.find(operation, context, rule=verdict.rule) is not None:
             return
         grant = context.grant
         is_granted = None if grant is None else grant.consume if consume else grant.covers

@@ -2,7 +2,8 @@
 
 A rule is for one operation as its present provider defines it, for one owner's calls and one agent. It turns
 `ask` into `allow`, and nothing else: a denied call stays denied, a question is asked, and so is whatever a
-hook asks about. Calls that somebody else is behind (a spoke, another agent) are asked about as before.
+hook asks about. Calls that somebody else is behind (a spoke, another agent) are asked about as before, and so
+are calls about which the policy now asks others than those who allowed them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.operations.approval import ApprovalItem, ApprovalRequest, CallProvider
+from dragoman.operations.approval import OWNER, ApprovalItem, ApprovalRequest, CallProvider
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Decision, Rule
@@ -22,7 +23,10 @@ StandingKey: TypeAlias = tuple[str, str, str | None, CallProvider]
 
 
 class StandingRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What `created_by` always allows for the calls of `owner`; `approval_id` is what was asked then."""
+    """What `created_by` always allows for the calls of `owner`; `approval_id` is what was asked then.
+
+    `by_admin` says whether they did so as an admin, who may answer for everybody.
+    """
 
     id: str
     owner: str
@@ -33,11 +37,18 @@ class StandingRule(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     key_id: str | None = None
     approval_id: str | None = None
+    by_admin: bool | None = None
 
     @property
     def key(self) -> StandingKey:
         """What it is for: two rules of the same key are the same rule."""
         return self.owner, self.operation.lower(), self.agent, self.provider
+
+    def may_answer(self, rule: Rule | None) -> bool:
+        """Return whether the policy's rule lets those who made this one answer what it asks."""
+        answerers = None if rule is None else rule.answerers
+        is_admin = self.by_admin or self.created_by != self.owner  # nobody else may allow others' calls
+        return is_admin or not answerers or OWNER in answerers or self.owner in answerers
 
 
 class StandingRules:
@@ -50,14 +61,15 @@ class StandingRules:
         """Put these rules in force instead."""
         self._by_key = {rule.key: rule for rule in rules}
 
-    def find(self, operation: Operation, context: Context) -> StandingRule | None:
-        """Return the rule that allows a call; None without one."""
+    def find(self, operation: Operation, context: Context, *, rule: Rule | None) -> StandingRule | None:
+        """Return the rule that allows a call about which a rule of the policy asks; None without one."""
         if not self._by_key or operation.make_question is not None:
             return None
         if context.intermediaries or context.parent_agents:
             return None
         owner, id = context.identity.owner, operation.id.lower()
-        return self._by_key.get((owner, id, context.agent, operation.call_provider))
+        found = self._by_key.get((owner, id, context.agent, operation.call_provider))
+        return found if found is not None and found.may_answer(rule) else None
 
 
 def standing_items(approval: ApprovalRequest) -> list[ApprovalItem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Double, Index, LargeBinary, Table
+from sqlalchemy import Boolean, Column, Double, Index, LargeBinary, Table
 
 from dragoman.store.tables.types import TEXT, metadata
 
@@ -50,5 +50,6 @@ policy_rules = Table(
     Column("created_by", TEXT, nullable=False),
     Column("key_id", TEXT),
     Column("approval_id", TEXT),
+    Column("by_admin", Boolean),
     Index(None, "owner", "created_at"),
 )
