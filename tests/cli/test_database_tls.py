@@ -19,7 +19,6 @@ from tests.cli.conftest import Run
 from tests.cli.program import finish, scripted, serving
 from tests.cli.program import run as run_program
 from tests.cli.test_database_url import write_config
-from tests.effort import PROFILE
 from tests.postgres_server import PostgresServer, unprivileged_user
 
 PASSWORD, WRONG = "r1ght-pass", "wr0ng-pass"
@@ -136,7 +135,7 @@ def make_certificates(folder: Path) -> None:
     (folder / "server.key").chmod(0o600)
 
 
-@pytest.mark.skipif(PROFILE == "quick", reason="a server of its own, and twenty processes")
+@pytest.mark.thorough  # a server of its own, and twenty processes
 def test_certificates_and_passwords_are_checked_and_each_command_says_what_is_wrong(
     site: Site, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.effort import PROFILE, rows
+from tests.effort import rows
 from tests.gateway.upstream import Answer, Stage, document
 from tests.responses.answers import FAMILIES, call, say, sent
 from tests.responses.codex_cli import Codex
@@ -115,7 +115,7 @@ REVIEW = {
 }
 
 
-@pytest.mark.skipif(PROFILE == "quick", reason="twelve runs of Codex")
+@pytest.mark.thorough  # twelve runs of Codex
 @pytest.mark.parametrize("transport", ["http", "websocket"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_forks_reviews_and_schemas(stage: Stage, tmp_path: Path, family: str, transport: str) -> None:
