@@ -31,7 +31,7 @@ from dragoman.http.address import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.console.pages import is_built as console_is_built
 from dragoman.server.http.connection_limits import ConnectionLimits
-from dragoman.server.http.listener import bind_listener, build_server, listener_url
+from dragoman.server.http.listener import bind_listener, build_server, keep_date, listener_url
 from dragoman.store.postgres.url import shown_url
 from dragoman.store.private_files import make_private_folder, set_private_umask
 from dragoman.store.store import DATABASE_FILE, Store
@@ -63,7 +63,7 @@ async def host_hub(
     async with Hub.open(config, data, require_keys=require_keys, environ=os.environ, secrets=secrets) as hub:
         server = build_server(hub.app, connection_limits(config.http))
         await server.startup(sockets=[listener])
-        ticking = asyncio.create_task(server.main_loop())
+        ticking = asyncio.create_task(keep_date(server))
         try:
             yield HostedHub(hub, listener_url(listener))
         finally:

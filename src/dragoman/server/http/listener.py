@@ -104,3 +104,10 @@ def build_server(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Server:
     server = uvicorn.Server(settings)
     server.lifespan = settings.lifespan_class(settings)
     return server
+
+
+async def keep_date(server: uvicorn.Server) -> None:
+    """Keep the `date` of responses, until cancelled: uvicorn's own loop wakes ten times a second."""
+    while True:
+        await server.on_tick(0)
+        await asyncio.sleep(1.0)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from starlette.types import ASGIApp
 
 from dragoman.server.http.connection_limits import ConnectionLimits
-from dragoman.server.http.listener import bind_listener, build_server, listener_url
+from dragoman.server.http.listener import bind_listener, build_server, keep_date, listener_url
 
 OUTSIDE = ("192.0.2.1", 9)  # of RFC 5737: nothing is sent there
 CONNECTIONS = 4_096
@@ -29,7 +29,7 @@ async def open_internal_listener(app: ASGIApp, listen: str, *, url: str | None) 
     listener = bind_listener(address.strip("[]"), int(port))
     server = build_server(app, LIMITS)
     await server.startup(sockets=[listener])
-    ticking = asyncio.create_task(server.main_loop())
+    ticking = asyncio.create_task(keep_date(server))
     try:
         yield url.rstrip("/") if url is not None else reachable_url(listener)
     finally:
