@@ -48,6 +48,8 @@ class Peer:
         return received
 
     async def send(self, data: bytes) -> None:
+        if self.writer.is_closing():  # to write then is a RuntimeError of uvloop
+            raise ConnectionResetError("the client has closed the connection")
         self.writer.write(data)
         await self.writer.drain()
 
