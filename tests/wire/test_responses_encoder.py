@@ -135,17 +135,20 @@ def test_a_call_of_the_client_is_a_function_call_with_its_arguments() -> None:
     ]
 
 
+def encode_call(name: str, arguments: str, *, tool: dict[str, Any]) -> list[dict[str, Any]]:
+    """The events of a response that calls a tool of the client."""
+    events: Sequence[e.Event] = [
+        e.ToolInputStart("c1", name),
+        e.ToolInputDelta("c1", arguments),
+        e.ToolInputAvailable("c1", name, msgspec.json.decode(arguments)),
+        e.FinishStep("tool-calls"),
+    ]
+    return encode(events, head(tool))
+
+
 def test_a_call_of_a_custom_tool_in_a_namespace_goes_back_under_its_own_name() -> None:
     tool = {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]}
-    found = encode(
-        [
-            e.ToolInputStart("c1", "functions__exec"),
-            e.ToolInputDelta("c1", '{"input":"ls -l\\n"}'),
-            e.ToolInputAvailable("c1", "functions__exec", {"input": "ls -l\n"}),
-            e.FinishStep("tool-calls"),
-        ],
-        head(tool),
-    )
+    found = encode_call("functions__exec", '{"input":"ls -l\\n"}', tool=tool)
     assert kinds(found)[2:-1] == [
         "response.output_item.added",
         "response.custom_tool_call_input.delta",
@@ -187,15 +190,7 @@ def test_a_call_that_the_hub_runs_is_an_mcp_call_with_its_output() -> None:
 
 def test_a_search_of_the_client_for_tools_has_its_arguments_as_an_object() -> None:
     tool = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
-    found = encode(
-        [
-            e.ToolInputStart("c1", "tool_search"),
-            e.ToolInputDelta("c1", '{"query":"time"}'),
-            e.ToolInputAvailable("c1", "tool_search", {"query": "time"}),
-            e.FinishStep("tool-calls"),
-        ],
-        head(tool),
-    )
+    found = encode_call("tool_search", '{"query":"time"}', tool=tool)
     assert kinds(found)[2:-1] == ["response.output_item.added", "response.output_item.done"]
     assert found[2]["item"]["arguments"] == {}
     assert found[-1]["response"]["output"] == [

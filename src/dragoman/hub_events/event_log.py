@@ -162,7 +162,7 @@ class EventLog:
         """Hand out all that is new; return whether there was anything."""
         found = False
         while self._followers:
-            read = self._events.list if found else self._events.list_newest
+            read = self._events.list if found else self._events.list_few
             page = await read(self._position)
             if page.events:
                 found = True

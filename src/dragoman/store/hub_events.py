@@ -190,8 +190,8 @@ class HubEventRepository:
             return await self._read(self._sql.list, params)
         return await self._read(self._sql.list_session, params | {"session_id": session_id})
 
-    async def list_newest(self, after: EventPosition) -> EventPage:
-        """Return the first events behind a position near the end: few, and without another thread."""
+    async def list_few(self, after: EventPosition) -> EventPage:
+        """Return the first events behind a position, at most `FEW`; on SQLite without another thread."""
         params = {"after_xid": after.xid, "after_id": after.id, "limit": FEW}
         rows = await self._database.read_by_key(
             lambda connection: connection.fetch_all(self._sql.list, params)
