@@ -145,7 +145,6 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const list = useRef<VirtualizerHandle>(null);
   const column = useRef<HTMLDivElement>(null);
   const follows = useRef(true);
-  const holdsTop = useRef(false);
   const top = useRef(0);
   const { messages } = state;
   const count = messages.length;
@@ -153,9 +152,7 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const [focused, setFocused] = useState<number | null>(null);
   const kept = useMemo(() => (focused === null ? [count - 1] : [focused, count - 1]), [focused, count]);
   useLayoutEffect(() => {
-    if (state.status !== "sending") return;
-    follows.current = true; // one's own message is brought into view
-    holdsTop.current = false;
+    if (state.status === "sending") follows.current = true; // one's own message is brought into view
   }, [state.status]);
   useLayoutEffect(() => {
     if (isLong && follows.current) list.current?.scrollToIndex(count - 1, { align: "end" });
@@ -168,8 +165,6 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
   const onScroll = () => {
     const element = scroller.current;
     if (element === null) return;
-    // Rows that are measured after the jump to the beginning move the list: it goes back, until the reader moves it.
-    if (holdsTop.current && element.scrollTop > 0) element.scrollTop = 0;
     if (element.scrollHeight - element.scrollTop - element.clientHeight < NEAR) follows.current = true;
     else if (element.scrollTop < top.current) follows.current = false;
     top.current = element.scrollTop;
@@ -201,12 +196,13 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
     const at = messages.findIndex((message) => message.id === article?.getAttribute("data-message"));
     setFocused(at < 0 ? null : at);
   };
+  // The browser's own jump to the beginning passes rows that are measured then, and so ends somewhere below it.
   const onKeyDown = (event: KeyboardEvent<HTMLDivElement>) => {
-    holdsTop.current = event.key === "Home" && event.target === event.currentTarget;
-    if (holdsTop.current) follows.current = false;
-  };
-  const onMove = () => {
-    holdsTop.current = false;
+    if (event.key !== "Home" || event.target !== event.currentTarget) return;
+    follows.current = false;
+    if (list.current === null) return;
+    event.preventDefault();
+    list.current.scrollToIndex(0, { offset: -MARGIN });
   };
   return (
     <div
@@ -215,9 +211,6 @@ function Log({ controller, runs, approvals, actions, isNew }: LogProps) {
       onScroll={onScroll}
       onFocus={onFocus}
       onKeyDown={onKeyDown}
-      onWheel={onMove}
-      onPointerDown={onMove}
-      onBlur={onMove}
       tabIndex={0}
       aria-label="Messages"
       role="group"

@@ -82,6 +82,10 @@ def write_import(config: Path, file: Path) -> None:
     from dragoman.cli.init.project_files import HEADER, yaml_text  # late: as above
 
     imported = import_litellm(file)
+    if "providers" not in imported.fields:
+        raise ConfigError(
+            f"{file} has no model that the hub can serve", hint="\n".join(imported.left_out) or None
+        )
     left_out = "".join(f"#   {line}\n" for line in imported.left_out)
     note = f"# Not translated from {file.name}:\n{left_out}\n" if left_out else ""
     text = f"{HEADER}\n{note}{yaml_text(imported.fields)}\n"
