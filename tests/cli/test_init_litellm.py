@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -216,7 +217,7 @@ mcp_servers:
   wiki: {url: "https://127.0.0.1/mcp", auth_type: bearer_token, authentication_token: hunter2}
 """
 AZURE = {"type": "openai", "base_url": "${AZURE_API_BASE}/openai/v1", "api_key_env": "AZURE_API_KEY"}
-ODD_TRANSLATED = {
+ODD_TRANSLATED: dict[str, Any] = {
     "providers": {
         "azure": AZURE,
         "openai-2": {"base_url": "https://api.openai.com/v1", "api_key_env": "OPENAI_API_KEY", "retries": 2},
@@ -257,27 +258,27 @@ ODD_TRANSLATED = {
 }
 ODD_LEFT_OUT = """
 missing.yaml cannot be read
-general_settings is no mapping
+general_settings is not a mapping
 model_list[0]: litellm_params.api_version
 model_list[0]: model_info.team
 the hub speaks Azure's v1 API
-model_list[2]: timeout: 'soon' is no valid number here
-model_list[3]: temperature: 'hot' is no valid number here
+model_list[2]: timeout: 'soon' is not a valid number here
+model_list[3]: temperature: 'hot' is not a valid number here
 model_list[3]: its api_key is in the file; set ANTHROPIC_API_KEY
 model_list[7]: names without a vendor go to groq
 model_list[8]: extra_headers.Authorization may be secret
-model_list[10]: openai/… is left out: its api_base is no plain http address
-model_list[11]: max_retries: 'inf' is no valid number here
+model_list[10]: openai/… is left out: its api_base is not a plain http address
+model_list[11]: max_retries: 'inf' is not a valid number here
 model_list[11]: tags
 model_list[12] needs a model_name
 model_list[13]: bedrock/… is left out: the hub does not speak its protocol
 model_list[14] has no litellm_params.model
-the fallback bedrock of pro, which is no model here
-litellm_settings.fallbacks: 'bare' is no mapping
+the fallback bedrock of pro, which is not a model here
+litellm_settings.fallbacks: 'bare' is not a mapping
 fallbacks of cool: parameters of a fallback
 context_window_fallbacks: fallbacks for one reason
 routing_strategy mine: there is none of this name
-router_settings.cooldown_time: 'never' is no valid number here
+router_settings.cooldown_time: 'never' is not a valid number here
 model_group_alias.c
 model_group_alias.d
 model_group_alias.pro

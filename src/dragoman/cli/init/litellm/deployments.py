@@ -86,7 +86,7 @@ class EntryReader:
             return None
         info = entry.get("model_info")
         info = info if isinstance(info, dict) else {}
-        self._note_unread(entry, params, info, place=place)
+        self._note_unread(entry, params=params, info=info, place=place)
         context = number_of(info.get("max_input_tokens"))
         return Deployment(
             place=place,
@@ -116,7 +116,9 @@ class EntryReader:
             return None
         address = variable_reference(str(base))
         if not address.startswith(("http://", "https://", "${")) or "@" in urlsplit(address).netloc:
-            self._left_out.append(f"{place}: {vendor}/… is left out: its api_base is no plain http address")
+            self._left_out.append(
+                f"{place}: {vendor}/… is left out: its api_base is not a plain http address"
+            )
             return None
         for ending in ("/", "/chat/completions", "/v1/messages" if vendor == "anthropic" else "/"):
             address = address.removesuffix(ending)
@@ -192,17 +194,17 @@ class EntryReader:
     def _number(
         self, source: Mapping[str, Any], name: str, *, place: str, least: float = float("-inf")
     ) -> float | int | None:
-        """Return a number of an entry; one that is none, or is too small, is left out."""
+        """Return a number of an entry; one that is not, or is too small, is left out."""
         if source.get(name) is None:
             return None
         number = number_of(source[name])
         if number is None or number < least:
-            self._left_out.append(f"{place}: {name}: {str(source[name])[:80]!r} is no valid number here")
+            self._left_out.append(f"{place}: {name}: {str(source[name])[:80]!r} is not a valid number here")
             return None
         return number
 
     def _note_unread(
-        self, entry: Mapping[str, Any], params: Mapping[str, Any], info: Mapping[str, Any], *, place: str
+        self, entry: Mapping[str, Any], *, params: Mapping[str, Any], info: Mapping[str, Any], place: str
     ) -> None:
         """Name what an entry has that the hub has no field for."""
         settings = {"timeout", "max_retries", "num_retries", "headers", "extra_headers", "reasoning_effort"}

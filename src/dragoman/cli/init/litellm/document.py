@@ -24,7 +24,7 @@ class ImportedConfig(msgspec.Struct, frozen=True):
 
 
 def read_document(path: Path, left_out: list[str]) -> Mapping[str, Any]:
-    """Read a file with what it includes. Raises ConfigError if it is no LiteLLM configuration."""
+    """Read a file with what it includes. Raises ConfigError if it is not a LiteLLM configuration."""
     document = read_mapping(path)
     includes = document.pop("include", None)
     for include in includes if isinstance(includes, list) else [includes] if includes else []:
@@ -57,7 +57,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} is no mapping, so it is not a LiteLLM configuration")
+        raise ConfigError(f"{path} is not a mapping, so it is not a LiteLLM configuration")
     return {str(name): value for name, value in document.items()}
 
 

@@ -77,7 +77,7 @@ class LiteLlmImport:
         providers = group_providers(each for each in read if each is not None)
         default_provider = self._default_provider(providers)
         aliases, groups = self._aliases(providers)
-        names = Names({each.name for each in providers}, {*aliases}, default_provider)
+        names = Names({each.name for each in providers}, {*aliases}, default_provider=default_provider)
         names.lost = self._entry_names() - {*groups}
         self._add_group_aliases(aliases, names)
         first = next((name for name in groups if names.resolve(name)), None)
@@ -106,7 +106,7 @@ class LiteLlmImport:
     def _section(self, name: str) -> Mapping[str, Any]:
         section = self._document.get(name)
         if section is not None and not isinstance(section, dict):
-            self._left_out.append(f"{name} is no mapping")
+            self._left_out.append(f"{name} is not a mapping")
         return section if isinstance(section, dict) else {}
 
     def _number(self, *places: tuple[str, Mapping[str, Any], str], least: float = 0) -> float | int | None:
@@ -117,7 +117,7 @@ class LiteLlmImport:
             number = number_of(fields[name])
             if number is not None and number >= least:
                 return number
-            self._left_out.append(f"{section}.{name}: {str(fields[name])[:80]!r} is no valid number here")
+            self._left_out.append(f"{section}.{name}: {str(fields[name])[:80]!r} is not a valid number here")
         return None
 
     def _provider_fields(self, providers: Sequence[NamedProvider]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class LiteLlmImport:
                 self._left_out.append(f"fallbacks of {name}, which no entry of model_list has")
                 continue
             gone = [model for model in models if not names.resolve(model) or model == name]
-            self._left_out += [f"the fallback {model} of {name}, which is no model here" for model in gone]
+            self._left_out += [f"the fallback {model} of {name}, which is not a model here" for model in gone]
             if served := [model for model in models if model not in gone]:
                 fallbacks[name] = served
         return fallbacks
@@ -227,15 +227,16 @@ class LiteLlmImport:
         """Yield names with their fallbacks from LiteLLM's list of mappings."""
         for entry in fallbacks if isinstance(fallbacks, list) else [fallbacks] if fallbacks else ():
             if not isinstance(entry, dict):
-                self._left_out.append(f"{section}.fallbacks: {str(entry)[:80]!r} is no mapping")
+                self._left_out.append(f"{section}.fallbacks: {str(entry)[:80]!r} is not a mapping")
                 continue
             for name, models in entry.items():
-                chosen: list[str] = []
-                for model in models if isinstance(models, list) else [models]:
-                    if isinstance(model, dict) and set(model) - {"model"}:
-                        self._left_out.append(f"{section}.fallbacks of {name}: parameters of a fallback")
-                    chosen.append(str(model.get("model") if isinstance(model, dict) else model))
-                yield str(name), chosen
+                chosen = models if isinstance(models, list) else [models]
+                if any(isinstance(model, dict) and set(model) - {"model"} for model in chosen):
+                    self._left_out.append(f"{section}.fallbacks of {name}: parameters of a fallback")
+                yield (
+                    str(name),
+                    [str(model.get("model") if isinstance(model, dict) else model) for model in chosen],
+                )
 
     def _limits(self) -> dict[str, Any]:
         budget = self._number(("litellm_settings", self._settings, "max_budget"))
@@ -290,7 +291,7 @@ class LiteLlmImport:
 class Names:
     """What the name of a model may be: an alias, or the model of a provider."""
 
-    def __init__(self, providers: set[str], aliases: set[str], default_provider: str | None) -> None:
+    def __init__(self, providers: set[str], aliases: set[str], *, default_provider: str | None) -> None:
         self.aliases = aliases
         self._providers = providers
         self._default = default_provider
@@ -305,7 +306,7 @@ class Names:
         return self._default is not None and not slash and bool(name) and name not in self.lost
 
     def may_add(self, name: str, target: Any) -> bool:
-        """Whether a further name for a model leads to one, and is no model's already."""
+        """Whether a further name for a model leads to one, and is free."""
         is_free = bool(name) and name not in ("*", target) and name not in self.aliases
         return (
             is_free
