@@ -1,7 +1,7 @@
 """Fixtures of all tests: profiles, the CPU budget, and cleanup on Ctrl-C.
 
 `TEST_PROFILE=quick`, the default, is `make test`: few examples of each property, few rounds of each loop, and
-programs that are forked. `thorough` is `make soak`: many of both, and programs that are loaded anew.
+processes that are forked. `thorough` is `make soak`: many of both, and programs that are loaded anew.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.certificates import trust_no_certificates
 from tests.effort import PROFILE
+from tests.loaded_workers import LoadedWorkers
 from tests.rewriting import rewrite_assertions
 from tests.zygote import Zygote
 
@@ -31,6 +32,7 @@ settings.load_profile(PROFILE)
 
 CPU = pytest.StashKey[list[float]]()
 ZYGOTE = pytest.StashKey[Zygote]()
+WORKERS = pytest.StashKey[LoadedWorkers]()
 STARTED = time.monotonic()
 GC_THRESHOLDS = (50_000, 20, 50)  # as of `dragoman serve`
 
@@ -63,6 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Do once what each worker would do."""
     rewrite_assertions(config, config.rootpath / "tests")
+    if PROFILE == "quick" and not config.getoption("cov_source", None):
+        config.stash[WORKERS] = workers = LoadedWorkers(config.invocation_params.args)
+        workers.install()
 
 
 def pytest_runtest_teardown() -> None:
@@ -137,6 +142,8 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """End what all tests shared; a worker reports what it and the processes it waited for have used."""
+    if WORKERS in session.config.stash:
+        session.config.stash[CPU].append(session.config.stash[WORKERS].close())
     session.config.stash[ZYGOTE].close()
     if "tests.postgres_server" in sys.modules:  # imports a driver that most tests do not need
         sys.modules["tests.postgres_server"].close_shared_server()
