@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -123,8 +124,46 @@ async def test_models_dataclasses_and_defaults_reach_the_function_as_python_valu
         assert isinstance(at, Point)
         return [address.city, at.y, sorted(tags)]
 
-    arguments = {"address": {"title": "Dr"}, "at": {"x": "5"}}
+    arguments = {"address": {"title": "Dr"}, "at": {"x": 5}}
     assert await call(show, arguments) == {"success": True, "result": ["Split", 0, ["a"]]}
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "repaired"),
+    [
+        (int, True, None),
+        (int, "1_000", None),
+        (int, "12", 12),
+        (float, "NaN", None),
+        (float, "1e400", None),
+        (bool, "on", None),
+        (bool, 1, None),
+        (Literal[True], 1, None),
+        (int | str, True, "true"),
+        (datetime.datetime, 1_700_000_000, "1700000000"),
+        (list[int], ["1", "x"], None),
+        (dict[str, bool], {"a": "yes"}, None),
+        (Point, {"x": 1, "y": True}, None),
+    ],
+)
+async def test_a_value_that_the_schema_does_not_accept_is_not_converted_silently(
+    hint: Any, value: Any, repaired: Any
+) -> None:
+    def show(value: Any) -> str:
+        return repr(value)
+
+    show.__annotations__["value"] = hint
+    assert (await call(show, {"value": value}))["error"]["code"] == "invalid_input"
+    async with Calls(Registry(found := made(show)), MemoryLedger()) as calls:
+        outcome = await calls.call(found, {"value": value}, context=Context(for_model=True))
+    assert bool(outcome.notes) is (outcome.error is None) is (repaired is not None)
+
+
+async def test_a_caller_in_python_may_pass_values_that_json_does_not_have() -> None:
+    async def next_day(day: datetime.date) -> str:
+        return str(day + datetime.timedelta(days=1))
+
+    assert await call(next_day, {"day": datetime.date(2026, 1, 1)}) == {"success": True, "result": "2026-01-02"}
 
 
 async def test_parameter_names_that_models_reserve_are_ordinary_parameters() -> None:

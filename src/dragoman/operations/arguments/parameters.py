@@ -6,8 +6,10 @@ Their JSON Schema, and the validation of input against their type hints.
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import UnionType
 from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
@@ -16,8 +18,16 @@ import typing_extensions
 from pydantic.errors import PydanticUserError
 
 from dragoman.errors import ConfigError
-from dragoman.operations.arguments.validation import invalid_input, pydantic_problems, strip_titles
+from dragoman.operations.arguments.validation import (
+    InputParser,
+    invalid_input,
+    make_parser,
+    pydantic_problems,
+    strip_titles,
+)
 from dragoman.operations.context import Context
+
+log = logging.getLogger(__name__)
 
 UNSUPPORTED_KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
@@ -61,12 +71,28 @@ class FunctionParameters:
         return {"type": "object", **self._schema, "properties": properties}
 
     def parse(self, input: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments for an input. Raises InvalidInput, with every wrong field."""
+        """Return the keyword arguments for an input. Raises InvalidInput, with every wrong field.
+
+        pydantic converts what the schema does not accept: `true` to 1, `"on"` to True, `"NaN"` to a number. The
+        input is checked against the schema as well, so that such values are refused, or repaired with a note.
+        """
         try:
             values = self._model.model_validate(input).__dict__
         except pydantic.ValidationError as error:
             raise invalid_input(pydantic_problems(error, input, schema=self._schema)) from None
+        try:
+            self._check_schema(input)
+        except ValueError:  # a caller in Python may pass what JSON does not have, such as a date
+            log.debug("%s has been called with values that JSON does not have", self.function_name)
         return {name: values[field] for field, name in self._aliases.items()}
+
+    @cached_property
+    def _check_schema(self) -> InputParser:
+        try:
+            return make_parser(self._schema)
+        except ConfigError:  # a hint's own JSON Schema may be one that only its library understands
+            log.warning("The JSON Schema of %s is invalid: its input is not checked by it", self.function_name)
+            return dict
 
     def _field(self, parameter: inspect.Parameter) -> tuple[Any, Any]:
         where = f"{self.function_name}: parameter {parameter.name!r}"
