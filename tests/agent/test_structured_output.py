@@ -125,6 +125,26 @@ def test_what_is_wrong_is_reported_by_its_field(text: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("type", "text", "value"),
+    [
+        (int, '{"value": "12"}', 12),
+        (list[int], '["1", 2]', [1, 2]),
+        (int, '{"value": true}', None),
+        (int, '{"value": "1_000"}', None),
+        (float, '{"value": "NaN"}', None),
+        (bool, '{"value": "on"}', None),
+        (dict[str, int], '{"a": true}', None),
+        (int, '{"value": 123456789012345678901234567890}', 123456789012345678901234567890),
+    ],
+)
+def test_a_value_that_the_schema_does_not_accept_is_a_problem_unless_it_takes_no_guessing(
+    type: Any, text: str, value: Any
+) -> None:
+    read = Output[Any](type).read(text)
+    assert isinstance(read, Problem) if value is None else read == value
+
+
+@pytest.mark.parametrize(
     ("type", "name"),
     [(City, "City"), (list[int], "list[int]"), (Literal["yes", "no"], "Literal['yes', 'no']")],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -140,7 +140,7 @@ async def test_models_dataclasses_and_defaults_reach_the_function_as_python_valu
         (bool, 1, None),
         (Literal[True], 1, None),
         (int | str, True, "true"),
-        (datetime.datetime, 1_700_000_000, "1700000000"),
+        (dt.datetime, 1_700_000_000, "1700000000"),
         (list[int], ["1", "x"], None),
         (dict[str, bool], {"a": "yes"}, None),
         (Point, {"x": 1, "y": True}, None),
@@ -160,10 +160,13 @@ async def test_a_value_that_the_schema_does_not_accept_is_not_converted_silently
 
 
 async def test_a_caller_in_python_may_pass_values_that_json_does_not_have() -> None:
-    async def next_day(day: datetime.date) -> str:
-        return str(day + datetime.timedelta(days=1))
+    async def next_day(day: dt.date) -> str:
+        return str(day + dt.timedelta(days=1))
 
-    assert await call(next_day, {"day": datetime.date(2026, 1, 1)}) == {"success": True, "result": "2026-01-02"}
+    assert await call(next_day, {"day": dt.date(2026, 1, 1)}) == {
+        "success": True,
+        "result": "2026-01-02",
+    }
 
 
 async def test_parameter_names_that_models_reserve_are_ordinary_parameters() -> None:

@@ -25,6 +25,7 @@ from dragoman.errors import ConfigError, InvalidInput, ProviderError
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.arguments.broken_json import repair_json, strip_code_fence
 from dragoman.operations.arguments.parameters import to_pydantic_hint
 from dragoman.operations.arguments.validation import (
@@ -209,13 +210,24 @@ def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any
     except (PydanticUserError, TypeError, NameError):
         return _struct_schema_and_converter(type)
 
+    check = make_parser(schema, "schema")
+
     def convert(value: Any) -> Any:
+        fitting = repair_value(value, schema)
         try:
-            return adapter.validate_json(msgspec.json.encode(value))
+            converted = adapter.validate_json(encode_json(fitting))
         except pydantic.ValidationError as error:
             raise invalid_input(pydantic_problems(error, value, schema=schema)) from None
+        check(fitting)  # pydantic takes `true` for 1, "on" for true and "NaN" for a number
+        return converted
 
     return schema, convert
+
+
+def repair_value(value: Any, schema: Mapping[str, Any]) -> Any:
+    """Return the value corrected to fit the schema where that takes no guessing, else the value itself."""
+    repaired = repair_arguments({_VALUE_FIELD: value}, _wrap_in_object(schema))
+    return value if repaired is None else repaired.value[_VALUE_FIELD]
 
 
 def _struct_schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:

@@ -73,8 +73,9 @@ class FunctionParameters:
     def parse(self, input: Mapping[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments for an input. Raises InvalidInput, with every wrong field.
 
-        pydantic converts what the schema does not accept: `true` to 1, `"on"` to True, `"NaN"` to a number. The
-        input is checked against the schema as well, so that such values are refused, or repaired with a note.
+        pydantic converts what the schema does not accept: `true` to 1, `"on"` to True, `"NaN"` to a number.
+        The input is checked against the schema as well, so that such values are refused, or repaired with a
+        note.
         """
         try:
             values = self._model.model_validate(input).__dict__
@@ -91,7 +92,9 @@ class FunctionParameters:
         try:
             return make_parser(self._schema)
         except ConfigError:  # a hint's own JSON Schema may be one that only its library understands
-            log.warning("The JSON Schema of %s is invalid: its input is not checked by it", self.function_name)
+            log.warning(
+                "The JSON Schema of %s is invalid: its input is not checked by it", self.function_name
+            )
             return dict
 
     def _field(self, parameter: inspect.Parameter) -> tuple[Any, Any]:
