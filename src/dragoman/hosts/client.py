@@ -6,11 +6,19 @@ The paths are those of `server/internal/routes.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from http import HTTPStatus
+from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.errors import DragomanError, HostGone, HostUnreachable, ProviderError, error_for_status
+from dragoman.errors import (
+    DragomanError,
+    HostGone,
+    HostUnreachable,
+    ProviderError,
+    WireError,
+    error_for_status,
+)
 from dragoman.http.transport import Response, Timeouts, Transport
 from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.large_json import weigh
@@ -21,6 +29,8 @@ KEEP_ALIVE = 2.0  # seconds without output after which a host sends an empty lin
 TIMEOUTS = Timeouts(connect=5.0, first_byte=30.0, idle=15.0)
 MAX_RESPONSE = 64_000_000  # bytes
 MAX_ERROR = 65_536
+ANY_VALUE = msgspec.json.Decoder(Any)
+T = TypeVar("T")
 URL_HINT = "hosts call each other over HTTP: set `hosts.listen` or `hosts.url` in its dragoman.yaml"
 
 
@@ -44,20 +54,26 @@ class HostClient:
         response = await self._send(
             host, path, method="GET" if body is None else "POST", body=body, timeouts=timeouts
         )
-        if response.status >= 400:
+        if response.status != HTTPStatus.OK:
             raise await self._refusal(host, response)
         return response
 
     async def post(self, host: str, path: str, *, body: Any = None, timeouts: Timeouts | None = None) -> Any:
         """POST a value as JSON, or nothing; return the value of the response. Raises what `stream` raises."""
         response = await self._send(host, path, method="POST", body=body, timeouts=timeouts)
-        if response.status >= 400:
+        if response.status != HTTPStatus.OK:
             raise await self._refusal(host, response)
+        return await self.read(host, response, decoder=ANY_VALUE)
+
+    async def read(self, host: str, response: Response, *, decoder: msgspec.json.Decoder[T]) -> T:
+        """Return the value in a response. Raises HostUnreachable if it is cut short or another value."""
         try:
             raw = await response.read(MAX_RESPONSE)
+            return await offload(weigh(raw), lambda: decode_json(raw or b"null", decoder))
         except ProviderError as error:
             raise self.unreachable(host, error) from None
-        return await offload(weigh(raw), lambda: decode_json(raw or b"null"))
+        except DECODE_ERRORS as error:
+            raise self.unreachable(host, WireError(f"its response cannot be read ({error})")) from None
 
     async def close(self) -> None:
         """Close all connections."""
@@ -105,13 +121,16 @@ class HostClient:
 
     async def _refusal(self, host: str, response: Response) -> DragomanError:
         """Return the error that a response names; of another host at the same address, HostUnreachable."""
+        stranger = WireError(f"the response with status {response.status} is not from a host of this hub")
+        if response.status < HTTPStatus.BAD_REQUEST:  # a redirect is not followed: it would get the token
+            response.abort()
+            return self.unreachable(host, stranger)
         try:
-            raw = await response.read(MAX_ERROR)
-            error = msgspec.json.decode(raw)["error"]
-            message, hint = str(error["message"]), error.get("hint")
+            error = decode_json(await response.read(MAX_ERROR))["error"]
+            message, hint = str(error["message"]), error.get("hint") and str(error["hint"])
         except ProviderError as error:
             return self.unreachable(host, error)
-        except (KeyError, TypeError, *DECODE_ERRORS):
-            message, hint = f"the response with status {response.status} is not from a host", URL_HINT
+        except (KeyError, TypeError, AttributeError, *DECODE_ERRORS):
+            return self.unreachable(host, stranger)
         refusal = error_for_status(response.status, message, hint=hint)
-        return self.unreachable(host, refusal) if response.status == 401 else refusal
+        return self.unreachable(host, refusal) if response.status == HTTPStatus.UNAUTHORIZED else refusal

@@ -14,13 +14,13 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import WireError
+from dragoman.hosts.response_lines import ResponseLines
 from dragoman.json_text import DECODE_ERRORS
 from dragoman.messages import Message, decode, encode
 from dragoman.runs.live import Batch
 from dragoman.runs.run import HubRun
 
 END_LINE = b'"end"\n'
-MAX_LINE = 256 * 1024 * 1024  # bytes; the longest has a whole message, or a tool's output
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,20 +99,13 @@ class RunFeedParser:
     """Parses a feed, however its bytes are cut."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._lines = ResponseLines()
         self._has_state = False
 
     def feed(self, data: bytes) -> Iterator[FeedItem]:
         """Yield what the next bytes complete. Raises WireError."""
-        self._rest += data
-        if len(self._rest) > MAX_LINE:
-            raise WireError(f"a line of a run has more than {MAX_LINE} bytes")
-        if b"\n" not in data:
-            return
-        *lines, rest = bytes(self._rest).split(b"\n")
-        self._rest = bytearray(rest)
-        for line in lines:
-            if line and not line.startswith(b":"):
+        for line in self._lines.feed(data):
+            if not line.startswith(b":"):
                 yield self._parse(line)
 
     def _parse(self, line: bytes) -> FeedItem:

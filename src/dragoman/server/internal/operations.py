@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.agent.tools.tool_execution import MAX_DATA_NAMES
-from dragoman.errors import CallError, CallTimeout, Conflict, DragomanError, NotFound, TooLarge
+from dragoman.errors import BadRequest, CallError, CallTimeout, Conflict, DragomanError, NotFound, TooLarge
 from dragoman.hosts.client import KEEP_ALIVE
 from dragoman.hosts.operation_calls import (
     CALLS_PATH,
@@ -30,6 +31,9 @@ from dragoman.hosts.operation_calls import (
 from dragoman.http.disconnect import DisconnectWatch
 from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
+from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.large_json import weigh
+from dragoman.offload import offload
 from dragoman.operations.budget import Budget, CostTotal
 from dragoman.operations.calls import Calls
 from dragoman.operations.context import CallNode, Context, Intermediary, ParentAgent
@@ -42,6 +46,7 @@ from dragoman.spokes.hub.call import calling_spokes
 log = logging.getLogger(__name__)
 
 MAX_BODY = 64_000_000  # bytes of a call
+CALLS = msgspec.json.Decoder(SharedCall)
 TICKET_SECONDS = 30.0  # after which an accepted call that nobody begins is forgotten
 SPOKE_PREFIX = "spoke:"
 TELL_DELAY = 0.02  # seconds in which changes of the list are told as one
@@ -134,8 +139,12 @@ class SpokeCallHandlers:
         await exchange.respond(200, self._operations.shared(exchange.query.get("version")))
 
     async def accept(self, exchange: Exchange) -> None:
-        """Accept a call: a ticket, which begins it. NotFound, Conflict."""
-        call = msgspec.convert(await exchange.read_json(MAX_BODY), SharedCall)
+        """Accept a call: a ticket, which begins it. BadRequest, NotFound, Conflict."""
+        raw = await exchange.read_body(MAX_BODY)
+        try:
+            call = await offload(weigh(raw), partial(decode_json, raw, CALLS))
+        except DECODE_ERRORS as error:
+            raise BadRequest(f"the request is not a call: {error}") from None
         self._find(call)
         ticket = CallTicket(new_id("ticket"))
         self._accepted[ticket.id] = call

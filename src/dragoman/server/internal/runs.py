@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from dragoman.errors import NotFound
+from dragoman.errors import BadRequest, NotFound
 from dragoman.hosts.client import KEEP_ALIVE
 from dragoman.http.exchange import Exchange
 from dragoman.runs.registry import RunRegistry
@@ -53,15 +54,15 @@ class InternalRunHandlers:
     async def stop(self, exchange: Exchange) -> None:
         """Stop a run for the `reason` of the body; the response is sent once it is closed and stored."""
         run = self._find(exchange)
-        body = await exchange.read_json(MAX_BODY)
-        await run.stop_and_wait(str(body["reason"]))
+        body = await read_fields(exchange, "reason")
+        await run.stop_and_wait(body["reason"])
         await exchange.respond(200, {"stopped": True})
 
     async def nudge(self, exchange: Exchange) -> None:
         """Tell a run of the message that has been queued behind it, whose `id` the body has."""
         run = self._find(exchange)
-        body = await exchange.read_json(MAX_BODY)
-        await self._runs.queue.nudge_about(run, str(body["id"]))
+        body = await read_fields(exchange, "id")
+        await self._runs.queue.nudge_about(run, body["id"])
         await exchange.respond(200, {"told": True})
 
     async def release(self, exchange: Exchange) -> None:
@@ -78,10 +79,10 @@ class InternalRunHandlers:
 
     async def disconnect_runner(self, exchange: Exchange) -> None:
         """Disconnect the runner of a session: it is at another host now. Conflict for another key."""
-        body = await exchange.read_json(MAX_BODY)
+        body = await read_fields(exchange)
         if self._runs.factory.runners is not None:
             server = self._runs.factory.runners.server
-            server.leave(exchange.path_params["id"], key_id=body["keyId"])
+            server.leave(exchange.path_params["id"], key_id=body.get("keyId"))
         await exchange.respond(200, {"left": True})
 
     async def abort_call(self, exchange: Exchange) -> None:
@@ -98,3 +99,13 @@ class InternalRunHandlers:
         if run is None:
             raise NotFound(f"this host does not execute a run {id!r}")
         return run
+
+
+async def read_fields(exchange: Exchange, *required: str) -> Mapping[str, Any]:
+    """Return the fields of the body; those that are required are texts. BadRequest."""
+    body = await exchange.read_json(MAX_BODY)
+    fields = body if isinstance(body, dict) else {}
+    missing = [name for name in required if not isinstance(fields.get(name), str)]
+    if missing:
+        raise BadRequest(f"the body needs {', '.join(missing)}, as text")
+    return fields

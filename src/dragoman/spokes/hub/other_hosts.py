@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from dragoman.errors import (
     StoreError,
     TooLarge,
     Unavailable,
+    WireError,
 )
 from dragoman.hosts.client import HostClient
 from dragoman.hosts.operation_calls import (
@@ -42,8 +43,9 @@ from dragoman.hosts.operation_calls import (
     SharedOperation,
     SharedOperations,
 )
+from dragoman.hosts.response_lines import ResponseLines
 from dragoman.http.transport import Response, Timeouts
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_text import DECODE_ERRORS, decode_json
 from dragoman.large_json import measure
 from dragoman.offload import Slices, offload
 from dragoman.operations.context import Context
@@ -62,7 +64,8 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL = 30.0  # seconds between two looks at all lists, whose changes are told by signals
 RETRY_INTERVAL = 1.0  # seconds to the next look at a host that did not answer
 LIST_TIMEOUTS = Timeouts(connect=1.0, first_byte=2.0, idle=2.0)
-MAX_LIST = 64_000_000  # bytes
+LISTS = msgspec.json.Decoder(SharedOperations)
+TICKETS = msgspec.json.Decoder(CallTicket)
 FRAMES = msgspec.json.Decoder(SharedCallFrame)
 
 
@@ -164,14 +167,13 @@ class HostOperations:
         query = urlencode({"version": found.version})
         try:
             response = await self._client.stream(host, f"{OPERATIONS_PATH}?{query}", timeouts=LIST_TIMEOUTS)
-            raw = await response.read(MAX_LIST)
+            shared = await self._client.read(host, response, decoder=LISTS)
         except HostGone:
             self._lists.pop(host, None)
             return True
         except DragomanError as error:
             log.debug("the operations of the host %s cannot be read: %s", host, error.message)
             return False
-        shared = await offload(len(raw), partial(msgspec.json.decode, raw, type=SharedOperations))
         if shared.operations is not None:
             made = await self._make_operations(host, shared.operations)
             found.operations = {operation.id.lower(): operation for operation in made if operation}
@@ -250,12 +252,12 @@ class SharedCallRunner:
         """
         shared = () if context.budget is None else await self._budgets.share(context.budget)
         request = self._request(input, context, shared=shared)
-        found = await self._client.post(self._host, CALLS_PATH, body=request)
-        ticket = msgspec.convert(found, CallTicket)
+        accepted = await self._client.stream(self._host, CALLS_PATH, body=request)
+        ticket = await self._client.read(self._host, accepted, decoder=TICKETS)
         try:
             response = await self._client.stream(self._host, f"{CALLS_PATH}/{ticket.id}")
             end = await self._read_frames(response, context)
-        except (Unavailable, ProviderError, NotFound, *DECODE_ERRORS) as error:
+        except (Unavailable, ProviderError, NotFound, WireError, *DECODE_ERRORS) as error:
             raise self._lost(error) from error
         settle_costs(context, end)
         if end.failure is not None:
@@ -287,12 +289,12 @@ class SharedCallRunner:
         )
 
     async def _read_frames(self, response: Response, context: Context) -> SharedCallEnd:
-        """Report progress until the end. ProviderError or Unavailable when the connection is lost."""
-        rest = b""
+        """Report progress until the end. Raises ProviderError or Unavailable when the connection is lost,
+        WireError and DECODE_ERRORS for another line than a frame.
+        """
         try:
-            while data := await response.receive():
-                *lines, rest = (rest + data).split(b"\n")
-                if (end := read_lines(lines, context)) is not None:
+            async for frame in decode_frames(response):
+                if (end := read_frame(frame, context)) is not None:
                     return end
         finally:
             response.abort()
@@ -311,18 +313,21 @@ class SharedCallRunner:
         return Unavailable(f"the host {self._host!r} went away while it ran {id}")
 
 
-def read_lines(lines: Sequence[bytes], context: Context) -> SharedCallEnd | None:
-    """Report the progress in lines of a response; return the end of the call if they have it."""
-    for line in filter(None, lines):
-        frame = FRAMES.decode(line)
-        if frame.progress is not msgspec.UNSET:
-            context.progress(frame.progress)
-        for name, value in frame.data.items():
-            with suppress(BadRequest, TooLarge):  # as for a spoke of this host
-                context.put_in_answer(name, value)
-        if frame.end is not None:
-            return frame.end
-    return None
+async def decode_frames(response: Response) -> AsyncIterator[SharedCallFrame]:
+    lines = ResponseLines()
+    while data := await response.receive():
+        for line in lines.feed(data):
+            yield await offload(len(line), partial(decode_json, line, FRAMES))
+
+
+def read_frame(frame: SharedCallFrame, context: Context) -> SharedCallEnd | None:
+    """Report the progress of a frame, and put its data into the answer; return the end of the call."""
+    if frame.progress is not msgspec.UNSET:
+        context.progress(frame.progress)
+    for name, value in frame.data.items():
+        with suppress(BadRequest, TooLarge):  # as for a spoke of this host
+            context.put_in_answer(name, value)
+    return frame.end
 
 
 def settle_costs(context: Context, end: SharedCallEnd) -> None:
