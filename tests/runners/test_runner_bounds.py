@@ -49,6 +49,77 @@ async def test_a_frame_that_does_not_fit_fails_alone_though_it_has_a_number(hub:
         assert runner.received("refused") == []
 
 
+async def test_a_frame_that_cannot_be_read_fails_alone_whichever_session_comes_next(hub: Served) -> None:
+    await new_session(hub, "other")
+    async with connected(hub, "s", "other") as runner:
+        posted = [chat(hub), chat(hub, session="other")]
+        turns = [await runner.prompt(), await runner.prompt()]
+        for unreadable in ({"delta": 7}, {"delta": [[]] * 2, "sessionId": 5}):
+            for turn in turns:
+                if turn.seq == 0:
+                    await turn.create()
+                await turn.send("message.part.text-delta", **unreadable)
+            for turn in reversed(turns):
+                await turn.text("a")
+        for turn in turns:
+            await turn.finalize()
+        assert [text_of(frames_in((await each).text)) for each in posted] == ["aa", "aa"]
+        assert {frame["error"]["code"] for frame in runner.received("refused")} == {"bad_frame"}
+
+
+async def test_a_turn_that_waits_for_an_answer_does_not_hold_the_other_sessions(tmp_path: Path) -> None:
+    async with serving(tmp_path, runners={**QUICK, "window": 100_000}) as hub:
+        for name in ("s", "other"):
+            await new_session(hub, name)
+        async with connected(hub, "s", "other") as runner:
+            waiting, posted = chat(hub), chat(hub, session="other")
+            turns = {
+                turn.prompt["sessionId"]: turn for turn in [await runner.prompt(), await runner.prompt()]
+            }
+            await turns["s"].create()
+            await turns["s"].send("question", questionId="q", text="Which?")
+            await waiting
+            for number in range(700):  # within the window, and small
+                await turns["s"].text(f"{number} ")
+            await turns["other"].answer("at once")
+            assert text_of(frames_in((await posted).text)) == "at once"
+            deleted = await hub.http.delete("/api/sessions/s")
+            assert deleted.status_code == 204
+            aborted = await runner.next("abort")
+            assert (aborted["turnId"], aborted["reason"]) == (
+                turns["s"].prompt["turnId"],
+                "the session was deleted",
+            )
+            await turns["s"].text("late")
+            assert (await runner.next("refused"))["error"]["code"] == "late"
+
+
+async def test_text_that_waits_for_a_call_counts_and_the_log_has_no_frame_for_each_letter(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, runners=QUICK, limits={"answer": 20_000}) as hub:
+        await new_session(hub)
+        async with connected(hub, "s") as runner:
+            posted = chat(hub)
+            turn = await runner.prompt()
+            await turn.create()
+            for _ in range(300):
+                await turn.text("")
+                await turn.text("é")
+            await runner.acknowledged(turn.seq)
+            seq, text = await stored_log(hub)
+            assert (seq, text.count("é"), len(text) < 20_000) == (turn.seq, 300, True)
+            await turn.tool("running", args={})
+            await turn.send("question", questionId="q", callId="c1", approval=True)
+            await posted
+            [request] = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
+            await hub.http.post(f"/api/approvals/{request['id']}", json={"approved": True})
+            await runner.next("answer")
+            for _ in range(30):
+                await turn.text("y" * 1_000)
+            assert "limit" in (await runner.next("abort"))["reason"]
+
+
 async def test_frames_that_are_no_part_of_the_message_are_acknowledged_too(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         posted = chat(hub)
@@ -102,7 +173,7 @@ async def test_frames_ahead_of_a_run_count_by_their_size_whatever_they_are(tmp_p
             await turn.create()
             await turn.send("question", questionId="q", text="Which?")
             await posted  # the run has ended, the turn waits for the answer
-            for number in range(6):
+            for number in range(25):  # more than eight windows
                 await turn.tool("completed", id=f"c{number}", result="x" * 40_000)
             await runner.send({"type": "ping", "n": 2})
             [request] = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
@@ -114,7 +185,7 @@ async def test_frames_ahead_of_a_run_count_by_their_size_whatever_they_are(tmp_p
             await turn.finalize()
             await runner.acknowledged(turn.seq)
         parts = (await hub.messages())[-1]["parts"]
-        assert [part["type"] for part in parts].count("dynamic-tool") == 6
+        assert [part["type"] for part in parts].count("dynamic-tool") == 25
 
 
 async def test_what_a_hub_that_stops_could_not_store_is_not_acknowledged(

@@ -72,6 +72,33 @@ async def test_a_question_waits_in_the_inbox_and_its_answer_reaches_the_runner(h
     assert [run.status for run in await hub.runs()] == ["finished", "finished"]
 
 
+async def test_a_question_that_nothing_waits_for_any_more_is_shown_as_declined(hub: Served) -> None:
+    async with connected(hub, "s") as runner:
+        posted = asyncio.create_task(hub.http.post("/api/sessions/s/chat", json=ask("hi")))
+        turn = await runner.prompt()
+        await turn.create()
+        await turn.tool("running", args={})
+        await turn.send("question", questionId="q1", callId="c1", approval=True)
+        await turn.tool("pending")
+        await turn.tool("running")  # it goes on without an answer
+        await turn.send("question", questionId="q1", callId="c1", approval=True)
+        assert (await runner.next("refused"))["error"]["code"] == "repeated"
+        await turn.send("question", questionId="q2", text="Which?")
+        await runner.acknowledged(turn.seq)
+        await hub.http.post("/api/sessions/s/stop")
+        await runner.next("abort")
+        await turn.finalize("canceled")
+        shown = [
+            frame["data"] for frame in frames_in((await posted).text) if frame["type"] == "data-question"
+        ]
+        assert [(each["status"], each.get("reason")) for each in shown] == [
+            ("pending", None),
+            ("declined", "stopped by the user"),
+        ]
+        stored = {part["type"]: part for part in (await hub.messages())[-1]["parts"]}
+        assert stored["data-question"]["data"] == shown[-1]
+
+
 async def test_a_page_that_answers_a_question_by_its_tool_output_goes_on(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         turn, _ = await question(hub, runner, text="Which?")

@@ -52,6 +52,28 @@ def tool(status: str, id: str = "c1", **fields: Any) -> Mapping[str, Any]:
     return {**update, "status": status, **fields}
 
 
+@pytest.mark.parametrize(
+    ("deltas", "final", "text"),
+    [
+        (["a\ud83d", "\ude00b"], None, "a😀b"),
+        (["a\ud83d", "\ude00b"], "a😀b", "a😀b"),
+        (["\ud83d", "\ude00\ud83d", "", "\ude00"], None, "😀😀"),
+        (["a\ud83d", "b"], None, "a\ufffdb"),
+        (["a\ud83d"], None, "a\ufffd"),
+        (["a\ud83d"], "a😀 and more", "a😀 and more"),
+        (["a\ude00", "\ufffd"], None, "a\ufffd\ufffd"),
+    ],
+)
+def test_a_character_that_was_cut_between_two_deltas_is_whole(
+    deltas: Sequence[str], final: str | None, text: str
+) -> None:
+    decoder = new_decoder()
+    frames: list[Any] = [read(frame) for frame in (CREATE, *map(delta, deltas), {**END, "finalText": final})]
+    logged: list[Any] = [decode_from_runner(encode_runner_frame(frame), limit=LIMIT) for frame in frames]
+    assert logged == frames
+    assert text_of([event for frame in logged for event in decoder.feed(frame)]) == text
+
+
 def text_of(events: Sequence[e.Event]) -> str:
     message = fold(None, events)
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
@@ -393,10 +415,10 @@ def test_garbage_fails_its_own_frame(text: str) -> None:
 
 def test_half_of_an_emoji_is_replaced() -> None:
     frame = decode_from_runner(
-        '{"type": "message.part.text-delta", "sessionId": "s", "turnId": "T", "delta": "a\\ud83d"}',
+        '{"type": "message.part.text-delta", "sessionId": "s", "turnId": "T", "delta": "a\\ud83db"}',
         limit=LIMIT,
     )
-    assert feed_one(frame) == [e.TextDelta("T", "a\ufffd")]
+    assert feed_one(frame) == [e.TextDelta("T", "a\ufffdb")]
 
 
 def feed_one(frame: Any) -> list[e.Event]:

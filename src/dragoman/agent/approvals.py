@@ -99,6 +99,11 @@ def question_call_id(body: Any) -> str:
     return str(body["toolCallId"])
 
 
+def declined_data(question: DataPart, reason: str) -> dict[str, Any]:
+    """Return the data of a question's part that says that it was declined."""
+    return {**question.data, "status": "declined", "reason": reason}
+
+
 def decline_requests(message: Message, reason: str) -> tuple[Message, list[str]]:
     """Return the message with its waiting approvals and questions declined, and the ids of these requests."""
     questions = pending_questions(message.parts)
@@ -121,7 +126,7 @@ def _declined_part(part: Part, questions: Mapping[str, DataPart], *, reason: str
         case ToolPart(state="input-available", tool_call_id=id) if id in questions:
             return replace(part, state="output-error", error_text=f"{UNANSWERED}: {reason}")
         case DataPart(type="data-question", data=data) if data["status"] == "pending":
-            return replace(part, data={**data, "status": "declined", "reason": reason})
+            return replace(part, data=declined_data(part, reason))
         case _:
             return part
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman import events as e
+from dragoman.agent.approvals import QUESTION_PART, declined_data, pending_questions
 from dragoman.agent.stop_conditions import ExitReason, Halt
 from dragoman.errors import BudgetExhausted, CallDenied, ProviderError
 from dragoman.fold import Fold
@@ -33,7 +34,14 @@ def close_step(fold: Fold, *, reason: str) -> list[e.Event]:
             closed.append(e.ToolInputError(call.tool_call_id, call.name, input, f"not run: {reason}"))
         else:
             closed.append(e.ToolOutputError(call.tool_call_id, reason))
-    return [*closed, e.FinishStep()]
+    return [*closed, *_decline_questions(fold, reason), e.FinishStep()]
+
+
+def _decline_questions(fold: Fold, reason: str) -> list[e.Event]:
+    """Return the events that show the questions of the step as declined: nothing waits for their answers."""
+    slots = (draft for draft in fold.builders[fold.step_start :] if isinstance(draft, PartSlot))
+    pending = pending_questions(slot.current for slot in slots)
+    return [e.Data(QUESTION_PART, declined_data(part, reason), part.id) for part in pending.values()]
 
 
 def is_empty_step(fold: Fold) -> bool:

@@ -251,6 +251,13 @@ class RunnerRuns:
         turn = self._turns.get(approval.run_id or "")
         return turn is not None and await turn.take_answer(stored_answer(approval))
 
+    def session_deleted(self, session_id: str, reason: str) -> None:
+        """Stop the turn of a session that waits for an answer: it has no run that is stopped."""
+        session = self.server.session(session_id)
+        session.abort(reason)
+        session.close_turn()
+        self.server.discard(session_id)
+
     async def leave(self, run: HubRun) -> bool:
         """Leave a run as it is, because this host stops; False for one that no runner answers."""
         turn = self._turns.get(run.row.id)

@@ -53,7 +53,6 @@ class RunnerSocket:
         self._has_frames = asyncio.Event()
         self._bad_frames = BadFrameLog(settings.bad_frames, sender="a runner")
         self._pacer = FramePacer(settings.rate)
-        self._missing = 0
         self._end: asyncio.Future[tuple[int, RunnerBye]] = asyncio.get_running_loop().create_future()
 
     def send(self, frame: FrameToRunner) -> None:
@@ -107,7 +106,7 @@ class RunnerSocket:
             await self._handle(frame, on_control, size=len(text))
         except FrameRefused as error:
             if error.code in ("bad_frame", FrameTooLong.code):
-                self._missing += 1  # whether its number could be read or not: it fails alone
+                self._count_missing(error.session_id)
             self.send(error.to_frame())
             if error.code not in ("late", "repeated"):
                 self._bad_frames.add(error)
@@ -133,8 +132,16 @@ class RunnerSocket:
                 if session is None or session.link is not self:
                     message = f"this connection does not serve the session {frame.session_id!r}"
                     raise FrameRefused(message, code="not_found", session_id=frame.session_id)
-                await session.receive(frame, size=size, missing=self._missing)
-                self._missing = 0
+                await session.receive(frame, size=size)
+
+    def _count_missing(self, name: str | None) -> None:
+        """Let the next frame of a session skip a number: a frame that could not be read fails alone.
+
+        One that names no session of this connection may be of any.
+        """
+        named = self.sessions.get(name or "")
+        for session in self.sessions.values() if named is None else (named,):
+            session.missing += 1
 
     async def _write(self) -> None:
         try:

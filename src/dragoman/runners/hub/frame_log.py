@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.errors import HostFenced, StoreError, Unavailable
 from dragoman.messages import Message, decode_part, encode_part
 from dragoman.store.runner_frames import FrameBatch
 from dragoman.store.store import Store
-from dragoman.wire.runner.frames import FrameOfTurn, decode_from_runner, encode_runner_frame
+from dragoman.wire.runner.frames import FrameOfTurn, PartTextDelta, decode_from_runner, encode_runner_frame
 
 log = logging.getLogger(__name__)
 INTERVAL = 0.2  # seconds between two writes of text
@@ -76,6 +77,7 @@ class FrameLog:
         self._on_stored = on_stored
         self._position = batches
         self._lines: list[str] = []
+        self._deltas: list[PartTextDelta] = []  # of one line, which is not made yet
         self._size = 0
         self._seq = self._stored_seq = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -84,19 +86,35 @@ class FrameLog:
 
     def add(self, entry: LogEntry, *, seq: int) -> int:
         """Add an entry; it is written within `INTERVAL`. Return its size in characters."""
+        if isinstance(entry, PartTextDelta) and entry.last_half is entry.first_half is None:
+            size = len(entry.delta)
+            self._deltas.append(entry)
+        else:
+            size = self._add_line(entry)
+        self._size += size
+        self._seq = seq
+        if self._size >= MAX_BODY:
+            self.flush()
+        else:
+            self._start_timer()
+        return size
+
+    def _add_line(self, entry: LogEntry) -> int:
+        """Add a line, after one for the deltas before it; return its size."""
+        self._join_deltas()
         match entry:
             case LoggedAnswer() | LoggedMessage():
                 line = msgspec.json.encode(entry).decode()
             case _:
                 line = encode_runner_frame(entry)
         self._lines.append(line)
-        self._size += len(line)
-        self._seq = seq
-        if self._size >= MAX_BODY:
-            self.flush()
-        else:
-            self._start_timer()
         return len(line)
+
+    def _join_deltas(self) -> None:
+        deltas, self._deltas = self._deltas, []
+        if deltas:
+            text = "".join(frame.delta for frame in deltas)
+            self._lines.append(encode_runner_frame(replace(deltas[-1], delta=text)))
 
     def skip(self, *, seq: int) -> None:
         """Note a frame that is not part of the message: its number is written within `INTERVAL`."""
@@ -108,6 +126,7 @@ class FrameLog:
         self._stop_timer()
         if self._write is not None or self._is_closed:
             return
+        self._join_deltas()
         if not self._lines and self._seq <= self._stored_seq:
             return
         batch = FrameBatch(self._position, self._seq, "\n".join(self._lines))
@@ -134,7 +153,7 @@ class FrameLog:
             return
         self._stored_seq = batch.seq
         self._on_stored(batch.seq)
-        if self._lines:
+        if self._lines or self._deltas:
             self.flush()
         elif self._seq > batch.seq:
             self._start_timer()

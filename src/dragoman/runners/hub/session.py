@@ -25,6 +25,9 @@ from dragoman.wire.runner.frames import (
 
 ENDED_TURNS = 16  # ids of turns that are over, so that a late frame is called late
 FRAME_SIZE = 500  # characters that a frame counts at least
+PAUSED_WINDOWS = (
+    8  # windows that wait for the answer to a turn's question: small frames count more than they have
+)
 
 
 class RunnerLink(Protocol):
@@ -56,6 +59,8 @@ class OpenTurn:
         self.waiting_size = 0
         self._repeated_to = seq
         self._is_numbered = False
+        self.is_paused = False
+        """Whether it waits for an answer, and no run takes its frames until then."""
         self.last_frame_at = 0.0
         """The time of the event loop when a frame came."""
 
@@ -118,6 +123,8 @@ class RunnerSession:
         self.link: RunnerLink | None = None
         self.key_id: str | None = None
         self.turn: OpenTurn | None = None
+        self.missing = 0
+        """Frames of the connection that could not be read since one was taken: they may have numbers."""
         self.away_since = asyncio.get_running_loop().time()
         self._settings = settings
         self._ended: deque[str] = deque(maxlen=ENDED_TURNS)
@@ -137,7 +144,7 @@ class RunnerSession:
 
     def attach(self, link: RunnerLink, name: str, *, key_id: str | None) -> None:
         """Use a connection. Its welcome is sent before `repeat_requests` is called."""
-        self.link, self.name, self.key_id = link, name, key_id
+        self.link, self.name, self.key_id, self.missing = link, name, key_id, 0
         self._changed.set()
 
     def repeat_requests(self) -> None:
@@ -166,17 +173,25 @@ class RunnerSession:
             self.turn.is_lost = True
             self._changed.set()
 
-    async def receive(self, frame: FrameOfTurn, *, size: int, missing: int = 0) -> None:
-        """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused."""
+    async def receive(self, frame: FrameOfTurn, *, size: int) -> None:
+        """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused.
+
+        Of a turn that waits for an answer, and has no run until then, more is taken than a runner sends that
+        keeps to the window: the other sessions of its connection do not wait for the answer as well.
+        """
         turn = self.turn
         if turn is None or (frame.turn_id is not None and frame.turn_id != turn.turn_id):
             self._refuse_late(frame)
             return
-        if turn.put(frame, size=size, missing=missing):
+        if turn.put(frame, size=size, missing=self.missing):
             self._changed.set()
-        while turn.waiting_size > self._settings.window and turn is self.turn:
+        self.missing = 0
+        while turn is self.turn and turn.waiting_size > self._window(turn):
             self._space.clear()
             await self._space.wait()
+
+    def _window(self, turn: OpenTurn) -> int:
+        return self._settings.window * (PAUSED_WINDOWS if turn.is_paused else 1)
 
     def _refuse_late(self, frame: FrameOfTurn) -> None:
         if frame.turn_id is None or isinstance(frame, TurnComplete):
@@ -195,7 +210,14 @@ class RunnerSession:
             self.close_turn()
         if self.turn is None:
             self.turn = OpenTurn(turn_id, seq=seq)
+        self.turn.is_paused = False
         return self.turn
+
+    def pause_turn(self) -> None:
+        """Note that the open turn waits for an answer, and has no run until then."""
+        if self.turn is not None:
+            self.turn.is_paused = True
+        self._space.set()
 
     def close_turn(self) -> None:
         """End the open turn: later frames of it are late."""
@@ -245,7 +267,7 @@ class RunnerSession:
         if self.turn is None:
             return ()
         frames = self.turn.take(limit)
-        if self.turn.waiting_size <= self._settings.window:
+        if self.turn.waiting_size <= self._window(self.turn):
             self._space.set()
         return frames
 

@@ -199,7 +199,9 @@ class TurnSource:
             return
         if self._seq:
             self._session.acknowledge(self._open.turn_id, self._seq)
-        if not self._is_paused:
+        if self._is_paused:
+            self._session.pause_turn()
+        else:
             self._session.close_turn()
 
     def forget(self) -> None:
@@ -287,7 +289,8 @@ class TurnSource:
             return ()
         if is_logged(frame) and not is_progress(events):
             size = self._log.add(frame, seq=self._seq)
-            self._count(0 if isinstance(frame, PartTextDelta) else size)
+            is_text = isinstance(frame, PartTextDelta) and bool(events)
+            self._count(0 if is_text else size)  # also text that waits for the output of a call
         else:
             self._log.skip(seq=self._seq)
         return events
@@ -445,7 +448,7 @@ def to_part(event: e.Data) -> DataPart:
 def is_logged(frame: FrameOfTurn) -> bool:
     """Return whether a frame changes the message."""
     match frame:
-        case RunnerStatus() | RunnerUnknown():
+        case RunnerStatus() | RunnerUnknown() | PartTextDelta(delta=""):
             return False
         case RunnerEvent(in_chat=in_chat, transient=transient):
             return in_chat and not transient

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dragoman.runs.registry import RunRegistry
 
 MAX_BODY = 65_536
+DELETED = "the session was deleted"
 MAX_PAGE = 200
 MAX_RESULTS = 100
 MAX_QUERY_LENGTH = 1_000
@@ -132,7 +133,9 @@ class SessionHandlers:
         session = await self._find_own(exchange)
         runs = self._require_runs()
         await runs.queue.withdraw_all(session.id)
-        await runs.stop_run(session.id, "the session was deleted")
+        await runs.stop_run(session.id, DELETED)
+        if session.runner and runs.factory.runners is not None:
+            runs.factory.runners.session_deleted(session.id, DELETED)
         await self._store.sessions.delete(session.id, by=exchange.identity)
         await exchange.respond(204)
 

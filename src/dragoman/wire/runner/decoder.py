@@ -8,7 +8,6 @@ is.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard
 
@@ -30,18 +29,21 @@ from dragoman.wire.runner.frames import (
     RunnerUnknown,
     TurnComplete,
 )
+from dragoman.wire.runner.streamed_text import DeltaJoiner, TextDigest
 
 STATUS_PART = "data-agent-status"
 QUESTION_PART = "data-question"
 QUESTION_TOOL = "question"
-HUB_PARTS = frozenset({"question", "agent-status"})
+HUB_PARTS = frozenset({"question", "agent-status", "anthropic", "context", "queued", "steered"})
 """Names of data parts that stand for something here: a runner does not make them up."""
 FINISH_REASONS: dict[str, e.FinishReason] = {"end_turn": "stop", "error": "error", "canceled": "aborted"}
 NO_OUTPUT = "the runner reported no output of this call"
 CANCELED = "the runner canceled the turn"
+UNANSWERED = "the runner no longer waits for the answer"
 
 Phase: TypeAlias = Literal["idle", "open", "closed", "finished"]
 CallState: TypeAlias = Literal["streaming", "running", "waiting", "denied", "ended"]
+OPEN_STATES = ("streaming", "running", "waiting")
 RequestId: TypeAlias = Callable[[RunnerQuestion], str]
 """Returns the id of the approval request that stands for a question."""
 
@@ -53,30 +55,7 @@ class RunnerCall(msgspec.Struct):
     state: CallState
     is_question: bool = False
     input: Any = None
-
-
-class TextDigest:
-    """The length and a hash of a text that is not kept."""
-
-    def __init__(self) -> None:
-        self.length = 0
-        self._hash = hashlib.sha256()
-
-    def add(self, text: str) -> None:
-        """Add text at the end."""
-        self.length += len(text)
-        self._hash.update(text.encode())
-
-    def copy(self) -> TextDigest:
-        """Return a digest that grows on its own."""
-        copied = TextDigest()
-        copied.length, copied._hash = self.length, self._hash.copy()
-        return copied
-
-    def begins(self, text: str) -> bool:
-        """Return whether `text` begins with this text."""
-        start = text[: self.length]
-        return len(start) == self.length and hashlib.sha256(start.encode()).digest() == self._hash.digest()
+    question: Any = None  # the data of its part
 
 
 class RunnerDecoder:
@@ -97,6 +76,9 @@ class RunnerDecoder:
         self._request_id = request_id
         self._calls: dict[str, RunnerCall] = {}
         self._questions: dict[str, str] = {}  # the call of each request that waits, by its id
+        self._request_ids: set[str] = set()  # the ids of all requests
+        self._open_calls: dict[str, RunnerCall] = {}  # those that have not ended
+        self._joiner = DeltaJoiner()
         self._blocks = 0
         self._open_block: str | None = None
         self._step_has_calls = False
@@ -118,24 +100,28 @@ class RunnerDecoder:
                 kind: CallState = "ended" if ended else "waiting" if waits else "running"
                 is_question = part.name == QUESTION_TOOL and not part.provider_executed
                 input = None if part.input is UNSET else part.input
-                self._calls[id] = RunnerCall(part.name, kind, is_question, input)
+                call = RunnerCall(part.name, kind, is_question, input)
+                self._calls[id] = call
                 if state == "output-denied":
-                    self._calls[id].state = "denied"
-                if waits and part.approval is not None:
-                    self._questions[part.approval.id] = id
+                    call.state = "denied"
+                if call.state in OPEN_STATES:
+                    self._open_calls[id] = call
+                if part.approval is not None:
+                    self._request_ids.add(part.approval.id)
+                    if waits:
+                        self._questions[part.approval.id] = id
             case DataPart(
-                type="data-question", data={"status": "pending", "toolCallId": str(call)}, id=str(id)
-            ):
-                self._questions[id] = call
-                self._calls[call].state = "waiting"
+                type="data-question", data={"status": "pending", "toolCallId": str(name)}, id=str(id)
+            ) if name in self._open_calls:
+                self._questions[id] = name
+                self._open_calls[name].state, self._open_calls[name].question = "waiting", part.data
             case _:
                 pass
 
     @property
     def is_waiting(self) -> bool:
         """Whether the turn waits for an answer, and for nothing else."""
-        states = {call.state for call in self._calls.values()}
-        return bool(self._questions) and not states & {"streaming", "running"}
+        return bool(self._questions) and all(call.state == "waiting" for call in self._open_calls.values())
 
     def feed(self, frame: FrameOfTurn) -> list[e.Event]:
         """Return the events of the next frame. Raises FrameRefused."""
@@ -167,8 +153,9 @@ class RunnerDecoder:
         match frame:
             case MessageCreate():
                 return self._create(frame)
-            case PartTextDelta(delta=delta):
-                return self._add_text(delta)
+            case PartTextDelta():
+                self._require_message()
+                return self._add_text(self._joiner.add(frame))
             case PartToolUpdate():
                 return self._update_call(frame)
             case RunnerQuestion():
@@ -218,14 +205,18 @@ class RunnerDecoder:
         return [e.TextStart(self._open_block)]
 
     def _end_block(self) -> list[e.Event]:
+        lone = self._add_text(self._joiner.end())
         block, self._open_block = self._open_block, None
-        return [] if block is None else [e.TextEnd(block)]
+        return lone if block is None else [*lone, e.TextEnd(block)]
 
     def _has_open_calls(self) -> bool:
-        return any(call.state in ("streaming", "running", "waiting") for call in self._calls.values())
+        return bool(self._open_calls)
+
+    def _end_call(self, id: str, state: CallState = "ended") -> None:
+        self._calls[id].state = state
+        self._open_calls.pop(id, None)
 
     def _add_text(self, delta: str) -> list[e.Event]:
-        self._require_message()
         if not delta:
             return []
         if self._open_block is None and self.phase == "closed" and self._has_open_calls():
@@ -259,11 +250,13 @@ class RunnerDecoder:
             return []
         if call is not None and call.state == "ended":
             raise FrameRefused(f"call {frame.call_id!r} has ended before", code="late")
-        self._withdraw(frame.call_id)
         events: list[e.Event] = []
         if call is None:
             events = self._begin_call(frame)
             call = self._calls[frame.call_id]
+        elif frame.status != "pending":
+            events = self._withdraw(frame.call_id)
+            call.state = "running" if call.state == "waiting" else call.state
         events += self._input_events(frame, call)
         match frame.status:
             case "completed":
@@ -271,11 +264,11 @@ class RunnerDecoder:
                 events.append(
                     e.ToolOutputAvailable(frame.call_id, output, provider_executed=True, dynamic=True)
                 )
-                call.state = "ended"
+                self._end_call(frame.call_id)
             case "error":
                 text = error_text(frame.error) or "the call failed"
                 events.append(e.ToolOutputError(frame.call_id, text, provider_executed=True, dynamic=True))
-                call.state = "ended"
+                self._end_call(frame.call_id)
             case "running" if frame.result is not UNSET and call.state == "running":
                 events.append(preliminary_output(frame))
             case _:
@@ -287,7 +280,9 @@ class RunnerDecoder:
         if self.phase == "closed":
             events += self._begin_step()
         self._step_has_calls = True
-        self._calls[frame.call_id] = RunnerCall(frame.tool_name, "streaming")
+        self._calls[frame.call_id] = self._open_calls[frame.call_id] = RunnerCall(
+            frame.tool_name, "streaming"
+        )
         start = e.ToolInputStart(frame.call_id, frame.tool_name, provider_executed=True, dynamic=True)
         return [*events, start]
 
@@ -307,19 +302,21 @@ class RunnerDecoder:
     def _ask(self, frame: RunnerQuestion) -> list[e.Event]:
         self._require_message()
         request = self._request_id(frame)
-        if request in self._questions or f"{QUESTION_TOOL}-{frame.question_id}" in self._calls:
+        if request in self._request_ids or f"{QUESTION_TOOL}-{frame.question_id}" in self._calls:
             raise FrameRefused(f"question {frame.question_id!r} was asked before", code="repeated")
         if frame.approval:
             return self._ask_approval(frame, request)
+        self._request_ids.add(request)
         events = self._end_block()
         if self.phase == "closed":
             events += self._begin_step()
         id = f"{QUESTION_TOOL}-{frame.question_id}"
         self._step_has_calls = True
-        self._calls[id] = RunnerCall(QUESTION_TOOL, "waiting", is_question=True)
-        self._questions[request] = id
         question = {"text": frame.text, "options": list(frame.options)}
         body = {"id": request, "toolCallId": id, **question, "status": "pending"}
+        self._calls[id] = RunnerCall(QUESTION_TOOL, "waiting", is_question=True, question=body)
+        self._open_calls[id] = self._calls[id]
+        self._questions[request] = id
         call = e.ToolInputAvailable(id, QUESTION_TOOL, {"questionId": frame.question_id, **question})
         return [*events, call, e.Data(QUESTION_PART, body, request)]
 
@@ -332,6 +329,7 @@ class RunnerDecoder:
         if call.state == "streaming":
             events.append(e.ToolInputAvailable(id, call.name, {}, provider_executed=True, dynamic=True))
         call.state = "waiting"
+        self._request_ids.add(request)
         self._questions[request] = id
         return [*events, e.ToolApprovalRequest(request, id)]
 
@@ -342,9 +340,12 @@ class RunnerDecoder:
         if id is None or call is None:
             return []
         if not call.is_question:
-            call.state = "running" if approved else "denied"
-            return [] if approved else [e.ToolOutputDenied(id), *self._release_delayed()]
-        call.state = "ended"
+            if approved:
+                call.state = "running"
+                return []
+            self._end_call(id, "denied")
+            return [e.ToolOutputDenied(id), *self._release_delayed()]
+        self._end_call(id)
         output = question_output(id, (text or "") if approved else None, reason=text)
         return [output, *self._release_delayed()]
 
@@ -356,10 +357,10 @@ class RunnerDecoder:
             id = part.tool_call_id
             approval = part.approval
             if part.state == "approval-responded" and approval is not None and not approval.approved:
-                self._calls[id].state = "denied"
+                self._end_call(id, "denied")
                 events.append(e.ToolOutputDenied(id))
             elif part.state == "input-available" and id in answers:
-                self._calls[id].state = "ended"
+                self._end_call(id)
                 events.append(
                     question_output(id, answers[id].get("answer"), reason=answers[id].get("reason"))
                 )
@@ -377,9 +378,17 @@ class RunnerDecoder:
         """Return the ids of the requests that wait for an answer."""
         return list(self._questions)
 
-    def _withdraw(self, call_id: str) -> None:
-        """Forget a request to approve a call that goes on without an answer."""
-        self._questions = {request: id for request, id in self._questions.items() if id != call_id}
+    def _withdraw(self, call_id: str) -> list[e.Event]:
+        """Forget the requests of a call that goes on without an answer."""
+        withdrawn = [request for request, id in self._questions.items() if id == call_id]
+        return [event for request in withdrawn for event in self._decline(request)]
+
+    def _decline(self, request: str) -> list[e.Event]:
+        """Forget a request that nobody has answered; a question is shown as declined."""
+        call = self._calls[self._questions.pop(request)]
+        if call.question is None:
+            return []
+        return [e.Data(QUESTION_PART, {**call.question, "status": "declined", "reason": UNANSWERED}, request)]
 
     # The end.
 
@@ -398,6 +407,7 @@ class RunnerDecoder:
         reason = CANCELED if frame.reason == "canceled" else error_text(frame.error) or NO_OUTPUT
         events += [*self._close_calls(reason), *self._release_delayed()]
         if frame.final_text:
+            self._joiner.end()  # it has the whole character
             events += self._repair_text(frame.final_text)
         events += self._end_block()
         finish_reason = FINISH_REASONS[frame.reason]
@@ -438,17 +448,17 @@ class RunnerDecoder:
         return [*closed, *self._begin_block(), *self._add_text(text)]
 
     def _close_calls(self, reason: str) -> list[e.Event]:
-        events: list[e.Event] = []
-        for id, call in self._calls.items():
+        events = [event for request in list(self._questions) for event in self._decline(request)]
+        for id, call in self._open_calls.items():
             if call.state == "streaming":
                 events.append(
                     e.ToolInputError(id, call.name, None, reason, provider_executed=True, dynamic=True)
                 )
-            elif call.state in ("running", "waiting"):
+            else:
                 executed = None if call.is_question else True
                 events.append(e.ToolOutputError(id, reason, provider_executed=executed, dynamic=executed))
-            call.state = "ended" if call.state != "denied" else "denied"
-        self._questions.clear()
+            call.state = "ended"
+        self._open_calls.clear()
         return events
 
 

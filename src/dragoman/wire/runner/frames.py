@@ -7,6 +7,7 @@ runner that connects again repeats those that were not.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,6 +22,8 @@ from dragoman.json_text import DECODE_ERRORS, decode_json
 VERSION = 1
 PATH = "/api/runners"
 DATA_PREFIX = "data-"
+TEXT_DELTA = "message.part.text-delta"
+REPLACEMENT = "\ufffd"
 HELLO_BYTES = 262_144
 DOMAIN_TYPES = frozenset(
     {
@@ -102,10 +105,16 @@ class MessageCreate(TurnFrame, frozen=True, kw_only=True, tag="message.create"):
     model: str | None = None
 
 
-class PartTextDelta(TurnFrame, frozen=True, kw_only=True, tag="message.part.text-delta"):
-    """More text."""
+class PartTextDelta(TurnFrame, frozen=True, kw_only=True, tag=TEXT_DELTA):
+    """More text.
+
+    A runner that cuts text between two UTF-16 units sends half a character at the end of one delta and the
+    other at the beginning of the next. `delta` has U+FFFD for each, the halves are here.
+    """
 
     delta: str
+    last_half: Annotated[int, Meta(ge=0xD800, le=0xDBFF)] | None = None
+    first_half: Annotated[int, Meta(ge=0xDC00, le=0xDFFF)] | None = None
 
 
 class PartToolUpdate(TurnFrame, frozen=True, kw_only=True, tag="message.part.tool-update"):
@@ -284,7 +293,7 @@ class RunnerAck(RunnerFrame, frozen=True, kw_only=True, tag="ack"):
 
 
 class RunnerRefused(RunnerFrame, frozen=True, kw_only=True, tag="refused"):
-    """A frame was refused; without `session_id` the connection, which is closed."""
+    """A frame was refused, or, as the first of a connection, the connection, which is closed."""
 
     error: FrameError
     session_id: str | None = None
@@ -415,7 +424,25 @@ def decode_from_runner(text: str, *, limit: int) -> FrameFromRunner:
         raise FrameRefused(f"a frame is not JSON: {error}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("type"), str):
         raise FrameRefused("a frame is a JSON object with a `type`")
+    if fields["type"] == TEXT_DELTA and may_have_halves(fields.get("delta")):
+        fields |= surrogate_halves(text)
     return _convert_fields(fields)
+
+
+def may_have_halves(delta: Any) -> bool:
+    """Return whether a delta begins or ends with what stands for a lone surrogate."""
+    return isinstance(delta, str) and REPLACEMENT in (delta[:1], delta[-1:])
+
+
+def surrogate_halves(text: str) -> dict[str, int]:
+    """Return the lone surrogates at the ends of the delta in a frame, by the names of the frame's fields."""
+    delta = json.loads(text)["delta"]  # it keeps them
+    found: dict[str, int] = {}
+    if 0xDC00 <= ord(delta[0]) <= 0xDFFF:
+        found["firstHalf"] = ord(delta[0])
+    if 0xD800 <= ord(delta[-1]) <= 0xDBFF:
+        found["lastHalf"] = ord(delta[-1])
+    return found
 
 
 def _convert_fields(fields: dict[str, Any]) -> FrameFromRunner:
