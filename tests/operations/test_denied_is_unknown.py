@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -91,6 +92,51 @@ async def test_why_an_operation_is_unavailable_is_told_to_those_who_may_call_it(
         for spelling in SPELLINGS:
             outcome = await MetaTools(registry, calls).run("hub.schema", {"tool": spelling}, context=MODEL)
             assert ("10.0.0.7" in str(outcome.to_json())) is is_told, spelling
+
+
+class Starting:
+    """A supplier that is starting, for ever."""
+
+    async def wait_until_ready(self) -> None:
+        await asyncio.Event().wait()
+
+    def unavailable_reason(self) -> str | None:
+        return "mail: it is starting"
+
+
+@pytest.mark.parametrize(
+    ("rule", "waits"),
+    [
+        (Rule(decision="deny", operations=("mail",)), False),
+        (Rule(decision="deny", operations=("mail.send",)), False),
+        (Rule(decision="deny", operations=("mail",), effects=("once", "idempotent")), True),
+        (Rule(decision="deny", operations=("mail.read",)), True),
+    ],
+)
+async def test_only_who_may_call_an_operation_waits_while_its_server_starts(rule: Rule, waits: bool) -> None:
+    registry = Registry()
+    registry.add_supplier("mail", Starting())
+    access = AccessControl(Policy([rule]), MemoryApprovalStore(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), access_control=access) as calls:
+        meta = MetaTools(registry, calls)
+        for spelling in (*SPELLINGS, "mail.*", "mail.", "mail.a b"):
+            is_possible = spelling in SPELLINGS
+            for work in (
+                meta.run("hub.schema", {"tool": spelling}, context=MODEL),
+                meta.run("hub.call", {"calls": [{"tool": spelling}]}, context=MODEL),
+                calls.call(spelling, {}, context=MODEL),
+            ):
+                task = asyncio.ensure_future(work)
+                await idle()
+                assert task.done() is not (waits and is_possible), spelling
+                task.cancel()
+                await asyncio.wait([task])
+
+
+async def idle() -> None:
+    """Give other tasks a hundred turns of the event loop."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 async def test_code_that_calls_a_denied_operation_gets_the_denial() -> None:

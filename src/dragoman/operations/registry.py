@@ -181,12 +181,23 @@ class Registry:
         if self._suppliers.get(namespace.lower()) is supplier:
             del self._suppliers[namespace.lower()]
 
-    async def wait_for(self, ids: Iterable[str], *, deadline: float | None = None) -> None:
-        """Wait, up to the deadline, for missing operations that a supplier is registering."""
+    async def wait_for(
+        self, ids: Iterable[str], *, deadline: float | None = None, allow: OperationFilter | None = None
+    ) -> None:
+        """Wait, up to the deadline, for missing operations that a supplier is registering.
+
+        With `allow`, only for those that the caller may call, whatever their effect will be: otherwise
+        the time of the answer tells a hidden operation from an unknown one.
+        """
         if not self._suppliers:
             return
-        missing = [id for id in ids if id.lower() not in self._operations]
-        bringers = {id(supplier): supplier for name in missing for supplier in self._suppliers_of(name)}
+        missing = [id.lower() for id in ids if id.lower() not in self._operations]
+        bringers = {
+            id(supplier): supplier
+            for name in missing
+            for namespace, supplier in self._named_suppliers_of(name)
+            if allow is None or any(map(allow, possible_operations(namespace, name)))
+        }
         if not bringers:
             return
         with suppress(TimeoutError):

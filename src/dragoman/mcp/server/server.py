@@ -152,7 +152,7 @@ class McpServer:
         """Wait briefly for pinned operations of servers that are starting: clients list tools once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PINNED_WAIT_SECONDS):
-                await self._calls.wait_for_operations(self._tool_list.pinned, Context())
+                await self._tool_list.wait_for_pinned()
 
     async def _run(self, request: ToolCall, target: Target, *, approval: str | None = None) -> CallOutcome:
         context = Context(identity=request.identity, approval=approval, for_model=True)

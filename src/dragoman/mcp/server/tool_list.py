@@ -146,6 +146,10 @@ class ToolList:
                 pinned[name] = operation
         return pinned
 
+    async def wait_for_pinned(self) -> None:
+        """Wait for pinned operations of servers that are starting."""
+        await self._registry.wait_for(self.pinned)
+
     def _pinned_operations(self) -> Iterator[Operation]:
         for pattern in self.pinned:
             if "*" in pattern or "?" in pattern:
