@@ -208,13 +208,9 @@ class Calls:
         return self.access_control.evaluate(operation, context).decision != "deny"
 
     async def wait_for_operations(self, ids: Sequence[str], context: Context) -> None:
-        """Wait, up to the deadline, for operations that a supplier is still registering.
-
-        Not for those that the policy denies the caller.
-        """
-        await self._registry.wait_for(
-            ids, deadline=context.deadline, allow=lambda operation: self.is_visible(operation, context)
-        )
+        """Wait, up to the deadline, for operations that are being registered and that the caller may see."""
+        allow = partial(self.is_visible, context=context)
+        await self._registry.wait_for(ids, deadline=context.deadline, allow=allow)
 
     def get_operation(self, operation: str, context: Context) -> Operation:
         """Return the operation of this id. Raises NotFound, also if the caller may not call it."""
