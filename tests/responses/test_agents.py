@@ -141,12 +141,12 @@ def wiping(data: Path, steps: list[dict[str, Any]]) -> AbstractAsyncContextManag
 
 
 async def test_what_an_agent_does_not_use_of_a_request_is_listed(tmp_path: Path) -> None:
-    async with serving(tmp_path, [{"text": "Hi."}, {"text": "Hi."}]) as hub:
+    async with serving(tmp_path, [{"text": "{}"}, {"text": "Hi."}]) as hub:
         output = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
         fields = {"text": {"format": output}, "temperature": 0, "max_tool_calls": 1, "metadata": {"a": "b"}}
         body = {"model": "agent/default", "input": "hi", **fields}
         response = await hub.http.post("/v1/responses", json=body)
-        assert response.headers["x-dragoman-dropped"] == "text,max_tool_calls,temperature"
+        assert response.headers["x-dragoman-dropped"] == "temperature"
         rules = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hi"}]
         search = {"type": "tool_search", "execution": "client"}
         body = {"model": "agent/default", "input": rules, "tools": [search]}
@@ -391,3 +391,95 @@ async def test_no_run_goes_on_whose_response_in_the_background_cannot_be_stored(
         [session] = await sessions(hub)
         [run] = await hub.runs(session["id"])
         assert run.status == "stopped"
+
+
+ANSWER: Any = {
+    "type": "json_schema",
+    "name": "answer",
+    "schema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
+}
+
+
+def clock_calls(count: int) -> dict[str, Any]:
+    call = {"tool": "time.now", "input": {}}
+    return {"name": "hub_call", "input": {"calls": [call] * count}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_in_a_format_is_the_only_text_of_its_response(tmp_path: Path, stream: bool) -> None:
+    steps: list[dict[str, Any]] = [
+        {"text": "Looking.", "tools": [clock_calls(1)]},
+        {"text": '{"n": "seven"}'},
+        {"text": 'Here: ```json\n{"n": 7}\n```'},
+        {"text": "[1]"},
+        {"text": '{"any": 1}'},
+    ]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        response = await ask(client, stream=stream, text={"format": ANSWER, "verbosity": "low"})
+        assert (kinds(response), response.output_text) == (["mcp_call", "message"], '{"n":7}')
+        stored = await client.responses.retrieve(response.id)
+        assert (kinds(stored), stored.output_text) == (kinds(response), response.output_text)
+        [run] = await runs_of(hub, response)
+        assert '"integer"' in (run.output_format or "")
+        other = await ask(client, stream=stream, text={"format": {"type": "json_object"}})
+        assert (kinds(other), other.output_text) == (["message"], '{"any": 1}')
+        raw = await client.responses.with_raw_response.create(
+            model="agent/default", input="hi", text={"format": {"type": "text"}, "verbosity": "low"}, top_p=1
+        )
+        assert raw.headers["x-dragoman-dropped"] == "top_p,text.verbosity"
+
+
+async def test_an_answer_that_never_fits_its_format_fails_and_a_bad_schema_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, [{"text": "No JSON."}] * 3) as hub, client_of(hub) as client:
+        failed = await ask(client, text={"format": ANSWER})
+        assert (failed.status, failed.error.message) == (
+            "failed",
+            "the answer does not fit the schema of the request, asked 3 times: the answer is not valid JSON",
+        )
+        for schema in (
+            {"type": 7},
+            {"$ref": "http://127.0.0.1:1/x"},
+            {"type": "object", "title": "x" * 120_001},
+        ):
+            with pytest.raises(openai.BadRequestError, match=r"schema|format"):
+                await ask(client, text={"format": {**ANSWER, "schema": schema}})
+
+
+async def test_calls_beyond_max_tool_calls_are_refused_and_each_response_has_its_own(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [
+        {"tools": [clock_calls(3)]},
+        {"tools": [clock_calls(1)]},
+        {"tools": [{"name": "paint", "input": {}}]},
+        {"tools": [clock_calls(1)]},
+        {"text": "Done."},
+    ]
+    async with serving(tmp_path, steps) as hub, client_of(hub) as client:
+        first = await ask(client, tools=[PAINT], max_tool_calls=2)
+        assert kinds(first) == ["mcp_call", "mcp_call", "function_call"]
+
+        assert [item.output.count('"success":true') for item in first.output[:2]] == [2, 0]
+        assert "budget of 2 calls is used up" in first.output[1].output
+        output: Any = {
+            "type": "function_call_output",
+            "call_id": first.output[2].call_id,
+            "output": "painted",
+        }
+        second = await ask(client, [output], previous_response_id=first.id, tools=[PAINT], max_tool_calls=1)
+        assert (second.output_text, second.output[0].output.count('"success":true')) == ("Done.", 1)
+        assert [run.max_tool_calls for run in await runs_of(hub, second)] == [2, 1]
+
+
+async def test_what_is_asked_of_an_answer_holds_after_an_approval_in_the_inbox(tmp_path: Path) -> None:
+    steps = [WIPE[0], {"text": '{"n": 1}'}]
+    async with wiping(tmp_path, steps) as hub, client_of(hub) as client:
+        first = await ask(client, text={"format": ANSWER}, max_tool_calls=5)
+        [request] = (await hub.http.get("/api/approvals?status=pending")).json()["approvals"]
+        await hub.http.post(f"/api/approvals/{request['id']}", json={"approved": True})
+
+        async def has_gone_on() -> bool:
+            return [run.status for run in await runs_of(hub, first)][1:] == ["finished"]
+
+        await poll(has_gone_on)
+        limits = [(run.max_tool_calls, run.output_format) for run in await runs_of(hub, first)]
+        assert limits[0] == limits[1]
+        assert limits[0][0] == 5

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 import pydantic
@@ -48,7 +48,7 @@ MAX_TEXT_LENGTH = 1_000_000  # characters of an answer that are searched for JSO
 _OPENAI_MODEL = re.compile(r"(?:.*/)?(?:gpt-(?!oss)|chatgpt|o\d)")
 _FENCED = re.compile(r"```[A-Za-z0-9_-]*[ \t]*\n(.*?)\n?```", re.DOTALL)
 _VALUE_FIELD = "value"  # the field that holds a value that is not an object
-_SCHEMA_METADATA = ("$schema", "$id", "$comment")  # schema metadata, which providers refuse
+SCHEMA_METADATA = ("$schema", "$id", "$comment")  # schema metadata, which providers refuse
 _DEFINITIONS = ("$defs", "definitions")
 
 
@@ -58,7 +58,7 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
     tool_call_id: str | None = None
 
-    def error(self, *, type: str = "its type", tries: int = 1) -> ProviderError:
+    def error(self, *, type: str = "its type", tries: int = 1, hint: str | None = None) -> ProviderError:
         """Return the error that a run ends with when no attempt is left; `tries` is the number of
         attempts.
         """
@@ -66,10 +66,13 @@ class Problem(msgspec.Struct, frozen=True):
         error = ProviderError(
             f"the answer does not fit {type}{attempts_text}: {self.message}",
             category="unknown",
-            hint="see the answer in result.messages; Output(type, attempts=...) sets the number of attempts",
+            hint=hint,
         )
         error.code = "output_invalid"
         return error
+
+
+ATTEMPTS_HINT = "see the answer in result.messages; Output(type, attempts=...) sets the number of attempts"
 
 
 class Output(Generic[T]):
@@ -80,6 +83,9 @@ class Output(Generic[T]):
     None takes the first that the provider is sure to follow. Raises ConfigError for a type without a
     schema.
     """
+
+    hint: ClassVar[str | None] = ATTEMPTS_HINT
+    """What to do about an answer that does not fit after the last attempt."""
 
     def __init__(
         self,
@@ -93,11 +99,14 @@ class Output(Generic[T]):
         self.attempts = attempts
         self.type = _type_name(type)
         self._way = way
-        schema, self._convert = schema_and_converter(type)
+        schema, self._convert = self._read_type(type)
         self._wrapped = schema.get("type") != "object"
         self.schema = _wrap_in_object(schema) if self._wrapped else schema
         text = description or schema.get("description") or "The final answer, in the form that is asked for."
         self.tool = Tool(name, f"{text}\nCall this once, at the end, to give the answer.", self.schema)
+
+    def _read_type(self, type: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+        return schema_and_converter(type)
 
     def way(self, request: ModelRequest, family: str) -> OutputWay:
         """Return how this request is made to a provider of this family."""
@@ -200,7 +209,7 @@ def schema_and_converter(type: Any) -> tuple[dict[str, Any], Callable[[Any], Any
     A JSON Schema stands for itself: its values are JSON.
     """
     if isinstance(type, Mapping):
-        return {word: item for word, item in type.items() if word not in _SCHEMA_METADATA}, make_parser(
+        return {word: item for word, item in type.items() if word not in SCHEMA_METADATA}, make_parser(
             type, "schema"
         )
     hint = to_pydantic_hint(type) if sys.version_info < (3, 12) else type
@@ -328,7 +337,7 @@ class StructuredAnswer:
             return [e.ToolOutputAvailable(call.tool_call_id, ACCEPTED) for call in open_calls]
         self._failures += 1
         if self._failures > self._output.attempts:
-            raise value.error(type=self._output.type, tries=self._failures)
+            raise value.error(type=self._output.type, tries=self._failures, hint=self._output.hint)
         self.problem = value
         open_calls = [c for c in calls if c.name == self.tool_name and c.state == "input-available"]
         return [e.ToolOutputError(call.tool_call_id, value.message) for call in open_calls]

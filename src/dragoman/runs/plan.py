@@ -24,6 +24,7 @@ from dragoman.operations.approval import MAX_ANSWER_LENGTH, validate_answer, val
 from dragoman.operations.budget import Budget
 from dragoman.operations.execution import is_meta_call
 from dragoman.runs.repeats import has_same_content, missed_position
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import (
     ChatAction,
@@ -225,12 +226,30 @@ def _message_index(stored: Sequence[Message], message_id: str) -> int | None:
 
 
 async def remaining_budget(
-    agent: AgentSpec, answer: Message, *, session_id: str, store: Store, is_new: bool = False
+    agent: AgentSpec, answer: Message, *, row: RunRecord, store: Store, is_new: bool = False
 ) -> Budget | None:
     """Return the budget of an answer, less what its runs have spent so far; None without limits.
 
-    The cost of model calls is that of the usage records, or of the message if that is higher.
+    The cost of model calls is that of the usage records, or of the message if that is higher. The calls that
+    the request of this run allows are within those of the answer.
     """
+    budget = await _answer_budget(agent, answer, session_id=row.session_id, store=store, is_new=is_new)
+    if row.max_tool_calls is None:
+        return budget
+    budget = Budget(calls=row.max_tool_calls, parent=budget, name=f"run:{row.id}")
+    budget.calls_made = 0 if is_new else await _count_calls(row.id, store)
+    return budget
+
+
+async def _count_calls(run_id: str, store: Store) -> int:
+    """Return how many calls a run has made."""
+    calls = [call for call in await store.calls.list_for_run(run_id) if not is_meta_call(call.record)]
+    return sum(call.status != "pending" for call in calls)
+
+
+async def _answer_budget(
+    agent: AgentSpec, answer: Message, *, session_id: str, store: Store, is_new: bool
+) -> Budget | None:
     if agent.max_usd is None and agent.max_calls is None:
         return None
     budget = Budget(usd=agent.max_usd, calls=agent.max_calls, name=f"answer:{session_id}/{answer.id}")
@@ -239,8 +258,7 @@ async def remaining_budget(
     for run in await store.runs.list(session_id):
         if run.message_id == answer.id:
             budget.spent += (await store.usage.totals(run_id=run.id)).cost or 0.0
-            calls = [call for call in await store.calls.list_for_run(run.id) if not is_meta_call(call.record)]
-            budget.calls_made += sum(call.status != "pending" for call in calls)
+            budget.calls_made += await _count_calls(run.id, store)
     stored_cost = answer.metadata.get("cost") if isinstance(answer.metadata, Mapping) else None
     if isinstance(stored_cost, int | float):
         budget.spent = max(budget.spent, float(stored_cost))

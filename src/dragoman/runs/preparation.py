@@ -57,6 +57,8 @@ def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ..
         background=row.background,
         webhook=row.webhook,
         compact_threshold=row.compact_threshold,
+        max_tool_calls=row.max_tool_calls,
+        output_format=row.output_format,
     )
 
 
@@ -95,6 +97,8 @@ def new_row(
         background=request.background,
         webhook=request.webhook,
         compact_threshold=request.compact_threshold,
+        max_tool_calls=request.max_tool_calls,
+        output_format=request.output_format,
     )
 
 

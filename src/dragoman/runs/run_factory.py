@@ -14,6 +14,7 @@ from dragoman.accounts.payment import Billing
 from dragoman.agent.agent_registry import AgentRegistry, ResolvedAgent
 from dragoman.agent.context.policy import summarise_above
 from dragoman.agent.loop import Loop
+from dragoman.agent.requested_format import requested_output
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import StoreError, Unavailable
@@ -143,7 +144,7 @@ class RunFactory:
             agent=agent.name,
             deadline=deadline(agent, row),
             budget=await remaining_budget(
-                agent, run_plan.assistant, session_id=row.session_id, store=self._store, is_new=not stored
+                agent, run_plan.assistant, row=row, store=self._store, is_new=not stored
             ),
             for_model=True,
             key_scope=row.message_id,
@@ -274,4 +275,7 @@ class RunFactory:
         if request.compact_threshold is not None:
             context_policy = summarise_above(resolved.agent.context, request.compact_threshold)
             resolved = resolved._replace(agent=replace(resolved.agent, context=context_policy))
+        if request.output_format is not None:
+            output = requested_output(request.output_format)
+            resolved = resolved._replace(agent=replace(resolved.agent, output=output))
         return resolved

@@ -75,6 +75,8 @@ class RequestBody(msgspec.Struct, frozen=True, omit_defaults=True):
     agent: str | None = None
     tools: tuple[Tool, ...] = ()
     compact_threshold: int | None = None
+    max_tool_calls: int | None = None
+    output_format: str | None = None
 
 
 class RunQueue:
@@ -136,6 +138,8 @@ class RunQueue:
             agent=request.agent,
             tools=request.tools,
             compact_threshold=request.compact_threshold,
+            max_tool_calls=request.max_tool_calls,
+            output_format=request.output_format,
         )
         queued = QueuedRun(
             id=new_id("run"),
@@ -457,6 +461,8 @@ def queued_request(queued: QueuedRun) -> ChatRequest:
         agent=body.agent,
         tools=body.tools,
         compact_threshold=body.compact_threshold,
+        max_tool_calls=body.max_tool_calls,
+        output_format=body.output_format,
         background=queued.background,
         webhook=queued.webhook,
         queued_id=queued.id,

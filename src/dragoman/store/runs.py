@@ -50,7 +50,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
     One in the `background` goes on without followers; its end is posted to the URL `webhook`. `door` is the
     endpoint that it was requested at, as the repository records it. A conversation of more than
-    `compact_threshold` tokens is summarised before the model is asked, where the request says so.
+    `compact_threshold` tokens is summarised before the model is asked, where the request says so, and the
+    answer is in its `output_format` (JSON) with at most `max_tool_calls`.
     """
 
     id: str
@@ -77,6 +78,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     webhook: str | None = None
     door: str | None = None
     compact_threshold: int | None = None
+    max_tool_calls: int | None = None
+    output_format: str | None = None
 
 
 class RunEnding(msgspec.Struct, frozen=True, kw_only=True):

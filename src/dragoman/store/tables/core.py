@@ -221,6 +221,8 @@ runs = Table(
     Column("webhook", TEXT),
     Column("door", TEXT),
     Column("compact_threshold", INTEGER),
+    Column("max_tool_calls", INTEGER),
+    Column("output_format", TEXT),
     Index(None, "session_id", "started_at"),
     Index(None, "owner", "started_at", "id"),
     Index(None, "started_at", "id"),

@@ -19,6 +19,7 @@ from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.provider_errors import incomplete_answer_error
 from dragoman.wire.responses.client_tools import ClientTools
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary
+from dragoman.wire.responses.final_text import FinalText
 from dragoman.wire.responses.item_encoder import (
     INPUT_EVENTS,
     OUTPUT_EVENTS,
@@ -62,6 +63,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The `encrypted_content` of the compaction that the answer follows."""
     shows_compactions: bool = False
     """Summaries of what an agent leaves out are compactions."""
+    output_tool: str | None = None
+    """The answer is in the client's format; this tool takes it from models that give it by a call."""
 
 
 class ResponsesStreamEncoder:
@@ -76,6 +79,7 @@ class ResponsesStreamEncoder:
         self._items = ItemEncoder(
             self._events, head.tools, base_id=base_id, hub_runs_calls=head.hub_runs_calls
         )
+        self._final_text = None if head.output_tool is None else FinalText(head.output_tool)
         self.status: ResponseStatus = "queued" if head.queued else "in_progress"
         self._usage: e.Usage | None = None
         self._finish: e.FinishReason | None = None
@@ -124,7 +128,7 @@ class ResponsesStreamEncoder:
         if self._ended or not batch:
             return b""
         self._start()
-        for event in batch:
+        for event in batch if self._final_text is None else self._final_text.select(batch):
             if isinstance(event, _DELTAS):
                 self._length += len(event.delta)
             self._encode_event(event)

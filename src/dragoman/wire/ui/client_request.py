@@ -76,7 +76,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     not; what becomes of it is posted to the URL `webhook`. `queued_id` is the id of a message that has
     waited, which becomes that of its run. A conversation of more than `compact_threshold` tokens is
     summarised before the model is asked. `is_first`: its session was made for it, and is empty while nobody
-    has changed it.
+    has changed it. The hub makes at most `max_tool_calls` calls for it, and answers in `output_format`: a
+    `response_format` of Chat Completions, as JSON.
     """
 
     session_id: str
@@ -89,6 +90,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     webhook: str | None = None
     queued_id: str | None = None
     compact_threshold: int | None = None
+    max_tool_calls: int | None = None
+    output_format: str | None = None
     is_first: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from dragoman.agent.requested_format import requested_output
 from dragoman.errors import BadRequest, Conflict
 from dragoman.ids import new_id
 from dragoman.messages import Message, Part
@@ -21,11 +22,12 @@ from dragoman.wire.ui.client_request import ClientApprovalAnswer, ClientToolOutp
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _ANSWER = "mcp_approval_response"
 _UNUSED_FIELDS = (
-    *("instructions", "text", "reasoning", "tool_choice", "parallel_tool_calls", "max_tool_calls"),
+    *("instructions", "reasoning", "tool_choice", "parallel_tool_calls"),
     *("max_output_tokens", "temperature", "top_p", "top_logprobs", "service_tier", "truncation"),
     *("user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
 )
 """What a request says of its model: an agent has its own."""
+MAX_CALLS = 1_000_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,6 +35,7 @@ class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
     """What is new in a request: a message of the user, or what an answer waits for.
 
     `tools` are those that the agent may call; `dropped` is what it does not use of the request.
+    `max_tool_calls` and `output_format` are those of a `ChatRequest`.
     """
 
     state: RequestState
@@ -40,6 +43,8 @@ class AgentInput(msgspec.Struct, frozen=True, kw_only=True):
     tools: Sequence[Tool]
     outputs: Sequence[Mapping[str, Any]]
     answers: Sequence[Mapping[str, Any]]
+    max_tool_calls: int | None
+    output_format: str | None
     dropped: Sequence[str]
 
 
@@ -62,7 +67,10 @@ def read_input(state: RequestState) -> AgentInput:
     outputs = [item for item in items if item.get("type") in _OUTPUTS]
     answers = [item for item in items if item.get("type") == _ANSWER]
     tools = [tool for tool in parsed.request.tools if not parsed.tools.is_search(tool.name)]
+    calls_limit = parsed.response_fields["max_tool_calls"]
     return AgentInput(
+        max_tool_calls=None if calls_limit is None else min(calls_limit, MAX_CALLS),
+        output_format=read_format(parsed),
         state=state,
         parsed=parsed,
         tools=tools,
@@ -72,11 +80,23 @@ def read_input(state: RequestState) -> AgentInput:
     )
 
 
+def read_format(parsed: ResponsesRequest) -> str | None:
+    """Return the format of the answer as JSON; None for text. Raises BadRequest."""
+    fields = parsed.request.options.get("response_format")
+    if fields is None:
+        return None
+    format = _encode(fields).decode()
+    requested_output(format)  # so that it is compiled here
+    return format
+
+
 def unused_fields(parsed: ResponsesRequest, state: RequestState, *, tools: Sequence[Tool]) -> list[str]:
     """Return what an agent does not use of a request that a model would."""
     unused = [name for name in _UNUSED_FIELDS if bytes(state.fields.get(name, b"null")) != b"null"]
     if any(message.role == "system" for message in parsed.request.messages):
         unused.append("input[].role.developer")
+    if parsed.request.options.get("verbosity") is not None:
+        unused.append("text.verbosity")
     if len(tools) < len(parsed.request.tools):
         unused.append(f"tools[].type.{TOOL_SEARCH}")
     return unused

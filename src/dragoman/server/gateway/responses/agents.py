@@ -212,6 +212,8 @@ class AgentResponses:
                 tools=tuple(agent_input.tools),
                 background=agent_input.state.background,
                 compact_threshold=agent_input.parsed.compact_threshold,
+                max_tool_calls=agent_input.max_tool_calls,
+                output_format=agent_input.output_format,
             )
             return await self._start(chat, by), session_id, approved
 
