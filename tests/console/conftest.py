@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 
 from tests.clients import hub as hubs
 from tests.clients.driver import require
@@ -19,17 +19,53 @@ StartConsole = Callable[..., Console]
 SCOPES = ("gateway", "chat", "operations", "admin")
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium, one for a module.
+FOLDER = Path(__file__).parent
 
-    Playwright has a running event loop in this thread until it ends: asynchronous tests of other modules need
+
+class SharedBrowser:
+    """Debian's Chromium, one for all modules of this folder that a process runs after each other.
+
+    Playwright has a running event loop in this thread until it ends: asynchronous tests of other folders need
     the thread for their own.
     """
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=require("chromium"), args=FLAGS)
-        yield browser
-        browser.close()
+
+    def __init__(self) -> None:
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+
+    def get(self) -> Browser:
+        """Return the browser, started by the first test that needs it."""
+        if self._playwright is None or self._browser is None:
+            self._playwright = sync_playwright().start()
+            self._browser = self._playwright.chromium.launch(executable_path=require("chromium"), args=FLAGS)
+        return self._browser
+
+    def close(self) -> None:
+        """End the browser and Playwright, if they run."""
+        if self._browser is not None:
+            self._browser.close()
+        if self._playwright is not None:
+            self._playwright.stop()
+        self._playwright = self._browser = None
+
+
+SHARED_BROWSER = SharedBrowser()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """End the browser behind the last test of this folder, after its fixtures."""
+    try:
+        yield
+    finally:
+        if nextitem is None or FOLDER not in nextitem.path.parents:
+            SHARED_BROWSER.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Browser:
+    """The browser that all modules of this folder share."""
+    return SHARED_BROWSER.get()
 
 
 @pytest.fixture(scope="session")
