@@ -6,6 +6,7 @@ Each of them would do it for itself otherwise: 10 s of processor time and more, 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import socket
@@ -34,9 +35,13 @@ def is_worker(args: Any, env: Mapping[str, str]) -> bool:
 
 
 def load(arguments: Sequence[str]) -> None:
-    """Collect the tests, and forget everything but the modules. What fails here is said by the workers."""
+    """Collect the tests, and forget everything but the modules. What fails here is said by the workers.
+
+    Hubs in the workers find all SQL compiled, as programs do that are forked.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main([*arguments, "-n", "0", "--collect-only", "-q"])
+    importlib.import_module("tests.zygote").load()  # pytest complains about plugins that it did not import
 
 
 if __name__ == "__main__":
