@@ -86,6 +86,7 @@ def start(
     keyless: bool = False,
     key: str | None = None,
     environ: Mapping[str, str] = MappingProxyType({}),
+    port: int = 0,
 ) -> Hub:
     """Write the configuration, serve, and return when the hub says that it listens.
 
@@ -96,7 +97,7 @@ def start(
     path.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
     data = folder / "data"
     key = key if key is not None else "" if keyless else create_key(data, "tester")
-    arguments = ["serve", "--config", path, "--data", data, "--host", "127.0.0.1", "--port", "0"]
+    arguments = ["serve", "--config", path, "--data", data, "--host", "127.0.0.1", "--port", port]
     process = subprocess.Popen(
         [*COMMAND, *map(str, arguments), *([] if key else ["--no-auth"])],
         env={**os.environ, "UP_KEY": "the-upstream-key", **environ},

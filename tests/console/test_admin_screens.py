@@ -217,6 +217,12 @@ def test_usage_shows_what_was_spent_by_whom_and_the_log_no_secret(console: Conso
     console.hub.request("POST", "/api/keys", {"owner": "zoe"})
     expect(page.get_by_role("log")).to_contain_text("of zoe was created")  # told by an event
     assert console.requests.count("GET /api/logs") == earlier + 1
+    page.set_viewport_size({"width": 3840, "height": 2160})
+    console.go("/system")
+    for name in ("Hosts", "Queue", "Providers", "Tables"):  # all of it side by side
+        expect(page.get_by_role("region", name=name, exact=True)).to_be_in_viewport()
+    console.go("/keys")
+    expect(page.get_by_role("columnheader", name="Models")).to_be_visible()
 
 
 def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console: Console) -> None:

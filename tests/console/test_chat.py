@@ -37,7 +37,7 @@ CONVERT = {
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n"
+MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n1. أولاً\n\n"
 UNTIL_ANSWERED = """new Promise((done) => {
     const look = () => {
         const buttons = document.querySelectorAll("[aria-label='Answer again']:enabled");
@@ -107,6 +107,7 @@ def test_a_turn_is_streamed_with_its_tool_and_is_there_after_a_reload(
         expect(answer.get_by_role("heading", name="Found")).to_be_visible()
         expect(answer.get_by_role("table")).to_contain_text("2")
         expect(answer.locator("code .hl-number")).to_have_text("1")
+        expect(answer.locator("ol")).to_have_css("direction", "rtl")
         call = answer.get_by_role("group").filter(has_text="math.calculate")
         expect(call).to_contain_text("done")
         expect(call).to_contain_text("expression=6*7")

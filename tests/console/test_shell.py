@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import signal
+from pathlib import Path
+from urllib.parse import urlsplit
+
 import pytest
 from playwright.sync_api import Browser, expect
 
+from tests.clients import hub as hubs
 from tests.clients.hub import Hub
-from tests.console.browsing import Console
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console, sign_in
 from tests.console.conftest import StartConsole
+from tests.console.full_hub import start_empty
 
 SCREENS = ("Chat", "Runs", "Inbox", "Operations", "Usage", "Keys", "System")
 
@@ -71,6 +79,27 @@ def test_a_key_that_may_not_follow_events_is_told_nothing_of_a_hub_that_is_away(
     expect(page.get_by_role("status").filter(has_text="does not answer")).to_have_count(0)
     assert console.requests.count("GET /api/events") == 1, console.requests
     context.close()
+
+
+@pytest.mark.thorough
+def test_a_screen_that_is_opened_while_the_hub_is_away_is_there_when_it_is_back(
+    upstream: Upstream, browser: Browser, tmp_path: Path
+) -> None:
+    hub = start_empty(tmp_path, upstream.url)
+    context = browser.new_context()
+    sign_in(context, hub)
+    page = Console(hub, context.new_page()).open("/runs")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    hub.stop(signal.SIGKILL)
+    page.get_by_role("navigation").get_by_role("link", name="Usage").click()
+    expect(page.get_by_text("The screen is loaded as soon as it does")).to_be_visible()
+    port = urlsplit(hub.url).port
+    again = hubs.start(
+        tmp_path, json.loads((tmp_path / "dragoman.yaml").read_text()), key=hub.key, port=port or 0
+    )
+    expect(page.get_by_role("heading", name="Usage")).to_be_visible()
+    context.close()
+    again.stop()
 
 
 @pytest.mark.promise("console-keyboard")

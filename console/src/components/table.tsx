@@ -17,8 +17,8 @@ export interface Column<Row> {
   cell: (row: Row) => ReactNode;
   /** Numbers are aligned right. */
   numeric?: boolean;
-  /** Left out on narrow screens; `extra`: on tablets as well. */
-  wide?: boolean | "extra";
+  /** Left out on narrow screens; `extra`: on tablets as well; `huge`: on all but the widest. */
+  wide?: boolean | "extra" | "huge";
 }
 
 export interface TableProps<Row> {
@@ -46,7 +46,10 @@ export function Table<Row>(props: TableProps<Row>) {
   const [cursor, setCursor] = useState<string | null>(props.selected ?? null);
   const selected = props.selected !== undefined ? props.selected : cursor;
   const at = rows.findIndex((row) => rowId(row) === selected);
-  const columns = props.columns.filter(({ wide }) => !(narrow && wide === true) && !(medium && wide === "extra"));
+  const huge = useHuge();
+  const columns = props.columns.filter(
+    ({ wide }) => !(narrow && wide === true) && !(medium && wide === "extra") && (huge || wide !== "huge"),
+  );
   const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
 
   // What an address selects is in sight when the list appears; later the list scrolls only by the reader's keys.
@@ -147,10 +150,16 @@ export function NewRows({ count, onShow }: { count: number; onShow: () => void }
 
 const NARROW = window.matchMedia("(max-width: 720px)");
 const MEDIUM = window.matchMedia("(max-width: 1099px)");
+const HUGE = window.matchMedia("(min-width: 2000px)");
 
 /** Whether the window is a telephone's. */
 export function useNarrow(): boolean {
   return useMedia(NARROW);
+}
+
+/** Whether the window has room for what others open. */
+export function useHuge(): boolean {
+  return useMedia(HUGE);
 }
 
 function useMedia(query: MediaQueryList): boolean {

@@ -1,5 +1,5 @@
 /** The shell: navigation, the screen of the address, the palette and the list of keys. */
-import { Component, useCallback, useEffect, useState, type ErrorInfo, type ReactNode } from "react";
+import { Component, useCallback, useEffect, useRef, useState, type ErrorInfo, type ReactNode } from "react";
 import { Redirect, Route, Switch, useLocation } from "wouter";
 import { useSession } from "../api/session";
 import { useStreamState } from "../api/events";
@@ -84,8 +84,31 @@ function Offline() {
   );
 }
 
-/** What Chromium, Firefox and Safari call the script of a screen that the hub no longer has. */
-const MISSING_MODULE = /dynamically imported module|Importing a module script failed/;
+/** What Chromium, Firefox, Safari and Vite call a script or the styles of a screen that do not arrive. */
+const MISSING_MODULE = /dynamically imported module|Importing a module script failed|Unable to preload CSS/;
+
+/** A screen whose script or styles did not arrive. When the hub was away, it is loaded as soon as the hub is back. */
+function Missing() {
+  const state = useStreamState();
+  const wasAway = useRef(false);
+  const isAway = state === "waiting" || state === "connecting";
+  useEffect(() => {
+    if (wasAway.current && state === "live") location.reload();
+    wasAway.current ||= isAway;
+  }, [state, isAway]);
+  return (
+    <Empty icon="warn" title="This screen cannot be loaded">
+      {isAway ? (
+        <p>The hub does not answer. The screen is loaded as soon as it does.</p>
+      ) : (
+        <>
+          <p>The hub was away for a moment, or was upgraded since this page was opened. Load the page again to go on.</p>
+          <Button onClick={() => location.reload()}>Load it again</Button>
+        </>
+      )}
+    </Empty>
+  );
+}
 
 /** A screen that fails does not take the others with it. */
 class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | null }> {
@@ -101,14 +124,7 @@ class ErrorBoundary extends Component<{ children: ReactNode }, { error: Error | 
 
   override render() {
     if (this.state.error === null) return this.props.children;
-    if (MISSING_MODULE.test(this.state.error.message)) {
-      return (
-        <Empty icon="warn" title="This screen cannot be loaded">
-          <p>The hub is away, or was upgraded since this page was opened. Load the page again to go on.</p>
-          <Button onClick={() => location.reload()}>Load it again</Button>
-        </Empty>
-      );
-    }
+    if (MISSING_MODULE.test(this.state.error.message)) return <Missing />;
     return (
       <Empty icon="warn" title="This screen failed">
         <p className="mono small">{this.state.error.message}</p>

@@ -87,9 +87,21 @@ const COMPONENTS: Components = {
     const first = code.children[0];
     return <Code code={first?.type === "text" ? first.value.replace(/\n$/, "") : ""} language={language} />;
   },
+  // Marks, bars and columns stand on the side where the text begins.
+  ol: ({ children, start, className }) => (
+    <ol dir="auto" start={start} className={className}>
+      {children}
+    </ol>
+  ),
+  ul: ({ children, className }) => (
+    <ul dir="auto" className={className}>
+      {children}
+    </ul>
+  ),
+  blockquote: ({ children }) => <blockquote dir="auto">{children}</blockquote>,
   table: ({ children }) => (
     <div className="chat-table" tabIndex={0} role="group" aria-label="Table">
-      <table>{children}</table>
+      <table dir="auto">{children}</table>
     </div>
   ),
   input: ({ checked }) => <input type="checkbox" checked={checked} disabled aria-label={checked === true ? "done" : "to do"} />,

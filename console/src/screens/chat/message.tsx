@@ -112,6 +112,7 @@ function Editor({ text, onCancel, onSave }: { text: string; onCancel: () => void
 function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, actions }: MessageViewProps) {
   const questions = new Set(message.parts.filter((part) => part.type === "data-question").map((part) => (part as OtherPart).data?.["toolCallId"]));
   const open = new Set(message.parts.filter(isOpenQuestion).map((part) => (part as OtherPart).data?.["toolCallId"]));
+  const failure = message.metadata?.error ?? error;
   const sources = message.parts.filter((part) => part.type === "source-url") as OtherPart[];
   return (
     <article className="chat-assistant" aria-label="Answer" aria-busy={isLive} data-message={message.id}>
@@ -130,7 +131,12 @@ function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, ac
       })}
       {sources.length > 0 && <Sources sources={sources} />}
       {isLive && <Working message={message} />}
-      {!isLive && (message.metadata?.error ?? error) !== undefined && <p className="chat-call-error">{message.metadata?.error ?? error}</p>}
+      {!isLive && failure !== undefined && (
+        <p className="chat-answer-error">
+          <Icon name="warn" size={14} />
+          <span dir="auto">{failure}</span>
+        </p>
+      )}
       {!isLive && <Footer message={message} isBusy={isBusy} runId={runId} actions={actions} />}
     </article>
   );

@@ -134,7 +134,9 @@ function Keys({ onLayer }: { onLayer: (layer: Layer) => void }) {
 const COLUMNS: Column<ApiKey>[] = [
   { id: "name", title: "Key", width: "minmax(min(200px, 33vw), 1.5fr)", cell: (key) => <KeyName value={key} /> },
   { id: "owner", title: "Owner", width: "minmax(60px, 1fr)", cell: (key) => key.owner },
+  { id: "secret", title: "Secret", width: "140px", wide: "huge", cell: (key) => <code>{key.prefix}…</code> },
   { id: "scopes", title: "Scopes", width: "minmax(120px, 1.4fr)", wide: true, cell: (key) => scopesOf(key).join(", ") },
+  { id: "models", title: "Models", width: "minmax(120px, 1.2fr)", wide: "huge", cell: (key) => <ModelsOf value={key} /> },
   {
     id: "limits",
     title: "Limits",
@@ -142,6 +144,7 @@ const COLUMNS: Column<ApiKey>[] = [
     wide: "extra",
     cell: (key) => limitsInWords(key.limits) || <span className="muted">the hub's</span>,
   },
+  { id: "created", title: "Created", width: "110px", wide: "huge", cell: (key) => <Time at={key.createdAt} /> },
   { id: "used", title: "Last used", width: "88px", cell: (key) => (key.lastUsedAt === null ? <Never /> : <Time at={key.lastUsedAt} />) },
   {
     id: "expires",
@@ -151,6 +154,10 @@ const COLUMNS: Column<ApiKey>[] = [
     cell: (key) => (key.expiresAt === null ? <Never /> : <Time at={key.expiresAt} />),
   },
 ];
+
+function ModelsOf({ value }: { value: ApiKey }) {
+  return value.models === null ? <span className="muted">all</span> : <code>{value.models.join(", ")}</code>;
+}
 
 function Never() {
   return <span className="muted">never</span>;
@@ -217,7 +224,7 @@ function KeyDetails({ value, onLayer }: { value: ApiKey; onLayer: (layer: Layer)
           ["Owner", value.owner],
           ["Secret", <code>{value.prefix}…</code>],
           ["Scopes", scopesOf(value).join(", ")],
-          ["Models", value.models === null ? "all" : <code>{value.models.join(", ")}</code>],
+          ["Models", <ModelsOf value={value} />],
           ["Limits", limitsInWords(value.limits) || "those of the hub"],
           ["Created", <Time at={value.createdAt} />],
           ["Expires", value.expiresAt === null ? "never" : <Time at={value.expiresAt} />],

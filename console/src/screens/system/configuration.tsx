@@ -44,16 +44,36 @@ export function Configuration() {
           <p>Search for a section such as “policy”, or for a value.</p>
         </Empty>
       )}
-      {sections.map(([name, value]) => (
-        <details key={name} className="card system-section" open={q !== "" || isShort(value)}>
-          <summary>
-            {TITLES[name] ?? name} <span className="muted small">{sizeOf(value)}</span>
-          </summary>
-          {isPlain(value) ? <p className="mono">{String(value ?? "none")}</p> : <JsonView value={value} label={TITLES[name] ?? name} />}
-        </details>
-      ))}
+      <div className="system-sections">
+        {sections.map(([name, value]) => (
+          <Section key={name} title={TITLES[name] ?? name} value={value} isOpen={q !== "" || isShort(value)} />
+        ))}
+      </div>
     </>
   );
+}
+
+function Section({ title, value, isOpen }: { title: string; value: unknown; isOpen: boolean }) {
+  if (isEmpty(value))
+    return (
+      <section className="card system-section">
+        <h2>
+          {title} <span className="muted small">none</span>
+        </h2>
+      </section>
+    );
+  return (
+    <details className="card system-section" open={isOpen}>
+      <summary>
+        {title} <span className="muted small">{Array.isArray(value) && value.length}</span>
+      </summary>
+      {isPlain(value) ? <p className="mono">{String(value)}</p> : <JsonView value={value} label={title} />}
+    </details>
+  );
+}
+
+function isEmpty(value: unknown): boolean {
+  return value === null || (typeof value === "object" && Object.keys(value).length === 0);
 }
 
 function isPlain(value: unknown): boolean {
@@ -62,13 +82,4 @@ function isPlain(value: unknown): boolean {
 
 function isShort(value: unknown): boolean {
   return isPlain(value) || JSON.stringify(value).length < 400;
-}
-
-function sizeOf(value: unknown): string {
-  if (Array.isArray(value)) return value.length === 0 ? "none" : String(value.length);
-  if (value !== null && typeof value === "object") {
-    const names = Object.keys(value);
-    return names.length === 0 ? "none" : "";
-  }
-  return "";
 }

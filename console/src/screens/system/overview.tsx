@@ -16,7 +16,10 @@ import {
   Time,
   toast,
   toastError,
+  useHuge,
 } from "../../components";
+import { Providers } from "./providers";
+import { Storage } from "./storage";
 import type { Host, QueuedMessage, SystemState } from "./types";
 
 export function useSystem() {
@@ -29,13 +32,14 @@ export function useSystem() {
 
 export function Overview() {
   const { data, error, refetch } = useSystem();
+  const huge = useHuge();
   if (error !== null) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (data === undefined) return <Loading />;
   const { database, queue } = data;
   return (
     <>
       <div className="system-numbers">
-        <Fact name="State">{data.host.draining ? <Chip tone="wait">draining</Chip> : <Status status="up" />}</Fact>
+        <Fact name="State">{data.host.draining ? <Chip tone="wait" icon="wait">draining</Chip> : <Status status="up" />}</Fact>
         <Fact name="Runs now">{count(data.runs)}</Fact>
         <Fact name="Waiting">
           {count(queue.waiting)}
@@ -56,8 +60,16 @@ export function Overview() {
       {data.spooled > 0 && (
         <p className="system-note">{count(data.spooled)} usage records wait on disk until the database takes them.</p>
       )}
-      <Hosts />
-      <Queue />
+      <div className="system-cards">
+        <Hosts />
+        <Queue />
+        {huge && (
+          <>
+            <Providers />
+            <Storage />
+          </>
+        )}
+      </div>
     </>
   );
 }

@@ -24,7 +24,8 @@ export function Providers() {
       </Empty>
     );
   return (
-    <section className="card system-card" aria-label="Providers">
+    <section className="card system-card system-providers" aria-label="Providers">
+      <h2>The last hour of providers</h2>
       <div className="system-scroll" tabIndex={0} role="region" aria-label="Providers, the last hour">
         <table className="system-table">
           <thead>

@@ -14,7 +14,7 @@ export function Storage() {
   if (data === undefined) return <Loading label="Counting…" />;
   const tables = [...data.tables].sort((one, two) => two.rows - one.rows);
   return (
-    <>
+    <div className="system-storage">
       <p className="system-note">
         {data.server}
         {data.size !== null && <> · {bytes(data.size)}</>} · revision {data.revision ?? "unknown"} · as of{" "}
@@ -22,6 +22,7 @@ export function Storage() {
         <code>dragoman database backup</code> makes a copy.
       </p>
       <section className="card system-card" aria-label="Tables">
+        <h2>Tables</h2>
         <div className="system-scroll" tabIndex={0} role="region" aria-label="Tables of the database">
           <table className="system-table">
             <thead>
@@ -55,6 +56,6 @@ export function Storage() {
           </table>
         </div>
       </section>
-    </>
+    </div>
   );
 }
