@@ -37,7 +37,8 @@ CONVERT = {
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n1. أولاً\n\n"
+MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n"
+RIGHT_TO_LEFT = "1. أولاً\n\n"
 UNTIL_ANSWERED = """new Promise((done) => {
     const look = () => {
         const buttons = document.querySelectorAll("[aria-label='Answer again']:enabled");
@@ -96,7 +97,7 @@ def test_a_turn_is_streamed_with_its_tool_and_is_there_after_a_reload(
 ) -> None:
     mark = upstream.teach(
         [{"reasoning": ["Let me think."]}, {"calls": [calculate("6*7")]}],
-        [{"text": [MARKDOWN, ATTACK]}],
+        [{"text": [MARKDOWN, RIGHT_TO_LEFT, ATTACK]}],
     )
     page = console.open("/chat")
     expect(page.get_by_text("Start with a message")).to_be_visible()
