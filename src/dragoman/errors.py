@@ -178,6 +178,17 @@ class NotFound(DragomanError):
     status = 404
 
 
+class UnknownAddress(NotFound):
+    """Nothing is at the address of a request."""
+
+
+class MethodNotAllowed(DragomanError):
+    """The address exists, and not for this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
 class ResponseNotFound(NotFound):
     """There is no response, conversation or item of this id, or it is another owner's."""
 

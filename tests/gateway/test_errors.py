@@ -265,3 +265,31 @@ def test_the_provider_s_key_is_never_said_back(stage: Stage, chat: Pair, message
         with pytest.raises((openai.APIError, anthropic.APIError)) as raised:
             read(pair.hub, "oai/m")
         assert KEY not in f"{raised.value!r} {raised.value} {vars(raised.value)}"
+
+
+def test_an_address_or_method_that_is_not_there_is_an_error_as_the_sdks_read_it(
+    chat: Pair, messages: Pair
+) -> None:
+    for method, path, status, code in (
+        ("GET", "/files", 404, "unknown_url"),
+        ("POST", "/audio/speech", 404, "unknown_url"),
+        ("GET", "/chat/completions", 405, "method_not_allowed"),
+        ("PUT", "/responses", 405, "method_not_allowed"),
+    ):
+        call = getattr(chat.hub, method.lower())
+        with pytest.raises(openai.APIStatusError) as refused:
+            call(path, cast_to=object)
+        assert (refused.value.status_code, refused.value.code) == (status, code)
+        assert refused.value.type == "invalid_request_error"
+        assert refused.value.request_id
+    for path, status, kind in (
+        ("/v1/messages/batches", 404, "not_found_error"),
+        ("/v1/files", 404, "not_found_error"),
+        ("/v1/messages", 405, "invalid_request_error"),
+    ):
+        with pytest.raises(anthropic.APIStatusError) as missing:
+            messages.hub.get(path, cast_to=object)
+        assert missing.value.status_code == status
+        assert (missing.value.type, missing.value.request_id is not None) == (kind, True)
+        body: Any = missing.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", kind)

@@ -126,6 +126,9 @@ class WebhookSender:
             return error.message
         except OSError as error:
             return type(error).__name__
+        except Exception:  # a delivery ends after its last attempt, whatever a receiver has sent
+            log.exception("the webhook of run %s could not be posted", delivery.run_id)
+            return "an internal error of the hub"
         return None if 200 <= status < 300 else f"the receiver answered with status {status}"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.meter import Meter
@@ -32,6 +33,8 @@ from dragoman.server.gateway.dialects import (
 from dragoman.server.gateway.headers import request_id_headers
 from dragoman.server.gateway.model_catalog import ModelCatalog
 from dragoman.server.gateway.request import JSON_HEADERS, GatewayRequest, RequestPlan
+from dragoman.server.http.endpoint import unknown_address
+from dragoman.server.http.request_log import assign_request_id
 from dragoman.server.metrics.metrics import Metrics
 from dragoman.suggestions import suggest
 from dragoman.tracing.interface import Tracing
@@ -301,6 +304,20 @@ async def send_error(exchange: Exchange, error: DragomanError, *, dialect: Clien
     await exchange.respond(
         dialect.error_status(error), dialect.error_body(error, request_id), headers=headers
     )
+
+
+class UnknownClientPath:
+    """The ASGI app of what is nowhere under `/v1`: a 404 as the client reads it.
+
+    Anthropic's clients send a version, OpenAI's do not.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        exchange.request_id = assign_request_id(exchange.headers)
+        is_anthropic = exchange.path.startswith("/v1/messages") or "anthropic-version" in exchange.headers
+        dialect = MESSAGES if is_anthropic else CHAT_COMPLETIONS
+        await send_error(exchange, unknown_address(exchange), dialect=dialect)
 
 
 def may_retry(error: DragomanError) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from starlette.types import Receive, Scope, Send
 
 from dragoman import identity
-from dragoman.errors import DragomanError, HostFenced, Unavailable
+from dragoman.errors import DragomanError, HostFenced, MethodNotAllowed, Unavailable, UnknownAddress
 from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler, Exchange, Handler, handle
 from dragoman.http.key_validity import KeyValidity
 from dragoman.operations.access import require_scope
@@ -25,6 +25,7 @@ TokenMethods: TypeAlias = Mapping[str, Literal["path", "handler"]]
 """Methods that session tokens may use: "path" compares the session in the path with the token's bounds here,
 "handler" leaves the check to the handler, because the session is in the body or follows from something else.
 """
+MAX_SHOWN = 1_000  # characters of a path in an error
 NO_TOKENS: TokenMethods = MappingProxyType({})
 RequiredScope: TypeAlias = identity.Scope | None
 
@@ -61,8 +62,8 @@ class HttpEndpoint:
     async def _dispatch(self, exchange: Exchange) -> None:
         handler = self._handlers.get("GET" if exchange.method == "HEAD" else exchange.method)
         if handler is None:
-            await _method_not_allowed(exchange, sorted(self._handlers))
-            return
+            exchange.response_headers |= {"allow": ", ".join(sorted(self._handlers))}
+            raise MethodNotAllowed(f"{exchange.method} is not for {exchange.path!r}")
         if self._auth is None:
             await handler(exchange)
             return
@@ -84,23 +85,19 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] != "http":
         return
     exchange = Exchange(scope, receive, send)
+    await send_error(exchange, unknown_address(exchange))
+
+
+def unknown_address(exchange: Exchange) -> UnknownAddress:
+    """Return the error of a request to an address that the hub does not have."""
     hint = "the addresses are listed at /docs and /openapi.json"
-    await exchange.respond(
-        404, {"error": {"code": "not_found", "message": f"nothing at {exchange.path!r}", "hint": hint}}
-    )
+    return UnknownAddress(f"nothing at {exchange.path[:MAX_SHOWN]!r}", hint=hint)
 
 
 async def reject_websocket(_scope: Scope, receive: Receive, send: Send) -> None:
     """Close a WebSocket where none is served."""
     await receive()
     await send({"type": "websocket.close", "code": 1008})
-
-
-async def _method_not_allowed(exchange: Exchange, allowed: Sequence[str]) -> None:
-    body = {
-        "error": {"code": "method_not_allowed", "message": f"{exchange.method} is not for {exchange.path!r}"}
-    }
-    await exchange.respond(405, body, headers={"allow": ", ".join(allowed)})
 
 
 async def send_error(exchange: Exchange, error: DragomanError) -> None:

@@ -22,6 +22,7 @@ from dragoman.errors import (
     ProviderError,
     ResponseNotFound,
     Unauthorized,
+    UnknownAddress,
 )
 from dragoman.wire import json_codec
 from dragoman.wire.encoder import SSE_HEADERS
@@ -275,6 +276,8 @@ def _type_and_code(error: DragomanError) -> tuple[str, str | None]:
             return "authentication_error", "invalid_api_key"
         case ResponseNotFound():
             return _INVALID_REQUEST, error.code
+        case UnknownAddress():
+            return _INVALID_REQUEST, "unknown_url"
         case NotFound():
             return _INVALID_REQUEST, "model_not_found"  # all that other requests name
         case _:

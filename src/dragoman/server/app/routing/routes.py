@@ -66,7 +66,13 @@ from dragoman.server.domain_events import DomainEventHandlers
 from dragoman.server.events import EventHandlers
 from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.gateway.responses.socket import ResponsesSocket
-from dragoman.server.gateway.routes import CHAT_COMPLETIONS, MESSAGES, Gateway, send_error
+from dragoman.server.gateway.routes import (
+    CHAT_COMPLETIONS,
+    MESSAGES,
+    Gateway,
+    UnknownClientPath,
+    send_error,
+)
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import LocalHost
 from dragoman.server.http.cors import allow_origins
@@ -146,7 +152,7 @@ def build_router(
 
     Paths are matched as they were sent, still quoted, so that an id may hold an encoded slash.
     """
-    endpoints = {
+    endpoints: dict[str, ASGIApp] = {
         **{
             path: HttpEndpoint(
                 methods, auth=auth, scope="gateway", on_error=on_error, body_limits=body_limits
@@ -162,6 +168,8 @@ def build_router(
         },
         **{path: HttpEndpoint(methods) for path, methods in public_routes(handlers)},
         **{path: HttpEndpoint(methods) for path, methods in card_routes(handlers.a2a)},
+        "/v1": (unknown := UnknownClientPath()),
+        "/v1/{path:path}": unknown,
     }
     endpoints |= site_endpoints(handlers.reference.site)
     metrics = {"GET": handlers.metrics.get}
