@@ -33,6 +33,7 @@ INSTALLED = str(Path(sysconfig.get_path("scripts")) / "dragoman")
 SCRIPTS = (Path(__file__).parent, ROOT / "examples")
 PACKAGES = ("cli", "server", "mcp", "spokes")
 SDK = ("mcp.server.mcpserver", "uvicorn")  # what the MCP servers of tests and examples import besides
+HOSTS = "dragoman.runs.dbos_engine"  # what hubs on Postgres import besides; the tests themselves have no DBOS
 HARMLESS = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
 
@@ -85,11 +86,14 @@ def load() -> None:
                 importlib.import_module(module.name)
     for name in SDK:
         importlib.import_module(name)
+    with suppress(ImportError):
+        importlib.import_module(HOSTS)
     for name in dragoman.__all__:
         getattr(dragoman, name)
     build_commands_once()
     typer.main.get_command(importlib.import_module("dragoman.cli.program").build_program())
     asyncio.run(open_hub())
+    compile_for_postgres()
     trust_no_certificates(ROOT / "tests")
 
 
@@ -102,6 +106,16 @@ async def open_hub() -> None:
             for kind in statement_classes():
                 hub.store.database.statements(kind)
     vars(tempfile)["tempdir"] = None  # found anew: each process has a TMPDIR of its own
+
+
+def compile_for_postgres() -> None:
+    """Compile the SQL of hubs on Postgres, whose servers start later: compiling needs none."""
+    postgres = importlib.import_module("dragoman.store.postgres.backend").PostgresBackend
+    compiled = importlib.import_module("dragoman.store.database").COMPILED
+    for kind in statement_classes():
+        compiled[postgres, kind] = kind(postgres("postgresql:///none"))
+    schema = importlib.import_module("dragoman.store.postgres.schema")
+    schema.definitions(schema.DIALECT)
 
 
 def statement_classes() -> Iterator[type]:
