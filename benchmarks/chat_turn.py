@@ -30,7 +30,7 @@ from typing import Any
 import uvloop
 
 import dragoman
-from dragoman.cli.serving.hosting import GC_THRESHOLDS, host_hub
+from dragoman.cli.serving.lifecycle import GC_THRESHOLDS, host_hub
 from dragoman.config import parse_config
 from dragoman.store.sqlite import SQLiteConnection
 

@@ -30,7 +30,7 @@ import uvloop
 
 import dragoman
 from dragoman.accounts import usage_ledger
-from dragoman.cli.serving.hosting import host_hub
+from dragoman.cli.serving.lifecycle import host_hub
 from dragoman.config import Config, parse_config
 from dragoman.http.disconnect import DisconnectWatch
 

@@ -35,11 +35,11 @@ import msgspec
 
 import dragoman
 from dragoman.agent.loop import Loop
-from dragoman.agent.turn import TurnSpec
-from dragoman.cli.serving.hosting import host_hub
+from dragoman.agent.turn_spec import TurnSpec
+from dragoman.cli.serving.lifecycle import host_hub
 from dragoman.config import parse_config
 from dragoman.operations.context import Context
-from dragoman.runs.plan import RunPlan
+from dragoman.runs.history_changes import RunPlan
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
 

@@ -24,7 +24,7 @@ from dragoman.config import (
     read_key,
 )
 from dragoman.errors import ConfigError
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 
 FULL = """
 providers:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import CallError
-from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json, parse_digits, well_formed
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, mend_json, parse_digits, well_formed
 from dragoman.operations.outcome import encode_result, to_jsonable
 
 UNITS = st.text(st.sampled_from('a\\"\n\u00e9\ud83d\ude00\udbff\udc00\U0001f600\ufffd/u'), max_size=12)

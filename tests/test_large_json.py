@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dragoman import large_json
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.large_json import decode_large, encode_large, split_fields
 from tests.effort import rounds
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman import spilled_text
-from dragoman.event_pieces import DeltaOnDisk, split_events
+from dragoman.event_splitting import DeltaOnDisk, split_events
 from dragoman.events import StartStep, TextDelta, TextEnd, TextStart
 from dragoman.fold import Fold
 from dragoman.messages import TextPart

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dragoman.accounts.context_sizes import Contexts as Contexts
-    from dragoman.accounts.price_list import PriceOverride as PriceOverride
+    from dragoman.accounts.price_lookup import PriceOverride as PriceOverride
     from dragoman.agent.agent import Agent as Agent
     from dragoman.agent.attachments import file as file
     from dragoman.agent.attachments import image as image
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from dragoman.agent.structured_output import Problem as Problem
     from dragoman.agent.tools.toolbox import Overhead as Overhead
     from dragoman.agent.tools.toolbox import ToolCost as ToolCost
-    from dragoman.agent.turn import StepChange as StepChange
-    from dragoman.agent.turn import StepContext as StepContext
+    from dragoman.agent.turn_spec import StepChange as StepChange
+    from dragoman.agent.turn_spec import StepContext as StepContext
     from dragoman.agent.ui_stream import UIStream as UIStream
     from dragoman.agent.ui_stream import ui_stream as ui_stream
     from dragoman.errors import ApprovalNeeded as ApprovalNeeded
@@ -161,10 +161,10 @@ if TYPE_CHECKING:
     from dragoman.providers.scripted import Step as Step
     from dragoman.tools.question import question as question
 else:  # at run time a name is imported when it is first used: most commands need few of them
-    from dragoman.late_names import late_names
+    from dragoman.lazy_imports import lazy_names
     from dragoman.public_names import MODULES
 
-    __getattr__ = late_names(__name__, MODULES)
+    __getattr__ = lazy_names(__name__, MODULES)
 
 __all__ = [
     "Abort",

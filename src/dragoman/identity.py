@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from dragoman.limits import Limits
 from dragoman.session_ids import hub_session_id
+from dragoman.usage_limits import Limits
 
 Scope: TypeAlias = Literal["gateway", "chat", "operations", "spoke", "runner", "admin"]
 NAMED_ONLY: frozenset[Scope] = frozenset({"spoke", "runner", "admin"})

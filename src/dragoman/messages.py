@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import BadRequest
-from dragoman.json_text import decode_typed
+from dragoman.json_decoding import decode_typed
 from dragoman.large_json import LARGE, SMALL, encode_large, measure
 
 Role = Literal["system", "user", "assistant"]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.errors import OutOfOrder
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Approval, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 from dragoman.spilled_text import (
     HEAD,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 NAMES_BY_MODULE: Mapping[str, tuple[str, ...]] = {
     "accounts.context_sizes": ("Contexts",),
-    "accounts.price_list": ("PriceOverride",),
+    "accounts.price_lookup": ("PriceOverride",),
     "agent.agent": ("Agent",),
     "agent.attachments": (
         "file",
@@ -92,7 +92,7 @@ NAMES_BY_MODULE: Mapping[str, tuple[str, ...]] = {
         "Overhead",
         "ToolCost",
     ),
-    "agent.turn": (
+    "agent.turn_spec": (
         "StepChange",
         "StepContext",
     ),

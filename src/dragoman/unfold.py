@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.event_pieces import CompactEvent, DeltaOnDisk
+from dragoman.event_splitting import CompactEvent, DeltaOnDisk
 from dragoman.fold import Fold
 from dragoman.messages import (
     FINAL_STATES,

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Admission, Meter
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.price_list import PriceList
+from dragoman.accounts.price_lookup import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached
 from dragoman.events import Usage
 from dragoman.identity import Identity
-from dragoman.limits import Limits
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 from dragoman.usage_record import UsageRecord
 from tests.accounts.conftest import NOON, Clock
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.price_list import PriceList, PriceOverride
+from dragoman.accounts.price_lookup import PriceList, PriceOverride
 from dragoman.events import Usage
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -163,7 +163,7 @@ def test_a_price_that_depends_on_the_time_of_day_is_asked_again() -> None:
 
 async def test_the_library_is_loaded_when_it_is_needed_and_not_before() -> None:
     program = (
-        "import sys, asyncio; from dragoman.accounts.price_list import PriceList, PriceOverride\n"
+        "import sys, asyncio; from dragoman.accounts.price_lookup import PriceList, PriceOverride\n"
         "prices = PriceList({'m': PriceOverride(input=1, output=1)}); prices.find('p', 'm')\n"
         "prices.find('local', 'qwen'); print('genai_prices' in sys.modules)\n"
         "asyncio.run(prices.preload()); print('genai_prices' in sys.modules)"

@@ -15,7 +15,7 @@ from dragoman.accounts.request_limiter import (
     ScopeLimits,
     SlidingWindow,
 )
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 
 PAUSES = st.lists(st.floats(0.0, 30.0), max_size=200)
 

@@ -10,8 +10,8 @@ import pytest
 
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
 from dragoman.accounts.shared_rates import EXCHANGE_INTERVAL, SharedRates
-from dragoman.limits import Limits
 from dragoman.store.hosts.rates import KEPT_SECONDS, HostRate, RateDecision, RateKey
+from dragoman.usage_limits import Limits
 
 STEP = 0.05
 MINUTE = 60.0

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dragoman import Context, operation
-from dragoman.accounts.price_list import PriceOverride
+from dragoman.accounts.price_lookup import PriceOverride
 from dragoman.agent.agent import Agent
 from dragoman.agent.run import Run
 from dragoman.errors import CallError

@@ -26,7 +26,7 @@ from dragoman import (
     ToolPart,
     operation,
 )
-from dragoman.mcp.server.local_server import serve_locally
+from dragoman.mcp.server.loopback_server import serve_locally
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.permission.policy import Rule
 from tests.providers import stand_in_claude

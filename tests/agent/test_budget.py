@@ -9,10 +9,10 @@ import pytest
 
 from dragoman import Context, operation, user_message
 from dragoman.accounts.price import NANOS_PER_DOLLAR
-from dragoman.accounts.price_list import PriceList
+from dragoman.accounts.price_lookup import PriceList
 from dragoman.agent.agent import Agent
 from dragoman.agent.settings import RunLimits
-from dragoman.agent.turn import StepChange, StepContext
+from dragoman.agent.turn_spec import StepChange, StepContext
 from dragoman.errors import BudgetExhausted, ConfigError
 from dragoman.events import Usage
 from dragoman.operations.budget import Budget

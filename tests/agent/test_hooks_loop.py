@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.agent.hooks.events import Ask, Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.hooks.points import message_text, with_text
+from dragoman.agent.hooks.invocation import message_text, with_text
 from dragoman.agent.hooks.runner import in_turn
 from dragoman.messages import FilePart, Message, TextPart
 from dragoman.model_request import ModelRequest

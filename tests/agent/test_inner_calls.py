@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, ScriptedModel, operation, ui_stream
-from dragoman.agent.inner_calls import (
+from dragoman.agent.meta_tool_calls import (
     MAX_INPUT_BYTES,
     MAX_TITLE,
     InnerCall,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.agent.agent import Agent
-from dragoman.agent.mcp_servers import server_specs
+from dragoman.agent.mcp_server_specs import server_specs
 from dragoman.errors import ConfigError, Conflict, Unavailable
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.providers.scripted import ScriptedCall

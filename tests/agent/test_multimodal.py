@@ -11,7 +11,7 @@ import pytest
 from dragoman.agent.attachments import ContentPiece, file, image, tool_output, user_message
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.messages import FilePart, TextPart, ToolPart
-from dragoman.wire.tool_outputs import read_multimodal_output
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 JPEG = b"\xff\xd8\xff\xe0" + bytes(24)

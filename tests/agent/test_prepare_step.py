@@ -14,7 +14,7 @@ from dragoman.agent.hooks.events import Block, Modify, PostModel, PreModel, RunE
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.http import event_body
 from dragoman.agent.structured_output import Output
-from dragoman.agent.turn import StepChange, StepContext
+from dragoman.agent.turn_spec import StepChange, StepContext
 from dragoman.messages import ToolPart
 from dragoman.model_request import Tool
 from dragoman.providers.scripted import Failure, ScriptedCall, Step

@@ -8,7 +8,7 @@ import pytest
 
 from dragoman import Agent, ScriptedModel
 from dragoman import events as e
-from dragoman.agent.approvals import UNANSWERED
+from dragoman.agent.approval_events import UNANSWERED
 from dragoman.errors import Conflict, NotFound
 from dragoman.messages import ToolPart
 from dragoman.operations import Calls, Context, Registry

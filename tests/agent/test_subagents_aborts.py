@@ -11,7 +11,7 @@ import pytest
 
 from dragoman import Agent, Context, ScriptedModel, operation
 from dragoman import events as e
-from dragoman.accounts.price_list import PriceOverride
+from dragoman.accounts.price_lookup import PriceOverride
 from dragoman.agent.settings import RunLimits
 from dragoman.events import Usage
 from dragoman.fold import Fold

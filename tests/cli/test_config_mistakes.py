@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 
 UP = "providers:\n  up: {type: ollama}\n"
 
-# What is wrong: the file, how the error begins, and a word of the cure.
+# What is wrong: the file, how the error begins, and a word of the fix.
 MISTAKES: dict[str, tuple[str, str, str]] = {
     "a misspelt section": ("provider:\n  up: {type: ollama}\n", "1: provider: ", "did you mean 'providers'?"),
     "a misspelt field": (f"{UP}limits:\n  bodi: 5\n", "4: limits.bodi: ", "did you mean 'body'?"),
@@ -206,12 +206,12 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
 def test_a_mistake_is_reported_with_its_line_its_field_and_a_fix(
     mistake: str, run: Run, tmp_path: Path
 ) -> None:
-    text, place, cure = MISTAKES[mistake]
+    text, place, fix = MISTAKES[mistake]
     (tmp_path / "dragoman.yaml").write_text(text, encoding="utf-8-sig")  # with a BOM, as some editors do
     result = run("check")
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"dragoman: dragoman.yaml:{place}")
-    assert cure in result.err
+    assert fix in result.err
     assert "sk-ant" not in result.err
 
 

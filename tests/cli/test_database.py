@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.store.maintenance.rows import TABLES
+from dragoman.store.maintenance.row_batches import TABLES
 from dragoman.store.sqlite import lock_folder
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.cli.conftest import Run

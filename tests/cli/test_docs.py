@@ -43,9 +43,9 @@ from dragoman.config.sections import (
 )
 from dragoman.config.webhook_section import WebhooksConfig
 from dragoman.errors import ConfigError
-from dragoman.limits import Limits
 from dragoman.server.reference.openapi import build_document
 from dragoman.server.reference.page import list_operations
+from dragoman.usage_limits import Limits
 from tests.cli.test_help import COMMANDS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import configuration
-from dragoman.cli.configuration import PINNED, config_from_sources
+from dragoman.cli import config_discovery
+from dragoman.cli.config_discovery import PINNED, config_from_sources
 from dragoman.cli.init import discovery
 from dragoman.cli.init.discovery import find_sources
 from dragoman.config import Config
@@ -117,4 +117,4 @@ def test_without_keys_the_error_names_the_variables(run: Run) -> None:
     assert "No configuration was found" in result.err
     assert "OPENAI_API_KEY or ANTHROPIC_API_KEY" in result.err
     with pytest.raises(ConfigError):
-        configuration.choose_config(None)
+        config_discovery.choose_config(None)

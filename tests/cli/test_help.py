@@ -10,7 +10,7 @@ from typer.models import CommandInfo
 
 from dragoman.cli import calls, database, hosts, local, ops, program, runs, sessions, spokes, triggers
 from dragoman.cli.access import approvals, keys, policy, secrets, tokens, vault
-from dragoman.cli.serving import servers
+from dragoman.cli.serving import mcp_servers
 from dragoman.cli.teams import command as teams_command
 from tests.cli.conftest import Run
 from tests.cli.program import run as run_apart
@@ -25,7 +25,7 @@ APPS: dict[str, typer.Typer] = {
     "calls": calls.calls,
     "approvals": approvals.approvals,
     "policy": policy.policy,
-    "servers": servers.servers,
+    "servers": mcp_servers.servers,
     "spokes": spokes.spokes,
     "hosts": hosts.hosts,
     "sessions": sessions.sessions,

@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.errors import Forbidden
 from dragoman.identity import Identity, Scope
-from dragoman.operations.access import require_scope
+from dragoman.operations.authorization import require_scope
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, run, scripted, serving
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dragoman import identity
-from dragoman.cli.logs import configure_logging
+from dragoman.cli.logging_setup import configure_logging
 from dragoman.config import ProviderConfig
 from dragoman.events import Usage
 from dragoman.server.http.request_log import assign_request_id, log_request
@@ -113,7 +113,7 @@ def test_a_request_without_a_sane_id_gets_one() -> None:
 
 async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsys: Err) -> None:
     configure_logging("info", as_json=True)
-    log = logging.getLogger("dragoman.server.gateway.routes")
+    log = logging.getLogger("dragoman.server.gateway.handlers")
 
     async def serve(number: int) -> None:
         assign_request_id({"x-request-id": f"r{number}"})
@@ -129,11 +129,11 @@ async def test_every_line_of_a_request_has_its_id_in_tasks_and_threads_too(capsy
 def test_a_line_for_programs_is_one_json_object(capsys: Err) -> None:
     configure_logging("info", as_json=True)
     assign_request_id({"x-request-id": "r1"})
-    logging.getLogger("dragoman.server.gateway.routes").warning("%s is\n%d", "one", 1)
+    logging.getLogger("dragoman.server.gateway.handlers").warning("%s is\n%d", "one", 1)
     assert entries(capsys) == [
         {
             "level": "warning",
-            "logger": "dragoman.server.gateway.routes",
+            "logger": "dragoman.server.gateway.handlers",
             "event": "one is\n1",
             "request_id": "r1",
         }
@@ -142,9 +142,9 @@ def test_a_line_for_programs_is_one_json_object(capsys: Err) -> None:
 
 def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> None:
     configure_logging("info", as_json=False)
-    logging.getLogger("dragoman.server.gateway.routes").warning("one")
+    logging.getLogger("dragoman.server.gateway.handlers").warning("one")
     assign_request_id({"x-request-id": "r1"})
-    logging.getLogger("dragoman.server.gateway.routes").info("two", extra={"fields": {"a": 1, "b": "x"}})
+    logging.getLogger("dragoman.server.gateway.handlers").info("two", extra={"fields": {"a": 1, "b": "x"}})
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
         "WARNING server.gateway.routes: one",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli.access.questions import resolve_answer
+from dragoman.cli.access.question_prompt import resolve_answer
 from dragoman.operations.approval import ApprovalItem, Question
 from tests.cli.conftest import Run
 from tests.cli.program import Hub, Terminal, scripted, serving

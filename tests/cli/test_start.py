@@ -10,7 +10,7 @@ import pytest
 
 COMMAND_LINE = "from dragoman.cli import program; program.build_program()"
 ONE_COMMAND = "from dragoman.cli import program; program.build_program('keys')"
-DATA_FOLDER = "import dragoman.server.app.attached"
+DATA_FOLDER = "import dragoman.server.app.offline_api"
 HUB = """
 import asyncio, pathlib, tempfile
 from dragoman.config import parse_config

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.events import Usage
-from dragoman.limits import Limits
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 from dragoman.usage_record import UsageRecord
 from tests.clients import hub as hubs
 from tests.clients.hub import Hub

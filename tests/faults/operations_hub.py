@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from dragoman.cli.serving.hosting import host_hub
+from dragoman.cli.serving.lifecycle import host_hub
 from dragoman.config import parse_config
 from dragoman.identity import LOCAL
 from dragoman.runs.run import HubRun

@@ -13,7 +13,7 @@ import pytest
 import websockets
 
 from dragoman.identity import Identity
-from dragoman.spokes.client.dial import endpoint_url
+from dragoman.spokes.client.handshake import endpoint_url
 from dragoman.spokes.hub.settings import SpokeSettings
 from tests.serving import Served, ask, frames_in, serving, types
 from tests.waiting import poll

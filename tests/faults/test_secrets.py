@@ -18,7 +18,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from dragoman.cli.logs import JsonFormatter, TextFormatter
+from dragoman.cli.logging_setup import JsonFormatter, TextFormatter
 from dragoman.config import parse_config
 from dragoman.errors import DragomanError
 from dragoman.server.app import Hub
@@ -26,7 +26,7 @@ from dragoman.store import sqlite
 from dragoman.store.encryption import MasterKey
 from dragoman.store.store import Store
 from dragoman.tracing.interface import TelemetrySettings
-from dragoman.tracing.otlp import open_spans
+from dragoman.tracing.otlp_setup import open_spans
 from tests.cli.program import environ, run
 from tests.effort import rounds, rows
 from tests.faults.gateway_faults import DOCUMENTS, EARLY, LATE, Fault, failed, play, speech_at, talk
@@ -372,7 +372,7 @@ def said_of(reply: Any) -> tuple[str, str]:
 
 
 CRASH = """
-import dragoman.cli.serving.hosting as hosting
+import dragoman.cli.serving.lifecycle as hosting
 from dragoman.cli import main
 async def crash(options, listener, *, secrets):
     secrets.add({secret!r})

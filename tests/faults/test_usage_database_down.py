@@ -15,14 +15,14 @@ from dragoman.accounts import usage_ledger
 from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.price_list import PriceList
+from dragoman.accounts.price_lookup import PriceList
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BudgetExhausted
 from dragoman.events import Usage
 from dragoman.identity import Identity
-from dragoman.limits import Limits
 from dragoman.store import sqlite
 from dragoman.store.store import DATABASE_FILE, Store
+from dragoman.usage_limits import Limits
 from dragoman.usage_record import UsageRecord
 
 DEADLINE = 120.0

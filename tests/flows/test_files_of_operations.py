@@ -13,7 +13,7 @@ from mcp.client import Client
 from mcp_types import CallToolResult
 
 from dragoman import ModelRequest
-from dragoman.agent.tools.borrowed_tools import tool_result
+from dragoman.agent.tools.run_mcp_server import tool_result
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.operations.outcome import CallOutcome, to_jsonable
 from dragoman.wire.claude_code.request import write_prompt

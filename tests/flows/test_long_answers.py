@@ -16,7 +16,7 @@ from dragoman.events import TextDelta
 from dragoman.fold import SPILLED_FROM
 from dragoman.part_builders import BlockBuilder
 from dragoman.runs.journal import MAX_PIECE
-from dragoman.runs.live import Batch, Follower
+from dragoman.runs.live_tail import Batch, Follower
 from dragoman.server.http.listener import bind_listener
 from dragoman.store.sessions.messages import MessageRepository, PartChanges
 from dragoman.store.sessions.spill_file import SpillFile

@@ -16,7 +16,7 @@ import pytest
 from dragoman.config import read_config
 from dragoman.http.webhook import verify_webhook
 from dragoman.runs import webhooks
-from dragoman.runs.delivery_pool import PER_OWNER
+from dragoman.runs.delivery_limits import PER_OWNER
 from dragoman.server.app import Hub
 from dragoman.store.webhook_deliveries import WebhookDelivery
 from tests.databases import BACKENDS

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.limits import Limits
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 from tests.faults.process import started
 from tests.providers.servers import serving
 from tests.waiting import until

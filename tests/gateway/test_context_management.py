@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 from dragoman.wire.responses.compaction import WHOLE_PREFIX
 from tests.gateway.test_responses_compaction import client, post, texts
 from tests.gateway.upstream import Stage

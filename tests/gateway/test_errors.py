@@ -10,7 +10,7 @@ import openai
 import pytest
 from msgspec.structs import replace
 
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 from tests.gateway.recordings import ANTHROPIC, OPENAI
 from tests.gateway.sdk_clients import (
     Pair,

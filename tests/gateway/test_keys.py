@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.config import parse_config
 from dragoman.errors import ConfigError
-from dragoman.limits import Limits
 from dragoman.server import auth
+from dragoman.usage_limits import Limits
 from tests.waiting import poll
 
 from .metered_hub import Desk, Site, completion, desk

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 from tests.providers.servers import Peer
 from tests.waiting import until
 

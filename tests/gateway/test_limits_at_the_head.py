@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 from tests.waiting import poll
 
 from .metered_hub import Desk, Site, completion, desk

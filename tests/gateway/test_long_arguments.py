@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.json_text import decode_json
+from dragoman.json_decoding import decode_json
 from dragoman.wire import tool_calls
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.tap import OpenAITap

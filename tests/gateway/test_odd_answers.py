@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.events import MAX_TOKENS
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 from tests.gateway.metered_hub import HI, Site, desk
 from tests.gateway.sdk_clients import Failed, Pair, completion, final, heard, message, snapshot
 from tests.gateway.test_anthropic_sdk import WHOLE as MESSAGE

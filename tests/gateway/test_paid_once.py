@@ -13,8 +13,8 @@ import pytest
 
 from dragoman import Agent, OpenAIProvider, PriceOverride
 from dragoman.events import Usage
-from dragoman.limits import Limits
 from dragoman.providers.retry import RetryPolicy
+from dragoman.usage_limits import Limits
 from tests.providers.servers import Peer, Received, ok
 from tests.waiting import until
 from tests.wire.anthropic_streams import OVERLOADED, start, text

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.config import parse_config
 from dragoman.errors import ConfigError
-from dragoman.limits import Limits
 from dragoman.server.app import Hub
+from dragoman.usage_limits import Limits
 from tests.providers.servers import Peer, Server, serving
 from tests.serving import listening
 from tests.waiting import until

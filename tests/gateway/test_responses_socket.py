@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from dragoman.json_text import decode_fields
+from dragoman.json_decoding import decode_fields
 from dragoman.server.gateway.responses import socket
 from tests.gateway.metered_hub import Desk, Site, completion, desk, holding, refusal, tokens, usage
 

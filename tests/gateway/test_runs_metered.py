@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.events import Usage
-from dragoman.limits import Limits
 from dragoman.session_ids import hub_session_id
+from dragoman.usage_limits import Limits
 from tests.waiting import poll, until
 from tests.wire.openai_streams import chunk, sse
 

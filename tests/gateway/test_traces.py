@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from dragoman.config import parse_config
 from dragoman.server.app import Hub
 from dragoman.tracing.interface import TelemetrySettings
-from dragoman.tracing.otlp import open_spans
+from dragoman.tracing.otlp_setup import open_spans
 from tests.providers.servers import Peer, Received, ok
 from tests.providers.servers import serving as upstream
 from tests.serving import ask, listening, write_script

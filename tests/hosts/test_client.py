@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, HostGone, HostUnreachable, NotFound
 from dragoman.hosts.client import HostClient
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.listener import bind_listener
 from dragoman.server.internal.listener import open_internal_listener, reachable_url
 from dragoman.server.internal.routes import HostRoutes, build_internal_app, health_routes

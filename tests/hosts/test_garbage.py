@@ -17,7 +17,7 @@ from dragoman.hosts.client import HostClient
 from dragoman.operations import Context, Registry
 from dragoman.operations.operation import Effect, Operation
 from dragoman.spokes.hub.balancer import not_bound
-from dragoman.spokes.hub.other_hosts import HostOperations, SharedCallRunner
+from dragoman.spokes.hub.host_operations import HostOperations, SharedCallRunner
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store
 from tests.providers.servers import Peer, ok, serving

@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
-from dragoman.teams import shared_files
+from dragoman.teams import generated_files_sync
 from dragoman.teams.registry import TeamRegistry
 from tests.hosts.conftest import HostCluster
 from tests.serving import Served
@@ -34,7 +34,7 @@ SCRIBE = {
 @pytest.fixture(autouse=True)
 def only_signals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts look when they are told to, and never by the clock."""
-    monkeypatch.setattr(shared_files, "FOLLOW_INTERVAL", 3_600.0)
+    monkeypatch.setattr(generated_files_sync, "FOLLOW_INTERVAL", 3_600.0)
 
 
 async def open_host(hosts: HostCluster, folder: Path) -> Served:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import websockets
 
-from dragoman.server.sessions.shared_access import SharedAccess
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from tests.hosts.conftest import HostCluster
 from tests.server.test_grants import SESSION, grant
 from tests.server.test_session_owners import key_of

@@ -14,10 +14,10 @@ import pytest
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.artifact_overflow import ArtifactOverflow
-from dragoman.operations.concurrency import LARGE_SIZE, LargeValueWorker
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import to_jsonable
 from dragoman.operations.results.artifact import MemoryArtifactStore
+from dragoman.operations.worker_threads import LARGE_SIZE, LargeValueWorker
 from tests.loop_lag import MOST, best_lag
 
 ROWS = [

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from dragoman.errors import CallError, NotFound, StoreError
 from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Operation, Registry, current, operation
-from dragoman.operations.calls import CallSettings
+from dragoman.operations.call_dispatcher import CallSettings
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry, MemoryLedger, hash_input
 from dragoman.operations.outcome import CallOutcome
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.operations.approval import MemoryApprovalStore
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dragoman.identity import LOCAL, Identity
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, current
 from dragoman.operations.definitions.decorator import operation
 from dragoman.operations.earlier_calls import EarlierCalls

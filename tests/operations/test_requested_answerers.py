@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.identity import Identity
 from dragoman.operations.approval import MemoryApprovalStore
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools

@@ -13,12 +13,12 @@ import pytest
 from dragoman.errors import CallError
 from dragoman.operations import Context, Registry, operation
 from dragoman.operations.artifact_overflow import ArtifactOverflow
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import encode_result, to_jsonable
 from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.wire.files import detect_media_type
-from dragoman.wire.tool_outputs import without_files
+from dragoman.wire.multimodal_outputs import without_files
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from dragoman.errors import CallError
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.artifact_overflow import ArtifactOverflow
-from dragoman.operations.calls import CallSettings
+from dragoman.operations.call_dispatcher import CallSettings
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.results.artifact import MemoryArtifactStore

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.errors import ConfigError
 from dragoman.operations import Operation, Registry
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman import operation
-from dragoman.operations import concurrency
-from dragoman.operations.calls import Calls
+from dragoman.operations import worker_threads
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
@@ -166,7 +166,7 @@ async def test_whatever_is_raised_a_call_has_an_end_in_the_record() -> None:
 
 @pytest.mark.promise("abort-cannot-be-swallowed")
 async def test_one_that_never_ends_holds_nobody_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "CANCEL_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(worker_threads, "CANCEL_GRACE_SECONDS", 0.05)
     over = asyncio.Event()
 
     @operation("x", effect="once")

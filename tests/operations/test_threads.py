@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.operations.concurrency import LazyThreadPool
+from dragoman.operations.worker_threads import LazyThreadPool
 
 
 @pytest.mark.parametrize("used", [False, True])

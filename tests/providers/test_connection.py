@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ProviderError
-from dragoman.http.address import Address
 from dragoman.http.connection import HIGH_WATER, WRITE_SIZE, HttpRequest
 from dragoman.http.dialer import Dialer
 from dragoman.http.response_parser import MAX_TAKE
+from dragoman.http.server_address import Address
 from dragoman.http.transport import Timeouts, Transport
 
 from .servers import CHUNKED, LIMIT, Peer, Server, answering, chunk, holding, ok, serving

@@ -101,7 +101,7 @@ async def test_garbage_is_an_error_that_names_the_coding(coding: str, body: byte
 
 
 @pytest.mark.parametrize("coding", ["lzma", "gzip, compress", ", ".join(["gzip"] * 5), "g\x7fzip"])
-async def test_a_coding_that_nobody_decodes_is_an_error_with_a_cure(coding: str) -> None:
+async def test_a_coding_that_nobody_decodes_is_an_error_with_a_fix(coding: str) -> None:
     with pytest.raises(ProviderError, match="cannot be decoded") as error:
         await decode(coding, [b"x"])
     assert error.value.hint is not None

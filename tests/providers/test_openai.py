@@ -17,10 +17,10 @@ from dragoman.http.transport import Timeouts, Transport
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import AnswerLimits
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.openai import OpenAIProvider, quirks_of
 from dragoman.providers.provider import Provider, close_provider
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.openai.quirks import Quirks
 from tests.wire.openai_streams import NAMES, chunk, cut, cuts, decode, recording, sse, summarise
 

@@ -13,9 +13,9 @@ import pytest
 from dragoman.messages import Message, StepStartPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.providers.anthropic import DEFAULT_SETTINGS, AnthropicAdapter
-from dragoman.providers.prompt_cache import CacheBust
-from dragoman.wire.anthropic.client_fields import RequestFields
+from dragoman.providers.prompt_cache_monitor import CacheBust
 from dragoman.wire.anthropic.client_request import parse_options
+from dragoman.wire.anthropic.field_reader import RequestFields
 
 MARK = {"type": "ephemeral"}
 MODEL = "claude-sonnet-4-5"

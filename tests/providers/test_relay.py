@@ -12,12 +12,12 @@ import pytest
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Timeouts, Transport
 from dragoman.providers.anthropic import AnthropicProvider
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.remote import RemoteProvider, redact_details
 from dragoman.providers.retry import RetryPolicy
-from dragoman.providers.upstream import UpstreamServer
 
 from .servers import LIMIT, Peer, Received, ok, serving
 

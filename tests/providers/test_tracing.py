@@ -22,14 +22,14 @@ from dragoman.http.transport import Transport
 from dragoman.messages import FilePart, Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.operations import Calls, Context, Registry, operation
-from dragoman.operations.calls import CallSettings
+from dragoman.operations.call_dispatcher import CallSettings
 from dragoman.operations.ledger import MemoryLedger
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.scripted import Failure, ScriptedCall, ScriptedProvider, Step
-from dragoman.providers.upstream import UpstreamServer
-from dragoman.tracing.endpoint import ModelEndpoint, endpoint_of
 from dragoman.tracing.interface import NO_TRACING, TelemetrySettings
-from dragoman.tracing.otlp import open_spans, open_tracing, traces_url
+from dragoman.tracing.model_endpoint import ModelEndpoint, endpoint_of
+from dragoman.tracing.otlp_setup import open_spans, open_tracing, traces_url
 from dragoman.tracing.spans import OpenTelemetryTracing
 from tests.model_calls import ask_model
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman import events as e
-from dragoman.runners.client.command import CommandAgent, CommandFormat, RunnerCommand
+from dragoman.runners.client.command_agent import CommandAgent, CommandFormat, RunnerCommand
 from tests.living import is_running
 from tests.providers.stand_in_claude import SESSION
 from tests.runners.stand_in_hub import Frame, StandInHub, final, running, text_of

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.store.runner_frames import FrameBatch
+from dragoman.store.runner_frame_log import FrameBatch
 from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import poll

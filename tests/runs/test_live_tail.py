@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from dragoman import events as e
-from dragoman.agent.outcome import failure_events
+from dragoman.agent.run_end import failure_events
 from dragoman.events import Event
 from dragoman.fold import Fold
 from dragoman.messages import Message
-from dragoman.runs.live import LiveTail
+from dragoman.runs.live_tail import LiveTail
 
 
 def do_nothing() -> None: ...

@@ -9,7 +9,7 @@ from msgspec import UNSET
 from dragoman import messages as m
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, ApprovalStatus, Question
 from dragoman.operations.ledger import CallRecord, LedgerEntry
-from dragoman.runs.recovery import close_message, restore_approvals
+from dragoman.runs.interrupted_message import close_message, restore_approvals
 
 CALL = m.ToolPart("tool-agents_clerk", "c", "output-available", input={}, output="so far", preliminary=True)
 ANSWERED = m.DataPart(

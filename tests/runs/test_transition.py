@@ -10,7 +10,7 @@ from dragoman import events as e
 from dragoman.errors import Conflict
 from dragoman.fold import Fold
 from dragoman.messages import Message, Part, StepStartPart, TextPart, ToolPart
-from dragoman.runs.transition import ContinuedEvents, covers, position_in, transition_events
+from dragoman.runs.takeover_events import ContinuedEvents, covers, position_in, transition_events
 from dragoman.unfold import events_since
 
 FIRST_STEP: list[e.Event] = [

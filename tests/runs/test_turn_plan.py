@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dragoman import events as e
 from dragoman.errors import BadRequest, Conflict, NotFound
 from dragoman.messages import Approval, DataPart, Message, StepStartPart, TextPart, ToolPart
-from dragoman.runs.plan import RunPlan, make_plan
+from dragoman.runs.history_changes import RunPlan, make_plan
 from dragoman.wire.ui.client_request import (
     ClientApprovalAnswer,
     ClientToolOutput,

@@ -22,7 +22,7 @@ from dragoman.server.accounts.tokens import TokenHandlers
 from dragoman.server.accounts.usage import UsageHandlers
 from dragoman.server.ag_ui import AgUiHandlers
 from dragoman.server.app.routing.a2a_routes import a2a_routes, card_routes
-from dragoman.server.app.routing.call_api import CallApi
+from dragoman.server.app.routing.call_routes import CallApi
 from dragoman.server.app.routing.console_routes import ConsoleApi
 from dragoman.server.app.routing.routes import (
     MCP_PATH,
@@ -37,22 +37,22 @@ from dragoman.server.app.routing.system_routes import SystemApi
 from dragoman.server.app.routing.team_routes import TeamApi
 from dragoman.server.approvals import ApprovalHandlers
 from dragoman.server.artifacts import ArtifactHandlers
-from dragoman.server.call_trees.stream import CallStreamHandlers
+from dragoman.server.call_trees.json_lines import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.chat import ChatHandlers
 from dragoman.server.console.pages import ConsolePages
 from dragoman.server.console.sign_in import SignInHandlers
-from dragoman.server.domain_events import DomainEventHandlers
+from dragoman.server.event_publishing import DomainEventHandlers
 from dragoman.server.events import EventHandlers
+from dragoman.server.gateway.handlers import Gateway
 from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.handlers import ResponseHandlers
-from dragoman.server.gateway.routes import Gateway
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
 from dragoman.server.hub_state import HubStateHandlers
-from dragoman.server.logs import LogHandlers
-from dragoman.server.mcp_servers import McpServerHandlers
+from dragoman.server.log_buffer import LogHandlers
 from dragoman.server.metrics.metrics import Metrics
+from dragoman.server.operation_sources import McpServerHandlers
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy import PolicyHandlers
@@ -63,12 +63,12 @@ from dragoman.server.reference.page import VERBS, list_operations, render_refere
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.branches import BranchHandlers
 from dragoman.server.sessions.grants import GrantHandlers
-from dragoman.server.sessions.session_files import SessionFileHandlers
+from dragoman.server.sessions.import_export import SessionFileHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.system import SystemHandlers
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
-from dragoman.server.teams.skills import SkillHandlers
+from dragoman.server.teams.skills_and_plugins import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers

@@ -10,10 +10,10 @@ import pytest
 
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.identity import LOCAL, Identity
-from dragoman.limits import Limits
 from dragoman.server.auth import FORWARDING_HEADERS, MAX_AGE, MAX_KEYS, RECHECK_INTERVAL, Auth, KeyCache
 from dragoman.store.accounts.keys import hash_secret, secret_id_of
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 
 LIMITS = Limits(parallel=2)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from tests.waiting import until
 
 GONE: Message = {"type": "http.disconnect"}

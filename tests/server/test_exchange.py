@@ -10,9 +10,9 @@ import pytest
 from starlette.types import Message
 
 from dragoman.errors import TooLarge, Unavailable
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.http.keepalive import KeepAlive
+from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.server.streaming import PIECE, send_large
 
 LIMIT = 120.0

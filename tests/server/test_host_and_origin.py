@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.http.authority import Authority, Origin, parse_authority, parse_origin
+from dragoman.http.host_origin import Authority, Origin, parse_authority, parse_origin
 from dragoman.http.origin_policy import OriginPolicy
 from tests.serving import serving
 

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.config import parse_config
 from dragoman.errors import BadRequest, TooLarge
-from dragoman.json_shape import JsonShape, check_shape
+from dragoman.json_limits import JsonShape, check_shape
 from dragoman.server.app import Hub
 from tests.effort import rows
 from tests.serving import write_script

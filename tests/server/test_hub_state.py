@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.logs import LogRing
+from dragoman.server.log_buffer import LogRing
 from tests.postgres_server import shared_server
 from tests.server.openapi import check, refused
 from tests.server.test_openapi_answers import RAW

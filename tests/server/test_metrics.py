@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from dragoman.events import Usage
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.metrics.metrics import Metrics, MetricSources
 from dragoman.usage_record import UsageRecord
 from dragoman.version import version

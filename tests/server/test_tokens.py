@@ -13,7 +13,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from dragoman.server.app.routing.token_routes import TOKEN_METHODS
+from dragoman.server.app.routing.endpoint_access import TOKEN_METHODS
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import until
 

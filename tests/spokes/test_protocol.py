@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import FrameTooLong, TooLarge, WireError
 from dragoman.spokes import protocol as p
-from dragoman.spokes.outbox import FrameSizes, PartJoiner
+from dragoman.spokes.send_queue import FrameSizes, PartJoiner
 
 DOCS = Path(__file__).parents[2] / "docs" / "spokes.md"
 ids = st.text(min_size=1, max_size=20)

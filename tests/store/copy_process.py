@@ -10,16 +10,16 @@ from itertools import count
 from typing import Any
 
 from dragoman.store.connection import Row
-from dragoman.store.maintenance import rows
+from dragoman.store.maintenance import row_batches
 from dragoman.store.maintenance.copy import TableCopy
+from dragoman.store.maintenance.data_folder_copy import transfer
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.transfer import transfer
 
 
 def main(source: str, target: str, at: int) -> None:
     """Copy in batches of a few rows; end by SIGKILL when row `at` is about to be written."""
-    rows.BATCH_ROWS = 3
+    row_batches.BATCH_ROWS = 3
     params, numbers = TableCopy.params, count()
 
     def params_or_end(table: TableCopy, row: Row) -> Mapping[str, Any]:

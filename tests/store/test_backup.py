@@ -15,9 +15,9 @@ import pytest
 from dragoman.errors import Conflict, NotFound, StoreError
 from dragoman.store.maintenance import backup
 from dragoman.store.maintenance.backup import BackupManifest, RestoreReport, back_up, restore
+from dragoman.store.maintenance.data_folder_copy import transfer
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.transfer import transfer
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.store.filled import fill
 from tests.store.older import downgrade

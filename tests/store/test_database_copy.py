@@ -21,7 +21,7 @@ from dragoman.store.connection import Backend, BackendConnection, Params
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.rows import TABLES, RowFormat, RowStatements, read_digest
+from dragoman.store.maintenance.row_batches import TABLES, RowFormat, RowStatements, read_digest
 from dragoman.store.maintenance.transactions import snapshot
 from tests.databases import BackendName
 from tests.effort import rounds, rows

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.limits import Limits
 from dragoman.store.accounts.keys import LAST_USED_INTERVAL
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 from tests.store.conftest import Clock
 
 LIMITS = Limits(requests_per_minute=60, usd_per_day=2.5)

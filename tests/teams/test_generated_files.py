@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.config import read_section
 from dragoman.errors import BadRequest, ConfigError, Conflict, TooLarge
-from dragoman.teams.generated import MAX_GENERATED, GeneratedFiles
+from dragoman.teams.generated_files import MAX_GENERATED, GeneratedFiles
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamFile
 

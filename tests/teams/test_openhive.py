@@ -13,7 +13,7 @@ import yaml
 from dragoman.config import parse_config
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.teams.openhive import import_layout, providers_section
-from dragoman.teams.openhive_names import NAMES, translate_pattern
+from dragoman.teams.openhive_tool_names import NAMES, translate_pattern
 from dragoman.teams.skill_files import parse_skill
 from tests.serving import serving, text_of, write_script
 from tests.teams.test_team_prompts import played

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.teams.openhive_names import NAMES
+from dragoman.teams.openhive_tool_names import NAMES
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/parity-teams.md"

@@ -15,7 +15,7 @@ from dragoman.operations import Context, Registry
 from dragoman.server.app import Hub
 from dragoman.store.mcp_servers import MemoryPinStore
 from dragoman.teams.plugins.service import Plugins
-from dragoman.teams.plugins.source import RESERVED_NAMES, parse_plugin
+from dragoman.teams.plugins.static_check import RESERVED_NAMES, parse_plugin
 from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamFile
@@ -271,7 +271,7 @@ async def test_a_poisoned_plugin_finds_no_hub_no_files_and_no_network(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr("dragoman.teams.plugins.source.refused_nodes", lambda _: iter(()))
+    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
     (tmp_path / "secret.txt").write_text("outside")
     poison = plugin(
         f"""
@@ -324,7 +324,7 @@ async def test_a_poisoned_plugin_finds_no_hub_no_files_and_no_network(
 async def test_a_plugin_that_misbehaves_fails_its_call_alone(
     bench: Bench, body: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.teams.plugins.source.refused_nodes", lambda _: iter(()))
+    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
     monkeypatch.setattr("dragoman.teams.plugins.service.TEST_SECONDS", 1.0)
     if not WORKS:
         await bench.active()
@@ -337,7 +337,7 @@ async def test_a_plugin_that_misbehaves_fails_its_call_alone(
 async def test_a_plugin_that_crashes_again_and_again_is_not_verified_any_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.teams.plugins.source.refused_nodes", lambda _: iter(()))
+    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
     text = plugin("    import os\n    return os._exit(1) if input else 1")
     if await bench.active(text) is None:
         return

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.providers.scripted import Script, ScriptedProvider
-from dragoman.teams.lessons import Lesson, check_lesson, parse_lessons
+from dragoman.teams.lesson_validation import Lesson, check_lesson, parse_lessons
 from dragoman.teams.tasks.stalls import StallDetector
 from dragoman.teams.trigger_spec import parse_definition
 from tests.serving import Served

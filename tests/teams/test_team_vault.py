@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.cli.logs import TextFormatter
+from dragoman.cli.logging_setup import TextFormatter
 from dragoman.store.encryption import MasterKey
 from dragoman.store.teams.vault import OPERATOR, VaultEntry
 from tests.serving import Served, serving

@@ -24,7 +24,7 @@ from dragoman.teams.spec import TeamFile
 from dragoman.teams.tasks.new_task import NewTask, make_task, task_session
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.trigger_spec import parse_definition
-from dragoman.teams.triggers.firing import TriggerFiring
+from dragoman.teams.triggers.occurrence_lifecycle import TriggerFiring
 from dragoman.teams.triggers.service import NewTrigger, TriggerService
 from dragoman.teams.triggers.timer import TriggerTimer
 from tests.databases import BACKENDS

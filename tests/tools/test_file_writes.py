@@ -18,7 +18,7 @@ from dragoman.tools.files.path_patterns import PathPattern
 from dragoman.tools.files.protected_files import ProtectedFiles
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope, OneScope
-from dragoman.tools.files.write_operations import finding_operations, writing_operations
+from dragoman.tools.files.scoped_operations import finding_operations, writing_operations
 from tests.effort import rounds
 
 RIPGREP = shutil.which("rg") or ""

@@ -24,7 +24,7 @@ from dragoman.wire.anthropic.client_request import (
     parse_messages_request,
 )
 from dragoman.wire.client_request import ClientRequest
-from dragoman.wire.tool_outputs import write_multimodal_output
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 from tests.wire.anthropic_bodies import (
     LONG_MARK,
     MARK,

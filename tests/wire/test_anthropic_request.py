@@ -26,7 +26,7 @@ from dragoman.messages import (
 )
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.wire.anthropic.request import encode_request
-from dragoman.wire.tool_outputs import write_multimodal_output
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 
 from .anthropic_requests import (
     ASKED,

@@ -19,7 +19,7 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
-from dragoman.wire.sources import source_id
+from dragoman.wire.source_tracker import source_id
 
 from .anthropic_streams import (
     CITED_PAGE,

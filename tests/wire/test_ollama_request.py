@@ -22,8 +22,8 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 from dragoman.wire.ollama.request import check_request, encode_request
-from dragoman.wire.tool_outputs import write_multimodal_output
 
 PNG = "iVBORw0KGgo="
 

@@ -16,7 +16,7 @@ from dragoman.messages import ProviderMetadata
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.encoder import OpenAIStreamEncoder, encode_document
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.text_blocks import REFUSAL_METADATA
+from dragoman.wire.text_block_writer import REFUSAL_METADATA
 
 from .openai_streams import cut, cuts, summarise
 

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 
 from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 from dragoman.wire.openai.quirks import Quirks
 from dragoman.wire.openai.request import encode_request
-from dragoman.wire.tool_outputs import write_multimodal_output
 
 PNG = FilePart("image/png", "data:image/png;base64,AA==")
 MESSAGES = TypeAdapter(list[ChatCompletionMessageParam])

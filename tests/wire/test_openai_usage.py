@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dragoman import events as e
 from dragoman.wire.anthropic.usage import read_usage as read_anthropic_usage
-from dragoman.wire.openai.document import read_completion
+from dragoman.wire.openai.document_tap import read_completion
 from dragoman.wire.openai.usage import read_usage
 
 from .openai_streams import chunk, decode, sse

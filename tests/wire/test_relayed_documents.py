@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
 from dragoman.wire.anthropic.tap import read_message
-from dragoman.wire.openai.document import read_completion, read_embeddings
+from dragoman.wire.openai.document_tap import read_completion, read_embeddings
 from dragoman.wire.openai.usage import read_usage
 from dragoman.wire.tap import AnswerSummary
 

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, DragomanError, ProviderError
-from dragoman.wire.openai.client_fields import IgnoredFields
+from dragoman.wire.openai.field_reader import IgnoredFields
 from dragoman.wire.responses.client_request import parse_responses_request
 from dragoman.wire.responses.client_tools import ClientTools
 from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder, encode_document

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from dragoman.messages import FilePart, Message, ReasoningPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, Tool
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input, estimate_text
-from dragoman.wire.tool_outputs import write_multimodal_output
 
 
 def make_request(

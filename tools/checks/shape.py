@@ -62,11 +62,9 @@ def check_decoding(module: Module) -> Iterator[Finding]:
     """Invalid UTF-8 and deep nesting raise errors that are not of msgspec."""
     for number, line in enumerate(module.lines, 1):
         if DECODE_ERROR.search(line) and "Unicode" not in line:
-            yield module.find(number, "catch `DECODE_ERRORS` of json_text, which has all errors of decoding")
-        if IS_DIGIT.search(line) and module.path.name != "json_text.py":
-            yield module.find(
-                number, "`int` refuses `²`, which is a digit here: use `parse_digits` of json_text"
-            )
+            yield module.find(number, "catch `DECODE_ERRORS` of json_decoding, which has all of them")
+        if IS_DIGIT.search(line) and module.path.name != "json_decoding.py":
+            yield module.find(number, "`int` refuses `²`, a digit here: use `parse_digits` of json_decoding")
 
 
 def is_late(module: Module, line: int) -> bool:

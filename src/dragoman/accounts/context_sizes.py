@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 from dragoman.accounts.price_catalog import PriceCatalog
-from dragoman.accounts.price_list import SELF_HOSTED_TYPES
+from dragoman.accounts.price_lookup import SELF_HOSTED_TYPES
 
 
 class Contexts:

@@ -12,8 +12,8 @@ import msgspec
 from dragoman.accounts.price import to_nanos
 from dragoman.accounts.request_limiter import ScopeLimits
 from dragoman.identity import Identity
-from dragoman.limits import NO_LIMITS, Limits
 from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
+from dragoman.usage_limits import NO_LIMITS, Limits
 
 DAY_SECONDS = 86_400
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budgets
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, to_nanos, with_cost
-from dragoman.accounts.price_list import PriceList
+from dragoman.accounts.price_lookup import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.accounts.shared_rates import CountedRate, SharedRates
@@ -21,9 +21,9 @@ from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.identity import Identity
-from dragoman.limits import Limits
 from dragoman.store.accounts.budgets import BudgetRefusal, ChargedBudget
 from dragoman.store.store import Store
+from dragoman.usage_limits import Limits
 from dragoman.usage_record import UsageRecord
 
 MAX_CACHED_LIMITS = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from dragoman.limits import Limits
+from dragoman.usage_limits import Limits
 
 MINUTE = 60.0
 MAX_EXACT_ENTRIES = 1_024  # beyond that, entries within 60 ms are merged

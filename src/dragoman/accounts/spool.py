@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.store.accounts.budgets import ChargedBudget
 from dragoman.store.private_files import FILE_MODE, FOLDER_MODE
 from dragoman.usage_record import UsageRecord

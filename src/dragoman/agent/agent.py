@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import SELF_BUDGETED
+from dragoman.agent.event_loop_resources import ResourcesByLoop
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
 from dragoman.agent.loop import Loop
-from dragoman.agent.loop_resources import ResourcesByLoop
-from dragoman.agent.mcp_servers import McpServer
+from dragoman.agent.mcp_server_specs import McpServer
 from dragoman.agent.model_prices import ModelPrices
 from dragoman.agent.result import Result
 from dragoman.agent.run import Run
@@ -36,9 +36,9 @@ from dragoman.agent.stop_conditions import combined_condition
 from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent, check_depth
 from dragoman.agent.tools.agent_tools import AgentTools, CallServices, ToolSelection
-from dragoman.agent.tools.borrowed_tools import with_borrowed_tools
+from dragoman.agent.tools.run_mcp_server import with_borrowed_tools
 from dragoman.agent.tools.toolbox import Overhead, measure_overhead
-from dragoman.agent.turn import StepPreparer, TurnSpec
+from dragoman.agent.turn_spec import StepPreparer, TurnSpec
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.fold import Fold
 from dragoman.ids import new_id
@@ -46,10 +46,10 @@ from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import ModelRequest
 from dragoman.operations.budget import Budget, CostTotal
 from dragoman.operations.call_hooks import stack_hooks
-from dragoman.operations.concurrency import running_loop
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.registry import OperationSource
+from dragoman.operations.worker_threads import running_loop
 from dragoman.providers.model import Model
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import RetryPolicy

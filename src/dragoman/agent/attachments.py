@@ -17,8 +17,8 @@ from dragoman.errors import BadRequest, TooLarge
 from dragoman.ids import new_id
 from dragoman.messages import FilePart, Message, ProviderMetadata, TextPart
 from dragoman.wire.files import MAX_IMAGE_BYTES, detect_media_type
-from dragoman.wire.sources import media_type_from_url as media_type_of
-from dragoman.wire.tool_outputs import write_multimodal_output
+from dragoman.wire.multimodal_outputs import write_multimodal_output
+from dragoman.wire.source_tracker import media_type_from_url as media_type_of
 
 Detail: TypeAlias = Literal["auto", "low", "high"]
 AttachmentSource: TypeAlias = str | Path | bytes

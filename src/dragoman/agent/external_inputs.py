@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from dragoman import events as e
-from dragoman.agent.approvals import question_call_id
+from dragoman.agent.approval_events import question_call_id
 from dragoman.errors import Conflict
 from dragoman.messages import ToolPart
 

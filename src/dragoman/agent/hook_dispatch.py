@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dragoman import events as e
-from dragoman.agent.answer_text import read_message
+from dragoman.agent.answer_snapshot import read_message
 from dragoman.agent.hooks.events import Block, PostModel, PreModel, RunEnd, UserPromptSubmit
-from dragoman.agent.hooks.points import TurnHooks
+from dragoman.agent.hooks.invocation import TurnHooks
 from dragoman.agent.result import error_details
 from dragoman.agent.stop_conditions import SoFar, StepTaken
 from dragoman.errors import CallDenied, ProviderError

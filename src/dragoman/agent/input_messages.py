@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest
 from dragoman.ids import new_id
 from dragoman.messages import FINAL_STATES, Message, Part, TextPart, ToolPart, parse_message
-from dragoman.wire.openai.client_fields import IgnoredFields
 from dragoman.wire.openai.client_messages import parse_messages
+from dragoman.wire.openai.field_reader import IgnoredFields
 
 InputMessage: TypeAlias = Message | Mapping[str, Any]
 InputMessages: TypeAlias = str | Sequence[InputMessage]

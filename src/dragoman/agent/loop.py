@@ -18,12 +18,12 @@ from dragoman import events as e
 from dragoman.accounts.model_call import ModelCall
 from dragoman.accounts.request_size import PromptSize
 from dragoman.accounts.upstream_answer import Batch
-from dragoman.agent import outcome as closing
-from dragoman.agent.answer_text import read_message, read_text
-from dragoman.agent.approvals import ApprovalAnswer, question_answer
+from dragoman.agent import run_end as closing
+from dragoman.agent.answer_snapshot import read_message, read_text
+from dragoman.agent.approval_events import ApprovalAnswer, question_answer
 from dragoman.agent.hook_dispatch import HookDispatcher
-from dragoman.agent.model_stream import StreamNormaliser, shorten_request, tool_parts
-from dragoman.agent.outcome import (
+from dragoman.agent.restoration import recorded_answers, steps_before_crash, stored_cost, stored_usage
+from dragoman.agent.run_end import (
     NOTICES,
     STEERED,
     WAITING,
@@ -32,11 +32,11 @@ from dragoman.agent.outcome import (
     model_outcome,
     refusal_outcome,
 )
-from dragoman.agent.restoration import recorded_answers, steps_before_crash, stored_cost, stored_usage
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
+from dragoman.agent.stream_normaliser import StreamNormaliser, shorten_request, tool_parts
 from dragoman.agent.structured_output import StructuredAnswer
 from dragoman.agent.tools.tool_execution import ToolExecution
-from dragoman.agent.turn import StepRequest, TurnSpec
+from dragoman.agent.turn_spec import StepRequest, TurnSpec
 from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError, release_frames
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest

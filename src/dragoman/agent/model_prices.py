@@ -10,7 +10,7 @@ from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.context_sizes import Contexts
 from dragoman.accounts.payment import SELF_BUDGETED, Payment, unpriced
 from dragoman.accounts.price import Price
-from dragoman.accounts.price_list import SELF_HOSTED_TYPES, PriceList, PriceOverride
+from dragoman.accounts.price_lookup import SELF_HOSTED_TYPES, PriceList, PriceOverride
 from dragoman.agent.context.policy import ContextFitter, ContextPolicy, ContextSizes
 from dragoman.agent.context.summary import Summariser
 from dragoman.operations.budget import Budget

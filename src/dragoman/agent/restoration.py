@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.approvals import ApprovalAnswer, pending_questions, question_call_id, question_parts
+from dragoman.agent.approval_events import ApprovalAnswer, pending_questions, question_call_id, question_parts
 from dragoman.agent.context.truncation import split_steps
 from dragoman.agent.stop_conditions import StepTaken
 from dragoman.agent.tool_names import wire_name

@@ -11,8 +11,8 @@ from typing import Any, Generic, Self
 from typing_extensions import TypeVar
 
 from dragoman import events as e
-from dragoman.agent import outcome
-from dragoman.agent.approvals import (
+from dragoman.agent import run_end
+from dragoman.agent.approval_events import (
     ApprovalAnswer,
     pending_questions,
     question_call_id,
@@ -36,8 +36,8 @@ from dragoman.agent.result import (
 from dragoman.errors import Conflict, DragomanError, NotFound, ProviderError
 from dragoman.messages import Message, ToolPart
 from dragoman.operations.approval import EXPIRED_REASON
-from dragoman.operations.concurrency import running_loop
 from dragoman.operations.outcome import describe_exception, to_jsonable
+from dragoman.operations.worker_threads import running_loop
 
 NOT_RETRIED = "the agent did not retry (retries=0); error.retry_delay says when a retry may help"
 CONTENT_FILTERED = ErrorDetails(
@@ -395,7 +395,7 @@ class Run(Generic[T]):
         self, last_batch: Batch, *, aborted: str | None = None, error: ProviderError | None = None
     ) -> None:
         """Fold the last batch and set the result."""
-        text = "".join(block.text() for block in outcome.last_text_blocks(self._fold))
+        text = "".join(block.text() for block in run_end.last_text_blocks(self._fold))
         self._fold.add(last_batch)
         self._events.extend(last_batch)
         result = make_result(self._loop, text=text, aborted=aborted, error=error, notices=self._notices)
@@ -415,7 +415,7 @@ class Run(Generic[T]):
         loop = self._loop
         await self._wait_for_cost()
         self._finish(
-            outcome.abort_events(self._fold, reason=reason, metadata=loop.message_metadata("aborted")),
+            run_end.abort_events(self._fold, reason=reason, metadata=loop.message_metadata("aborted")),
             aborted=reason,
         )
         await self._notify_hooks("aborted", None)
@@ -428,7 +428,7 @@ class Run(Generic[T]):
         text = error.message if isinstance(error, DragomanError) else describe_exception(error)
         failure = error if isinstance(error, ProviderError) else ProviderError(text, category="unknown")
         await self._wait_for_cost()
-        ending = outcome.failure_events(
+        ending = run_end.failure_events(
             self._fold, text=text, code="internal", metadata=self._loop.message_metadata("error")
         )
         self._finish(ending, error=failure)
@@ -455,7 +455,7 @@ class Run(Generic[T]):
             return
         failure = None if task.cancelled() else task.exception()
         if failure is None:
-            ending = outcome.abort_events(self._fold, reason=SHUTDOWN_REASON)
+            ending = run_end.abort_events(self._fold, reason=SHUTDOWN_REASON)
             with suppress(Exception):
                 self._finish(ending, aborted=SHUTDOWN_REASON)
         if not self._result.done():

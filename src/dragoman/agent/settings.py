@@ -7,12 +7,12 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from dragoman.accounts.price_list import PriceOverride
+from dragoman.accounts.price_lookup import PriceOverride
 from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.mcp_servers import McpServer
+from dragoman.agent.mcp_server_specs import McpServer
 from dragoman.agent.stop_conditions import StopCondition
-from dragoman.agent.turn import OnPrepareStep
+from dragoman.agent.turn_spec import OnPrepareStep
 from dragoman.errors import ConfigError
 from dragoman.identity import LOCAL, Identity
 from dragoman.model_request import Tool

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent.inner_calls import batch_entries
+from dragoman.agent.meta_tool_calls import batch_entries
 from dragoman.agent.tool_names import matches_id
 from dragoman.errors import BadRequest
 from dragoman.events import FinishReason, Usage

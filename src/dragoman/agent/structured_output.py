@@ -22,7 +22,7 @@ from pydantic.errors import PydanticUserError
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, InvalidInput, ProviderError
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, TextPart, ToolPart
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.operations.arguments.argument_repair import repair_arguments

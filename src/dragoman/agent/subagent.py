@@ -13,12 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent import outcome
-from dragoman.agent.approvals import ApprovalAnswer, pending_approval_id, response_event
+from dragoman.agent import run_end
+from dragoman.agent.approval_events import ApprovalAnswer, pending_approval_id, response_event
 from dragoman.agent.loop import Loop
 from dragoman.agent.restoration import RestoredAnswer, restore_answer
 from dragoman.agent.tools.tool_execution import NestedApprovals
-from dragoman.agent.turn import TurnSpec
+from dragoman.agent.turn_spec import TurnSpec
 from dragoman.errors import ApprovalNeeded, BudgetExhausted, CallError, CallUncertain
 from dragoman.fold import Fold
 from dragoman.ids import new_id
@@ -297,7 +297,7 @@ class Subagent:
         turn, over = loop.turn, loop.outcome
         if turn.nested_approvals is not None and turn.nested_approvals.waiting:
             raise approval_needed(turn.fold.message(), turn.nested_approvals.waiting)
-        text = "".join(block.text() for block in outcome.last_text_blocks(turn.fold))
+        text = "".join(block.text() for block in run_end.last_text_blocks(turn.fold))
         if over is not None and over.halt.exit == "success":
             return loop.output.value if turn.output is not None else text
         why = loop.error.message if loop.error is not None else over.halt.why if over is not None else ""

@@ -76,7 +76,7 @@ def note_database(url: str | None) -> bool:
 def is_configured(config: Path | None) -> bool:
     """Whether a hub that is started here would find a configuration."""
     # late: YAML takes 0.1 s, and --help should not
-    from dragoman.cli.configuration import find_config_file
+    from dragoman.cli.config_discovery import find_config_file
     from dragoman.config import config_variables  # late: as above
 
     return config is not None or find_config_file() is not None or bool(config_variables(os.environ))

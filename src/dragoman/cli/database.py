@@ -53,7 +53,7 @@ def print_status(
     program, its size, the rows of each table and the age of the oldest, and how many rows retention would
     delete now. Reads only; a hub may be running.
     """
-    from dragoman.cli.configuration import read_config_if_any  # late: YAML and SQLAlchemy take 0.3 s
+    from dragoman.cli.config_discovery import read_config_if_any  # late: YAML and SQLAlchemy take 0.3 s
     from dragoman.store.maintenance.status import read_status  # late: as above
 
     status = read_status(locate(data, config, url=url), read_config_if_any(config).retention_periods)
@@ -183,8 +183,8 @@ def copy_database(
     continues. In the end the counts and checksums of all tables are compared; until they are equal, no hub
     starts on the target. The search index is not copied: searches build it again.
     """
+    from dragoman.store.maintenance.data_folder_copy import transfer  # late: as above
     from dragoman.store.maintenance.location import DatabaseLocation  # late: SQLAlchemy takes 0.2 s
-    from dragoman.store.maintenance.transfer import transfer  # late: as above
 
     origin, destination = DatabaseLocation.parse(source), DatabaseLocation.parse(target)
     with showing_progress() as progress:

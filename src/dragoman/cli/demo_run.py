@@ -17,11 +17,11 @@ from dragoman.cli import example_session
 from dragoman.cli.chat.renderer import describe_answer, format_duration
 from dragoman.cli.chat.renderer_choice import renderer_for
 from dragoman.cli.chat.session import ChatSession
-from dragoman.cli.configuration import local_config
+from dragoman.cli.config_discovery import local_config
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.local import is_installed
-from dragoman.cli.logs import configure_logging
-from dragoman.cli.serving.hosting import HostedHub, host_hub, watch_signals
+from dragoman.cli.logging_setup import configure_logging
+from dragoman.cli.serving.lifecycle import HostedHub, host_hub, watch_signals
 from dragoman.cli.terminal import make_console, print_line
 from dragoman.config import Config, ProviderConfig
 from dragoman.errors import DragomanError

@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
-from dragoman.cli.serving.servers import Url
+from dragoman.cli.serving.mcp_servers import Url
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_table
 from dragoman.errors import BadRequest, NotFound
 

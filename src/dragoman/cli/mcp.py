@@ -77,8 +77,8 @@ def serve_stdio(config: Path | None, data: Path, *, places: list[str] | tuple[st
     import uvloop  # late: --help needs none of these
 
     # late: as above
-    from dragoman.cli.configuration import add_operations, read_config_if_any
-    from dragoman.cli.logs import configure_logging  # late: as above
+    from dragoman.cli.config_discovery import add_operations, read_config_if_any
+    from dragoman.cli.logging_setup import configure_logging  # late: as above
     from dragoman.mcp.server import stdio as pipe  # late: as above
     from dragoman.server.app import Hub as Opened  # late: as above
 

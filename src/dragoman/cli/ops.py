@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import typer
 
-from dragoman.cli.access.questions import question_lines, resolve_answer
+from dragoman.cli.access.question_prompt import question_lines, resolve_answer
 from dragoman.cli.completion import operation_ids
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, ConfigFile, Data, Hub, Key, Places
@@ -25,7 +25,7 @@ from dragoman.cli.terminal import (
     print_table,
 )
 from dragoman.errors import BadRequest
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient
@@ -245,7 +245,7 @@ def run_with_source(source: OperationSource, work: Callable[[HubClient], Awaitab
     """Run `work` with a client of the named hub, or else of the configuration's operations."""
     if source.hub:
         return run_with_client(HubTarget(source.hub, source.key), work)
-    from dragoman.cli.configuration import (  # late: YAML and schemas take 0.2 s
+    from dragoman.cli.config_discovery import (  # late: YAML and schemas take 0.2 s
         add_operations,
         read_config_if_any,
     )

@@ -14,7 +14,7 @@ from dragoman.cli.options import DEFAULT_HUB
 from dragoman.cli.terminal import examples, print_line, print_note, use_json_lines
 
 if TYPE_CHECKING:
-    from dragoman.cli.logs import Level
+    from dragoman.cli.logging_setup import Level
     from dragoman.runners.client.runner import Runner
 
 commands = typer.Typer()
@@ -77,7 +77,7 @@ def runner(
     """
     import uvloop  # late: --help needs none of these
 
-    from dragoman.runners.client.command import CommandAgent, RunnerCommand  # late: as above
+    from dragoman.runners.client.command_agent import CommandAgent, RunnerCommand  # late: as above
     from dragoman.runners.client.runner import Runner, RunnerSettings  # late: as above
 
     key = read_key(key_env, log_level=log_level, log_json=log_json)
@@ -101,7 +101,7 @@ def runner(
 
 def read_key(variable: str, *, log_level: Level, log_json: bool) -> str:
     """Return the key in a variable, and set the log up so that it does not appear there."""
-    from dragoman.cli.logs import configure_logging  # late: --help needs none of it
+    from dragoman.cli.logging_setup import configure_logging  # late: --help needs none of it
 
     key = os.environ.get(variable, "")
     if log_json:

@@ -58,7 +58,7 @@ def run(
     The answer is streamed; Ctrl-C stops it. With --detach the hub makes it in the background: the run's id is
     printed once the question is stored, and the run goes on without this command.
     """
-    from dragoman.cli.chat.turns import ChatTarget, run_turn  # late: drawing takes 0.1 s
+    from dragoman.cli.chat.modes import ChatTarget, run_turn  # late: drawing takes 0.1 s
 
     target = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model, agent=agent)
     text = read_message(question)

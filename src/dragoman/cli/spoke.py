@@ -58,7 +58,7 @@ def spoke(
     """
     import uvloop  # late: --help needs none of these
 
-    from dragoman.cli.logs import configure_logging  # late: as above
+    from dragoman.cli.logging_setup import configure_logging  # late: as above
     from dragoman.spokes import Capacity, Spoke  # late: as above
 
     key = os.environ.get(key_env, "")

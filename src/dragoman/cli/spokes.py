@@ -9,7 +9,7 @@ import typer
 
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Key
-from dragoman.cli.serving.servers import HASH_LENGTH, Url
+from dragoman.cli.serving.mcp_servers import HASH_LENGTH, Url
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import Conflict
 
@@ -160,7 +160,7 @@ def free(
     key: Key = None,
 ) -> None:
     """Free a namespace that belongs to the first owner who registered in it; its operations are removed."""
-    from dragoman.cli.hub_client.paths import path_segment  # late: --help needs none of it
+    from dragoman.cli.hub_client.url_quoting import path_segment  # late: --help needs none of it
 
     path = f"/api/spokes/namespaces/{path_segment(namespace)}"
     run_with_client(HubTarget(hub, key), lambda client: client.request("DELETE", path))
@@ -169,7 +169,7 @@ def free(
 
 def definition_path(operation: str) -> str:
     """Return the path of an operation of spokes in the hub's API."""
-    from dragoman.cli.hub_client.paths import path_segment  # late: --help needs none of it
+    from dragoman.cli.hub_client.url_quoting import path_segment  # late: --help needs none of it
 
     return f"/api/spokes/operations/{path_segment(operation)}"
 

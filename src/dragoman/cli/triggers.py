@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.access.questions import spell_invisible
+from dragoman.cli.access.question_prompt import spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
-from dragoman.cli.hub_client.paths import path_segment
+from dragoman.cli.hub_client.url_quoting import path_segment
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import (
     examples,

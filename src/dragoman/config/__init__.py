@@ -1,6 +1,6 @@
 """Configuration: `dragoman.yaml` and the environment, read once at the edge, into typed values."""
 
-from dragoman.config.environment import config_variables
+from dragoman.config.environment_overrides import config_variables
 from dragoman.config.loader import (
     DATABASE_VARIABLE,
     locate_error,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dragoman.config.environment import apply_environment
+from dragoman.config.environment_overrides import apply_environment
 from dragoman.config.problems import ConfigProblem, format_path
 from dragoman.config.sections import Config
 from dragoman.config.type_check import check_types

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.config.a2a_section import A2aConfig
+from dragoman.config.browser_and_skills import BrowserConfig, SkillsConfig
 from dragoman.config.event_section import EventsConfig
 from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.runner_section import RunnersConfig
-from dragoman.config.team_section import BrowserConfig, SkillsConfig
 from dragoman.config.webhook_section import WebhooksConfig
 from dragoman.config.yaml_document import parse_duration
 from dragoman.errors import ProviderCategory
-from dragoman.limits import NO_LIMITS, Limits
+from dragoman.usage_limits import NO_LIMITS, Limits
 
 ProviderType = Literal["openai", "responses", "anthropic", "ollama", "scripted", "local", "claude-code"]
 WhenBusy = Literal["refuse", "queue", "steer", "interrupt"]

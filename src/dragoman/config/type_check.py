@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from dragoman.config.cures import cure_for
+from dragoman.config.fixes import cure_for
 from dragoman.config.problems import (
     ConfigProblem,
     FieldPath,

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from itertools import chain
 from urllib.parse import urlsplit
 
-from dragoman.config.cures import variable_cure
+from dragoman.config.fixes import variable_fix
 from dragoman.config.problems import ConfigProblem, FieldPath, join_names, looks_secret, quote
 from dragoman.config.retention_section import RetentionConfig
 from dragoman.config.sections import (
@@ -23,8 +23,8 @@ from dragoman.config.sections import (
 )
 from dragoman.config.type_check import struct_fields
 from dragoman.config.yaml_document import InvalidScalar
-from dragoman.limits import Limits, limit_problems
 from dragoman.suggestions import suggest
+from dragoman.usage_limits import Limits, limit_problems
 
 # Agents: stop conditions, functions, output schemas.
 
@@ -176,12 +176,12 @@ def _unresolved_text(model: str, config: Config) -> str:
     if slash and provider_model:
         return _unknown_provider_text(provider, config)
     providers = [f"{name}/..." for name in config.providers]
-    suggestion = variable_cure(model) or suggest(model, config.aliases) or suggest(model, providers)
+    suggestion = variable_fix(model) or suggest(model, config.aliases) or suggest(model, providers)
     is_bare = not suggestion and config.providers and not slash
-    cure = f"; write it with its provider, such as {next(iter(config.providers))}/{model}" if is_bare else ""
+    fix = f"; write it with its provider, such as {next(iter(config.providers))}/{model}" if is_bare else ""
     names = [*config.aliases, *providers]
     existing = f"; there are {join_names(names)}" if names else ""
-    return f"{quote(model)} is neither provider/model nor an alias{suggestion or existing}{cure}"
+    return f"{quote(model)} is neither provider/model nor an alias{suggestion or existing}{fix}"
 
 
 def _unknown_provider_text(name: str, config: Config) -> str:
@@ -332,8 +332,8 @@ def _url_problems(url: str, *, path: FieldPath) -> Iterator[ConfigProblem]:
     except ValueError:
         good = False
     if not good:
-        cure = variable_cure(url)
-        yield ConfigProblem(path, f"expected a URL such as https://host/v1, with http:// or https://{cure}")
+        fix = variable_fix(url)
+        yield ConfigProblem(path, f"expected a URL such as https://host/v1, with http:// or https://{fix}")
     elif path[-1] == "base_url" and (found := _ENDPOINT.search(url)):
         yield ConfigProblem(path, f"ends in {found[0]}, which the hub adds itself; leave that out")
 
@@ -378,7 +378,7 @@ def _key_source_problems(section: ProviderConfig | KeyConfig, *, path: FieldPath
 
 def _variable_problems(name: str | None, *, path: FieldPath) -> Iterator[ConfigProblem]:
     if name is not None and (not _VARIABLE_PATTERN.fullmatch(name) or looks_secret(name)):
-        without = f"; write {name[1:]}, without the $" if variable_cure(name) else ""
+        without = f"; write {name[1:]}, without the $" if variable_fix(name) else ""
         yield ConfigProblem(
             path, f"expected the name of an environment variable, not the key itself{without}"
         )
@@ -441,9 +441,9 @@ def _telemetry_problems(config: Config) -> Iterator[ConfigProblem]:
             )
         elif origin != "*" and "/" in origin.partition("://")[2]:
             scheme, _, rest = origin.partition("://")
-            cure = f"{scheme}://{rest.partition('/')[0]}"
+            fix = f"{scheme}://{rest.partition('/')[0]}"
             yield ConfigProblem(
-                ("cors", "origins", place), f"an origin ends with its host and port; write {quote(cure)}"
+                ("cors", "origins", place), f"an origin ends with its host and port; write {quote(fix)}"
             )
 
 

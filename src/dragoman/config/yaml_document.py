@@ -11,7 +11,7 @@ import yaml
 
 from dragoman.config.problems import ConfigProblem, FieldPath, mask_secrets
 from dragoman.errors import ConfigError
-from dragoman.json_text import well_formed
+from dragoman.json_decoding import well_formed
 
 # Scalars: their values, and environment variables inside them.
 
@@ -158,7 +158,7 @@ def read_document(text: str, *, source: str, environ: Mapping[str, str]) -> Conf
     return builder.document
 
 
-_YAML_CURES = {
+_YAML_FIXES = {
     "expected <block end>": "; correct the indentation: all fields of a section begin in the same column",
     "mapping values are not allowed": "; correct the indentation, or put text with a colon in quotes",
     "could not find expected ':'": "; write `name: value`, with a space behind the colon",
@@ -190,8 +190,8 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and _is_open_quote(error):
         return "a quote is opened here and never closed"
     text = problem or "it cannot be parsed"
-    cure = next((cure for piece, cure in _YAML_CURES.items() if piece in text), "")
-    return mask_secrets(text) + cure
+    fix = next((fix for piece, fix in _YAML_FIXES.items() if piece in text), "")
+    return mask_secrets(text) + fix
 
 
 def _is_open_quote(error: yaml.MarkedYAMLError) -> bool:

@@ -20,7 +20,7 @@ from dragoman.errors import (
     error_for_status,
 )
 from dragoman.http.transport import Response, Timeouts, Transport
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.store.hosts.hosts import HostRecord, HostRepository

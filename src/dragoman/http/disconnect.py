@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 
 WATCH_DELAY = 0.02  # seconds; requests that are answered by then never pay for a task that watches
 

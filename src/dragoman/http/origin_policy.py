@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 
 from dragoman.errors import DragomanError, Forbidden
-from dragoman.http.authority import Authority, parse_authority, parse_origin
+from dragoman.http.host_origin import Authority, parse_authority, parse_origin
 
 LOCALHOST = "localhost"
 HOSTS_HINT = "add it to mcp.hosts in dragoman.yaml"

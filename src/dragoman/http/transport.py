@@ -16,11 +16,11 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from dragoman.errors import ProviderError
-from dragoman.http.address import Address, Proxies, Proxy, parse_url, proxies_from
 from dragoman.http.connection import NEVER, HttpConnection, HttpRequest, Timeouts
 from dragoman.http.content_coding import decode_body
 from dragoman.http.dialer import Dialer
 from dragoman.http.response_parser import ResponseParser
+from dragoman.http.server_address import Address, Proxies, Proxy, parse_url, proxies_from
 
 __all__ = ["Proxies", "Response", "Sender", "Timeouts", "Transport", "proxies_from"]
 

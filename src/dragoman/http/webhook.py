@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.errors import ConfigError, ProviderError, Unauthorized
-from dragoman.http.address import parse_url
+from dragoman.http.server_address import parse_url
 from dragoman.http.transport import Sender, Timeouts
 from dragoman.ids import new_id
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 
 WEBHOOK_PREFIX = "whsec_"
 RESPONSE_LIMIT = 1_000_000

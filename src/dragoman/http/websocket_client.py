@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI
 
 from dragoman.errors import ConfigError, DragomanError, Forbidden, NotFound, Unauthorized, Unavailable
-from dragoman.json_text import decode_json
+from dragoman.json_decoding import decode_json
 
 WEBSOCKET_SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 OPEN_SECONDS = 10.0

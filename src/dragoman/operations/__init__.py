@@ -1,6 +1,6 @@
 """Registry, call protocol, approvals, ledger and the four meta-tools."""
 
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, current
 from dragoman.operations.definitions.decorator import operation
 from dragoman.operations.operation import Operation

@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 from dragoman.identity import Identity
-from dragoman.operations.access import require_owner
+from dragoman.operations.authorization import require_owner
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "used"]
 OWNER = "owner"  # in `answerers`: the call's own owner

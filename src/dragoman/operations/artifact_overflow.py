@@ -9,10 +9,10 @@ import msgspec
 
 from dragoman.errors import StoreError, Unavailable
 from dragoman.ids import new_id
-from dragoman.operations.concurrency import LargeValueWorker
 from dragoman.operations.ledger import CallRecord
 from dragoman.operations.results.artifact import Artifact, ArtifactStore
-from dragoman.wire.tool_outputs import separate_files
+from dragoman.operations.worker_threads import LargeValueWorker
+from dragoman.wire.multimodal_outputs import separate_files
 
 log = logging.getLogger(__name__)
 

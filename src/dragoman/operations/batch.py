@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import ApprovalNeeded
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.context import Context

@@ -33,12 +33,12 @@ from dragoman.operations.approval import (
 from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
-from dragoman.operations.concurrency import LargeValueWorker, run_detached
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
 from dragoman.operations.ledger import CallRecord, LedgerEntry, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus, to_failure, to_jsonable, to_jsonable_or_raw
 from dragoman.operations.secret_handles import SECRET_RESULTS, CallSecrets, mask_arguments
+from dragoman.operations.worker_threads import LargeValueWorker, run_detached
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.errors import NotFound
 from dragoman.messages import Message, Role
-from dragoman.operations.results.plain_text import part_text
+from dragoman.operations.results.part_text import part_text
 
 MatchKind: TypeAlias = Literal["all", "some", "text"]
 """The hits contain all words; only some, as no message has all; or the query as literal text."""

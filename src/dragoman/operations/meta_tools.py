@@ -17,7 +17,7 @@ from dragoman.errors import ApprovalNeeded, BadRequest, CallError, NotFound
 from dragoman.model_request import Tool
 from dragoman.operations.arguments.validation import InputParser, make_parser
 from dragoman.operations.batch import BatchEntry, RunningBatch, parse_batch
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.execution import CallReview
 from dragoman.operations.operation import MAX_DESCRIPTION_LENGTH, Effect, Operation, OperationFunction

@@ -12,7 +12,7 @@ import msgspec
 import pydantic
 
 from dragoman.errors import CallError, DragomanError, InvalidInput
-from dragoman.json_text import replace_surrogates, well_formed
+from dragoman.json_decoding import replace_surrogates, well_formed
 from dragoman.large_json import SMALL, measure
 from dragoman.operations.approval import SuspendedCall
 from dragoman.operations.results.files import (

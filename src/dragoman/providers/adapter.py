@@ -9,10 +9,10 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, ToolPart
 from dragoman.model_request import ModelRequest
-from dragoman.providers.upstream import UpstreamServer
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.wire.answer_decoder import AnswerDecoder, AnswerOptions
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import describe_error, find_error

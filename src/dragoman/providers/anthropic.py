@@ -9,10 +9,10 @@ import msgspec
 
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, answer_options, error_text
-from dragoman.providers.prompt_cache import PromptCacheMonitor
+from dragoman.providers.endpoint import UpstreamServer
+from dragoman.providers.prompt_cache_monitor import PromptCacheMonitor
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.anthropic.decoder import AnthropicDecoder
 from dragoman.wire.anthropic.request import check_request, rejected_field, write_request
 from dragoman.wire.json_codec import BodyEncoder, encode_body

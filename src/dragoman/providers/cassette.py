@@ -10,7 +10,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.model_request import ModelRequest
 from dragoman.redaction import redact
 from dragoman.wire.json_codec import mapping_enc_hook

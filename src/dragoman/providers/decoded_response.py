@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
-from dragoman.event_pieces import split_events
+from dragoman.event_splitting import split_events
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
 from dragoman.large_json import SMALL

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, answer_options, error_text
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.ollama.decoder import OllamaDecoder
 from dragoman.wire.ollama.request import check_request, encode_request, rejected_field

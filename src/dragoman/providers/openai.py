@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, answer_options
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.protocol_provider import ProtocolProvider
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.decoder import OpenAIDecoder
 from dragoman.wire.openai.quirks import Quirks

@@ -8,10 +8,10 @@ from typing import ClassVar, Generic, Self, TypeVar
 from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Sender, Timeouts
 from dragoman.providers.adapter import ProviderAdapter
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.key_pool import KeyPool
 from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.retry import DEFAULTS, RetryPolicy
-from dragoman.providers.upstream import UpstreamServer
 
 DEFAULT_TIMEOUTS = Timeouts()
 

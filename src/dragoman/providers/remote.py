@@ -20,17 +20,17 @@ from dragoman.model_request import ModelRequest, request_size
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits, Family, ProviderAdapter
 from dragoman.providers.decoded_response import DecodedResponse, decode_stored, read_answer
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.error_classification import rejects_all_files, rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.unknown_model import ModelList, read_model_names
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.redaction import MIN_SECRET, redact
 from dragoman.wire.answer_decoder import AnswerDecoder
 from dragoman.wire.json_codec import encode_body, encode_large_body
-from dragoman.wire.tool_outputs import without_tool_files
+from dragoman.wire.multimodal_outputs import without_tool_files
 
 log = logging.getLogger(__name__)
 MAX_ERROR_BYTES = 1024 * 1024

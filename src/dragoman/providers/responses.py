@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
 from dragoman.providers.adapter import Family, answer_options
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.openai import OPENAI_URL
 from dragoman.providers.protocol_provider import ProtocolProvider
 from dragoman.providers.rejected_fields import RejectedFields
-from dragoman.providers.upstream import UpstreamServer
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.provider_errors import find_error
 from dragoman.wire.responses.decoder import ResponsesDecoder

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.redaction import one_line, redact, safe_line
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
 

@@ -24,7 +24,7 @@ import yaml
 from dragoman import events as e
 from dragoman.errors import ConfigError, ProviderCategory, ProviderError
 from dragoman.events import Event, Usage
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, StepStartPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.model import Model

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from dragoman.errors import ProviderError
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
 from dragoman.suggestions import MAX_NAME_LENGTH, find_similar_names
 

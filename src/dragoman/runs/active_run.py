@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from dragoman.messages import Message
-from dragoman.runs.live import Follower
-from dragoman.runs.repeats import encode_sorted
+from dragoman.runs.deduplication import encode_sorted
+from dragoman.runs.live_tail import Follower
 from dragoman.store.runs import RunRecord
 from dragoman.unfold import START_POSITION, FoldPosition
 from dragoman.wire.ui.client_request import ChatAction, ContinueAnswer

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.subagent import Assignment, Subagent
-from dragoman.agent.turn import TurnSpec
+from dragoman.agent.turn_spec import TurnSpec
 from dragoman.errors import CallUncertain
 from dragoman.ids import new_id
 from dragoman.messages import Message
@@ -16,9 +16,9 @@ from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.providers.routing import require_model_access
-from dragoman.runs.plan import RunPlan
+from dragoman.runs.history_changes import RunPlan
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.turns import add_briefing, make_turn
+from dragoman.runs.turn_factory import add_briefing, make_turn
 
 
 class AgentOperations:

@@ -26,7 +26,7 @@ from dragoman.operations.earlier_calls import EarlierCalls, is_cut_off
 from dragoman.operations.execution import META_PREFIX
 from dragoman.operations.ledger import LedgerEntry
 from dragoman.runs.engine import Engine, QueuedTurn
-from dragoman.runs.recovery import close_message, restore_approvals
+from dragoman.runs.interrupted_message import close_message, restore_approvals
 from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
 from dragoman.store.store import Store

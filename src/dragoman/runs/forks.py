@@ -6,7 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from dragoman.agent.approvals import WITHDRAWN, decline_requests
+from dragoman.agent.approval_events import WITHDRAWN, decline_requests
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.session_ids import hub_session_id

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UNSET
 
-from dragoman.agent.approvals import QUESTION_PART
+from dragoman.agent.approval_events import QUESTION_PART
 from dragoman.errors import HostFenced, StoreError, Unavailable
 from dragoman.fold import Fold
 from dragoman.messages import DataPart, encode_part

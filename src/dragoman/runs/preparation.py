@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from dragoman.agent.approvals import (
+from dragoman.agent.approval_events import (
     WITHDRAWN,
     ApprovalAnswer,
     pending_questions,
@@ -31,8 +31,8 @@ from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
 from dragoman.runs.active_run import ActiveRun
 from dragoman.runs.crash_recovery import CutOffRun
-from dragoman.runs.plan import RunPlan, is_repeat, make_plan, plan_after_crash
-from dragoman.runs.repeats import awaits_client_output, missed_position
+from dragoman.runs.deduplication import awaits_client_output, missed_position
+from dragoman.runs.history_changes import RunPlan, is_repeat, make_plan, plan_after_crash
 from dragoman.store import runs as rows
 from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.sessions.sessions import Session

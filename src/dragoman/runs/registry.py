@@ -12,9 +12,8 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
-from dragoman.active_work import ActiveWork
 from dragoman.agent.agent_registry import AgentRegistry
-from dragoman.agent.approvals import stored_answer
+from dragoman.agent.approval_events import stored_answer
 from dragoman.errors import (
     Conflict,
     DragomanError,
@@ -27,8 +26,10 @@ from dragoman.errors import (
 from dragoman.identity import Identity
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
+from dragoman.revocable_work import ActiveWork
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import CrashRecovery, CutOffRun, CutOffRuns
+from dragoman.runs.deduplication import StoredAnswer, awaits_client_output, is_same_action
 from dragoman.runs.preparation import (
     QUEUE_WAIT,
     StoredSession,
@@ -40,7 +41,6 @@ from dragoman.runs.preparation import (
 )
 from dragoman.runs.remote import RemoteRuns
 from dragoman.runs.repeated_requests import RepeatedRequests
-from dragoman.runs.repeats import StoredAnswer, awaits_client_output, is_same_action
 from dragoman.runs.run import HubRun
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import INTERRUPTED, QUEUE_INTERVAL, QueueSettings, RunQueue

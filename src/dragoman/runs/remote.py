@@ -2,7 +2,7 @@
 
 The copy has a fold and a live tail as the run itself, so replays, slow readers and dialects are the same
 code. It is fed while somebody follows it. When the host ends in mid-stream, the copy waits for the run's next
-host, which may be this one, and brings its followers to what that one goes on from (`transition.py`).
+host, which may be this one, and brings its followers to what that one goes on from (`takeover_events.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent.outcome import close_step, failure_events
+from dragoman.agent.run_end import close_step, failure_events
 from dragoman.errors import (
     DragomanError,
     HostGone,
@@ -32,11 +32,11 @@ from dragoman.hosts.client import HostClient
 from dragoman.http.transport import Timeouts
 from dragoman.messages import Message
 from dragoman.runs.active_run import ActiveRun
-from dragoman.runs.live import Batch, Follower, LiveTail
-from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.deduplication import StoredAnswer
+from dragoman.runs.live_tail import Batch, Follower, LiveTail
+from dragoman.runs.remote_feed import FeedEnd, FeedItem, RunFeedParser, RunState, current_state, decode_state
 from dragoman.runs.run import HubRun, RunSettings
-from dragoman.runs.run_feed import FeedEnd, FeedItem, RunFeedParser, RunState, current_state, decode_state
-from dragoman.runs.transition import ContinuedEvents, covers, position_in, transition_events
+from dragoman.runs.takeover_events import ContinuedEvents, covers, position_in, transition_events
 from dragoman.store.hosts.queued_runs import QueuedRun
 from dragoman.store.runs import RunRecord
 from dragoman.store.sessions.spill_file import AnswerSpill

@@ -1,4 +1,4 @@
-"""Find the run, or the stored answer, of a request that was made before; `repeats.py` says what that is."""
+"""Find the run, or the stored answer, of a request that was made before (see `deduplication.py`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dragoman.errors import RunActive
 from dragoman.messages import Message
 from dragoman.runs.active_run import ActiveRun, StartedRun, hash_action
-from dragoman.runs.plan import is_repeat, make_plan
-from dragoman.runs.preparation import StoredSession, continued_position
-from dragoman.runs.repeats import (
+from dragoman.runs.deduplication import (
     StoredAnswer,
     has_failed_early,
     has_same_content,
     missed_position,
     repeated_message,
 )
+from dragoman.runs.history_changes import is_repeat, make_plan
+from dragoman.runs.preparation import StoredSession, continued_position
 from dragoman.runs.run import HubRun
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store

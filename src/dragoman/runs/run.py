@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent import outcome as closing
+from dragoman.agent import run_end as closing
 from dragoman.agent.hook_dispatch import HookDispatcher
-from dragoman.agent.hooks.points import TurnHooks
+from dragoman.agent.hooks.invocation import TurnHooks
 from dragoman.agent.loop import Batch
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.stop_conditions import SoFar
@@ -24,7 +24,7 @@ from dragoman.messages import Message
 from dragoman.operations.context import Context
 from dragoman.runs.active_run import hash_action
 from dragoman.runs.journal import Journal
-from dragoman.runs.live import Follower, LiveTail
+from dragoman.runs.live_tail import Follower, LiveTail
 from dragoman.store import runs as rows
 from dragoman.store.sessions.spill_file import AnswerSpill
 from dragoman.store.store import Store

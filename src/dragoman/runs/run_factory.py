@@ -26,7 +26,8 @@ from dragoman.operations.context import Context
 from dragoman.providers.routing import require_model_access
 from dragoman.runs.active_run import StartedRun
 from dragoman.runs.crash_recovery import CutOffRun
-from dragoman.runs.plan import RunPlan, remaining_budget
+from dragoman.runs.deduplication import StoredAnswer
+from dragoman.runs.history_changes import RunPlan, remaining_budget
 from dragoman.runs.preparation import (
     StoredSession,
     deadline,
@@ -37,10 +38,9 @@ from dragoman.runs.preparation import (
     with_inputs,
     withdraw_requests,
 )
-from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.runs.runner_runs import RunnerRuns
-from dragoman.runs.turns import add_briefing, make_turn
+from dragoman.runs.turn_factory import add_briefing, make_turn
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.sessions.sessions import Session

@@ -17,16 +17,16 @@ from typing import Any, Protocol
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent.approvals import pending_questions
+from dragoman.agent.approval_events import pending_questions
 from dragoman.errors import Conflict, DragomanError, NotFound, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, decode, encode
 from dragoman.model_request import Tool
 from dragoman.runs.active_run import ActiveRun, StartedRun
-from dragoman.runs.live import QUEUED
+from dragoman.runs.deduplication import StoredAnswer
+from dragoman.runs.live_tail import QUEUED
 from dragoman.runs.preparation import QUEUE_WAIT, find_requester, is_waiting, new_session
-from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.hosts.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from dragoman.agent.approvals import stored_answer
+from dragoman.agent.approval_events import stored_answer
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
@@ -32,9 +32,9 @@ from dragoman.runners.hub.server import RunnerServer
 from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource, stored_seq
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import RUNNER_AGENT, CrashRecovery, CutOffRun
-from dragoman.runs.plan import RunPlan, make_plan, plan_after_crash
+from dragoman.runs.deduplication import StoredAnswer
+from dragoman.runs.history_changes import RunPlan, make_plan, plan_after_crash
 from dragoman.runs.preparation import new_row, store_answers, wait_stored, with_inputs, withdraw_requests
-from dragoman.runs.repeats import StoredAnswer
 from dragoman.runs.run import HubRun, RunSettings
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseConnection, DatabaseJob

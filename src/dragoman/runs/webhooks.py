@@ -19,7 +19,7 @@ import msgspec
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.http.webhook import signature_headers, signing_keys
-from dragoman.runs.delivery_pool import PER_OWNER, DeliveryPool
+from dragoman.runs.delivery_limits import PER_OWNER, DeliveryPool
 from dragoman.session_ids import session_id_for
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store

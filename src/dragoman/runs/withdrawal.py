@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec.structs import replace
 
-from dragoman.agent.approvals import decline_requests
+from dragoman.agent.approval_events import decline_requests
 from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.identity import Identity
 from dragoman.messages import Message, Part, ToolPart, encode_part

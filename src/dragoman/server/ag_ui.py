@@ -14,16 +14,16 @@ from functools import partial
 import msgspec
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.http.exchange import Exchange, header_value
+from dragoman.http.asgi_exchange import Exchange, header_value
 from dragoman.identity import Identity
 from dragoman.large_json import weigh
 from dragoman.messages import Message
 from dragoman.offload import offload
+from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.repeats import StoredAnswer
-from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
+from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_consent
 from dragoman.server.chat import ChatSettings, read_chat_body, send_stored_answer
-from dragoman.server.sessions.shared_access import SharedAccess
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.streaming import stream_run
 from dragoman.store.store import Store
 from dragoman.wire.ag_ui.client_request import (

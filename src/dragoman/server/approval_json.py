@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.identity import Identity
-from dragoman.operations.access import visible_owner
 from dragoman.operations.approval import OWNER, ApprovalItem, ApprovalRequest, Question, may_answer
+from dragoman.operations.authorization import visible_owner
 from dragoman.operations.permission.standing_rules import standing_items
 from dragoman.session_ids import session_id_for
 

@@ -10,11 +10,11 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.identity import Identity
-from dragoman.operations.access import visible_owner
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, ApprovalStatus
+from dragoman.operations.authorization import visible_owner
 from dragoman.server.approval_json import approval_to_json
 from dragoman.server.call_trees.root_list import parse_flag, parse_place
-from dragoman.server.http.time_ranges import parse_past
+from dragoman.server.http.time_expressions import parse_past
 from dragoman.store.approval_inbox import ApprovalInboxRepository, InboxEntry, InboxQuery
 
 Json: TypeAlias = dict[str, Any]

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
-from dragoman.operations.access import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalRequest,
@@ -21,6 +20,7 @@ from dragoman.operations.approval import (
     validate_reason,
 )
 from dragoman.operations.approval import ApprovalStore as Kept
+from dragoman.operations.authorization import RUN_DATA_SCOPES, require_scope, visible_owner
 from dragoman.server.approval_json import approval_to_json
 from dragoman.server.approval_list import InboxLister
 from dragoman.server.call_trees.root_list import parse_flag

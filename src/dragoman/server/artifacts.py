@@ -6,10 +6,10 @@ import re
 from typing import NamedTuple
 
 from dragoman.errors import BadRequest
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
-from dragoman.json_text import parse_digits
-from dragoman.operations.access import RUN_DATA_SCOPES, require_scope
+from dragoman.json_decoding import parse_digits
+from dragoman.operations.authorization import RUN_DATA_SCOPES, require_scope
 from dragoman.operations.results.artifact import Artifact
 from dragoman.operations.results.artifact import ArtifactStore as Kept
 from dragoman.session_ids import session_id_for

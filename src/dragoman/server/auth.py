@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import StoreError, Unauthorized, Unavailable
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.origin_policy import OriginPolicy, is_loopback
 from dragoman.identity import LOCAL, Identity, SessionBounds
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
+from dragoman.revocable_work import ActiveWork
 from dragoman.server.token_bounds import beyond_bounds
 from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository, KeyRejection, hash_secret, secret_id_of
 from dragoman.store.accounts.session_tokens import TOKEN_PREFIX, SessionTokenRepository

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from dragoman.errors import Forbidden, Unauthorized
-from dragoman.http.authority import DEFAULT_PORTS, Authority, Origin, parse_authority, parse_origin
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
+from dragoman.http.host_origin import DEFAULT_PORTS, Authority, Origin, parse_authority, parse_origin
 from dragoman.identity import Identity
 from dragoman.server.auth import RECHECK_INTERVAL, Auth
 from dragoman.store.accounts.browser_sessions import BrowserSessionRepository, BrowserSignIn

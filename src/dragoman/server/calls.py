@@ -10,16 +10,16 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import LOCAL, Identity
-from dragoman.operations.access import (
+from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.authorization import (
     RUN_DATA_SCOPES,
     is_visible,
     require_scope,
     restrict_owner,
     visible_owner,
 )
-from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.call_tree import (
     CallRow,
     CallTreeBuilder,
@@ -39,7 +39,7 @@ from dragoman.server.accounts.usage_report import record_to_json
 from dragoman.server.call_trees.root_list import LIST_HINT, RootLister, parse_flag, path_step
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
-from dragoman.server.teams.task_trees import TaskTrees
+from dragoman.server.teams.call_tree_tasks import TaskTrees
 from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.root_sums import RootSums
 from dragoman.store.runs import RunRecord

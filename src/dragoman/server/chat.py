@@ -8,16 +8,16 @@ from functools import partial
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, TooLarge
-from dragoman.event_pieces import split_events
-from dragoman.http.exchange import Exchange, header_value
-from dragoman.json_text import parse_digits
+from dragoman.event_splitting import split_events
+from dragoman.http.asgi_exchange import Exchange, header_value
+from dragoman.json_decoding import parse_digits
 from dragoman.large_json import weigh
 from dragoman.offload import offload
-from dragoman.operations.access import SessionRole
+from dragoman.operations.authorization import SessionRole
 from dragoman.part_builders import MAX_DELTA
+from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.repeats import StoredAnswer
-from dragoman.server.sessions.shared_access import SharedAccess
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.streaming import requested_interval, response_dialect, stream_run
 from dragoman.server.token_bounds import run_caller
 from dragoman.store.hub_events import NewEvent

@@ -7,15 +7,15 @@ from functools import partial
 from weakref import WeakSet
 
 from dragoman.errors import BadRequest
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
-from dragoman.http.keepalive import KeepAlive
+from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.hub_events.event_filter import EventFilter
 from dragoman.hub_events.event_log import EventFollower, EventLog
-from dragoman.operations.access import visible_owner
+from dragoman.operations.authorization import visible_owner
 from dragoman.server.event_json import encode_frame, encode_reset
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.sessions.session_lookup import find_session
-from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.hub_events import EventPosition
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store

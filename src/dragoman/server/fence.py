@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.errors import HostFenced
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.endpoint import send_error
 
 TRY_AGAIN_LATER = 1013

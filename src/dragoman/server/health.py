@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from dragoman.accounts.spool import Spool
 from dragoman.errors import DragomanError
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.store.store import Store
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from dragoman.errors import NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.store.hosts.hosts import HostRecord
 from dragoman.store.store import Store

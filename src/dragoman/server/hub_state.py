@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.offload import offload_disk
-from dragoman.operations.access import is_visible, visible_owner
+from dragoman.operations.authorization import is_visible, visible_owner
 from dragoman.server.hosts import LocalHost
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.session_ids import session_id_for

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.http.exchange import Exchange
-from dragoman.operations.access import visible_owner
+from dragoman.http.asgi_exchange import Exchange
+from dragoman.operations.authorization import visible_owner
 from dragoman.server.calls import CallReader
 from dragoman.server.http.query_parameters import to_camel_case
-from dragoman.server.http.time_ranges import parse_past
+from dragoman.server.http.time_expressions import parse_past
 from dragoman.store.store import Store
 
 DEFAULT_RANGE = "24h"

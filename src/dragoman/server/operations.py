@@ -10,10 +10,10 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, Unavailable
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation

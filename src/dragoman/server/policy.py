@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, InvalidInput, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
-from dragoman.operations.access import restrict_owner, visible_owner
-from dragoman.operations.calls import Calls
+from dragoman.operations.authorization import restrict_owner, visible_owner
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.explanation import match_to_json

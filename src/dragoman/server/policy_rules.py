@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.operations.access import RUN_DATA_SCOPES, is_visible, require_scope, visible_owner
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, involves_owner, may_answer
+from dragoman.operations.authorization import RUN_DATA_SCOPES, is_visible, require_scope, visible_owner
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl

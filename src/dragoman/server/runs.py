@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.messages import Message, encode
-from dragoman.operations.access import is_visible, restrict_owner, visible_owner
+from dragoman.operations.authorization import is_visible, restrict_owner, visible_owner
 from dragoman.runs.preparation import is_waiting
 from dragoman.server.call_trees.prompt import PromptReader
 from dragoman.server.http.query_parameters import parse_limit

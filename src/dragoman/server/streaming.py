@@ -11,12 +11,12 @@ from typing import Protocol
 
 from dragoman.errors import BadRequest, KeyEnded
 from dragoman.events import ErrorEvent, Event
+from dragoman.http.asgi_exchange import ClientDisconnected, Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import ClientDisconnected, Exchange
-from dragoman.http.keepalive import KeepAlive
+from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.large_json import SMALL
 from dragoman.offload import offload
-from dragoman.runs.live import Follower
+from dragoman.runs.live_tail import Follower
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.hub_encoder import HubStreamEncoder

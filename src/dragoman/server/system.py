@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragoman.agent.spec import AgentSpec
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.offload import offload_disk
 from dragoman.providers.key_pool import KeyStatus

@@ -11,7 +11,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from dragoman.errors import CallError, CallTimeout, CallUncertain, InvalidInput, RateLimited, WireError
-from dragoman.json_text import DECODE_ERRORS, decode_json, decode_typed, mend_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, decode_typed, mend_json
 from dragoman.large_json import LARGE, encode_large, measure
 from dragoman.operations.operation import Effect, Operation
 from dragoman.operations.outcome import MAX_MESSAGE_LENGTH, CallFailure

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, StoreError, Unavailable
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.messages import encode_part
 from dragoman.part_builders import PartSnapshot
 from dragoman.store.runs import RunEnding, RunRepository

@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import bindparam, delete, update
 
 from dragoman.errors import ConfigError, DragomanError, StoreError
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.store.connection import Compiler, DatabaseConnection, select_fields, to_params, to_struct
 from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey

@@ -29,11 +29,11 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.store.ancestors import AncestorStatements, SharedMessages
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository
-from dragoman.store.runner_frames import RunnerFrameRepository
+from dragoman.store.runner_frame_log import RunnerFrameRepository
+from dragoman.store.shared_messages import AncestorStatements, SharedMessages
 from dragoman.store.tables.core import (
     approvals,
     artifacts,

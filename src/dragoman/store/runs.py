@@ -16,7 +16,7 @@ from dragoman.events import Usage
 from dragoman.identity import door
 from dragoman.messages import Message
 from dragoman.model_request import Tool
-from dragoman.operations.access import require_owner
+from dragoman.operations.authorization import require_owner
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,

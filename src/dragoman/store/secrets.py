@@ -16,7 +16,7 @@ from dragoman.store.database import Database
 from dragoman.store.encryption import MASTER_KEY_FILE_VARIABLE, MASTER_KEY_VARIABLE, EncryptedValue, MasterKey
 from dragoman.store.mcp_servers import McpServerStatements, reencrypt_servers
 from dragoman.store.push_configs import PushConfigStatements, reencrypt_push_configs
-from dragoman.store.tables.keys import secrets
+from dragoman.store.tables.credentials import secrets
 from dragoman.store.teams.trigger_secrets import reencrypt_triggers
 from dragoman.store.teams.trigger_statements import TriggerStatements
 from dragoman.store.teams.vault import VaultStatements, reencrypt_vaults

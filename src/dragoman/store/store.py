@@ -40,22 +40,22 @@ from dragoman.store.policy_rules import PolicyRuleRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
-from dragoman.store.runner_frames import RunnerFrameRepository
+from dragoman.store.runner_frame_log import RunnerFrameRepository
 from dragoman.store.runs import RunRepository
 from dragoman.store.secrets import SecretRepository
 from dragoman.store.sessions.branches import BranchRepository
 from dragoman.store.sessions.conversations import ConversationRepository
 from dragoman.store.sessions.message_search import MessageSearchRepository
 from dragoman.store.sessions.messages import MessageRepository
-from dragoman.store.sessions.people import PeopleRepository
+from dragoman.store.sessions.presence import PeopleRepository
 from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.sessions.shares import ShareRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.subagent_answers import SubagentAnswerRepository
+from dragoman.store.teams.a2a_tasks import TaskRepository
 from dragoman.store.teams.generated_files import GeneratedFileRepository
 from dragoman.store.teams.memories import MemoryRepository
-from dragoman.store.teams.tasks import TaskRepository
 from dragoman.store.teams.team_tasks import TeamTaskRepository
 from dragoman.store.teams.triggers import TriggerRepository
 from dragoman.store.teams.vault import VaultRepository

@@ -6,9 +6,9 @@ from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.operations.registry import RESERVED_NAMESPACE
-from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamSpec
+from dragoman.teams.tool_patterns import is_allowed
 
 MAX_CACHED = 65_536
 

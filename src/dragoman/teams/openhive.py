@@ -17,7 +17,7 @@ import yaml
 
 from dragoman.errors import BadRequest, ConfigError, Conflict
 from dragoman.teams.front_matter import parse_yaml
-from dragoman.teams.openhive_names import translate_pattern
+from dragoman.teams.openhive_tool_names import translate_pattern
 from dragoman.teams.spec import TEAM_FILE, check_team_name
 
 CONFIG_FILE = "config.yaml"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dragoman.operations.call_aliases import CallAlias, Translate, rename
-from dragoman.teams.openhive_names import NAMES
+from dragoman.teams.openhive_tool_names import NAMES
 
 DAY = 86_400.0
 MAX_DAYS = 365.0

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from dragoman.teams.folder import RuleFile, RuleLevel, hash_text
-from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
 from dragoman.teams.spec import TeamSpec
+from dragoman.teams.tool_patterns import is_allowed
 from dragoman.wire.token_estimate import estimate_text
 
 SectionKind = Literal[

@@ -25,9 +25,9 @@ from dragoman.teams.folder import (
     read_sources,
     signature_of,
 )
-from dragoman.teams.patterns import check_patterns
 from dragoman.teams.skill_files import SKILLS, Skill, SkillFolder, SkillProblem, read_skills
 from dragoman.teams.spec import GENERATED, TEAM_FILE, TeamFile, TeamSpec
+from dragoman.teams.tool_patterns import check_patterns
 from dragoman.teams.tree import build_specs
 
 log = logging.getLogger(__name__)

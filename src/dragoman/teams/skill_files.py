@@ -16,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import ConfigError
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.operations.sanitize import INVISIBLE, sanitize_text
 from dragoman.teams.front_matter import parse_front_matter
-from dragoman.teams.openhive_names import translate_pattern
+from dragoman.teams.openhive_tool_names import translate_pattern
 
 SKILLS = "skills"
 SKILL_FILE = "SKILL.md"

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.errors import BadRequest, ProviderError
-from dragoman.http.address import parse_url
-from dragoman.teams.lessons import SCHEDULES, TASKS, LearningKind
+from dragoman.http.server_address import parse_url
+from dragoman.teams.lesson_validation import SCHEDULES, TASKS, LearningKind
 from dragoman.teams.schedule import MissedPolicy, check_expression, find_zone
 
 TriggerType: TypeAlias = Literal["schedule", "window", "message", "keyword", "webhook", "file"]

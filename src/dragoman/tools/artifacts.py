@@ -12,7 +12,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.operations.results.artifact import Artifact, ArtifactStore
-from dragoman.tools.files.file_search import find_lines
+from dragoman.tools.files.folder_search import find_lines
 
 DEFAULT_PIECE_BYTES = 16_384  # bytes of an artifact in one answer
 MAX_PIECE_BYTES = 65_536

@@ -14,7 +14,7 @@ import msgspec
 from dragoman import events as e
 from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.redaction import redact
-from dragoman.wire.tool_outputs import without_files
+from dragoman.wire.multimodal_outputs import without_files
 
 
 def instructions(text: str) -> list[dict[str, Any]]:

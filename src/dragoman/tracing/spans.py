@@ -28,8 +28,8 @@ from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
 from dragoman.redaction import safe_line
 from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
-from dragoman.tracing.endpoint import endpoint_of
 from dragoman.tracing.interface import Kind
+from dragoman.tracing.model_endpoint import endpoint_of
 
 Attributes = dict[str, Any]
 T = TypeVar("T")

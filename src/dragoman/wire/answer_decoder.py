@@ -8,7 +8,7 @@ from typing import Any, Generic, TypedDict, TypeVar
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event
-from dragoman.json_text import replace_surrogates
+from dragoman.json_decoding import replace_surrogates
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.provider_errors import (
     EMPTY_VALUES,

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman import json_text
+from dragoman import json_decoding
 from dragoman.errors import BadRequest
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest
-from dragoman.wire.encrypted_reasoning import SEALED_FORMAT
+from dragoman.wire.reasoning_metadata import SEALED_FORMAT
 
 _encoder = msgspec.json.Encoder()
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
@@ -116,7 +116,7 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
     Lone surrogates, which some clients send when they cut a text, become U+FFFD; all else keeps its bytes.
     """
     try:
-        return json_text.decode_fields(raw)
+        return json_decoding.decode_fields(raw)
     except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not a JSON object: {error}", hint="send a JSON object") from None
 

@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.messages import Part, StepStartPart, ToolPart
 from dragoman.wire.json_codec import encode_json
-from dragoman.wire.tool_outputs import without_files
+from dragoman.wire.multimodal_outputs import without_files
 
 NOT_RUN = "not run: interrupted"
 NOT_APPROVED = "not run: nobody has approved it"

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json, replace_surrogates
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, replace_surrogates
 from dragoman.large_json import LARGE, SMALL, encode_large, measure
 
 MAX_LENIENT = 4_000_000  # bytes that are parsed by a parser that cannot work in pieces

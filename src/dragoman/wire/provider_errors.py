@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import FrameTooLong, ProviderCategory, ProviderError
 from dragoman.events import Usage
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 from dragoman.wire.token_estimate import cut_answer_length
 
 MAX_MESSAGE_LENGTH = 2000  # characters

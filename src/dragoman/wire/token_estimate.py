@@ -30,7 +30,7 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.model_request import ModelRequest, Tool
-from dragoman.wire.tool_outputs import read_multimodal_output
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 
 ANTHROPIC_FACTOR = 1.3  # Anthropic's tokens are shorter than those of other families
 IMAGE_TOKENS = 1500.0  # for an image of unknown size

@@ -14,10 +14,10 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event, ToolInputAvailable, ToolInputDelta, ToolInputError, ToolInputStart
-from dragoman.json_shape import JsonShape
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.json_limits import JsonShape
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.text_blocks import SurrogateJoiner
+from dragoman.wire.text_block_writer import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
 MAX_ARGUMENTS = 1_000_000

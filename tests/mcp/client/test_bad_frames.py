@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client.server_history import ErrorHistory, RecentLines
+from dragoman.mcp.client.server_log import ErrorHistory, RecentLines
 from dragoman.mcp.server_spec import ServerSpec
 from tests.mcp.client.conftest import Hub, hub
 

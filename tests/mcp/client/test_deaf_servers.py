@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.mcp.client import connection, sanitizer
+from dragoman.mcp.client import connection, sdk_filter
 
 
 async def test_a_call_goes_on_after_its_server_was_refused_the_folders(
@@ -25,7 +25,7 @@ async def test_a_server_that_stops_reading_is_given_up_and_started_again(
 ) -> None:
     async with open_hub(raw("raw", "deaf")) as hub:
         await hub.servers.wait_until_started()
-        monkeypatch.setattr(sanitizer, "WRITE_SECONDS", 0.2)
+        monkeypatch.setattr(sdk_filter, "WRITE_SECONDS", 0.2)
         calls = [
             hub.call("raw.hang", {"a": "x" * 1_000_000}) for _ in range(3)
         ]  # read, being written, waiting

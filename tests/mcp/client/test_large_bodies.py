@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.mcp.client.message_bodies import MessageBodies, split_events
+from dragoman.mcp.client.large_messages import MessageBodies, split_events
 from dragoman.mcp.server_spec import ServerSpec
 from tests.loop_lag import MOST, best_lag
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp.types import JSONRPCError, JSONRPCResponse
 
-from dragoman.json_text import decode_json
+from dragoman.json_decoding import decode_json
 from dragoman.mcp.client import jsonrpc
 from dragoman.mcp.client.jsonrpc import MAX_VALUES, UnreadableMessage, decode_messages
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.json_text import prune_depth
+from dragoman.json_decoding import prune_depth
 from dragoman.mcp.client.definition_pins import check_pins, definition_change
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.client.jsonrpc import MAX_DEPTH, parse_messages

@@ -17,7 +17,7 @@ from dragoman.identity import Identity
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.sdk_server import BuildSdkServer
 from dragoman.mcp.server.server import McpServer
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools

@@ -11,7 +11,7 @@ from mcp_types import CallToolResult
 from dragoman.mcp.server.results import tool_result
 from dragoman.messages import FilePart, TextPart, ToolPart
 from dragoman.operations.outcome import CallOutcome
-from dragoman.wire.tool_outputs import read_multimodal_output
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 from tests.mcp.server.contents import PNG
 
 PICTURE = {"type": "image", "data": PNG, "mimeType": "image/png"}

@@ -8,11 +8,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import LimitReached, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.open_sessions import OpenSessions
+from dragoman.revocable_work import ActiveWork
 from tests.mcp.server.hub import Hub, batch, body, post, served
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.context.summary import Summarise, Summary
 from dragoman.agent.context.truncation import join_steps, split_sections, split_steps, token_factor
-from dragoman.agent.context.truncation_points import (
+from dragoman.agent.context.truncation_markers import (
     RemainingConversation,
     TruncationPoint,
     remaining_conversation,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from dragoman.agent.hooks.events import HookName
-from dragoman.agent.hooks.points import ToolHooks, TurnHooks
+from dragoman.agent.hooks.invocation import ToolHooks, TurnHooks
 from dragoman.agent.hooks.runner import (
     DEFAULT_TIMEOUT,
     FAIL_CLOSED,

@@ -25,7 +25,7 @@ from dragoman.errors import BadRequest
 from dragoman.http.lazy_transport import LazyTransport
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import parse_message, to_json
 from dragoman.model_request import ModelRequest
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.agent.mcp_servers import McpServer, server_specs
+from dragoman.agent.mcp_server_specs import McpServer, server_specs
 from dragoman.agent.tool_names import describe_tools, matches_id, matches_tool
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import ConfigError, Unavailable
 from dragoman.mcp.server_spec import ServerStatus
 from dragoman.model_request import Tool
 from dragoman.operations.approval import ApprovalStore, MemoryApprovalStore
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.ledger import Ledger, MemoryLedger
 from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent import approvals
-from dragoman.agent.approvals import ApprovalAnswer
+from dragoman.agent import approval_events
+from dragoman.agent.approval_events import ApprovalAnswer
 from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.errors import TooLarge
 from dragoman.ids import new_id
@@ -136,10 +136,10 @@ class ToolExecution:
 
     async def _run_call(self, call: ToolPart) -> list[e.Event]:
         call_id = call.tool_call_id
-        answer = self._answers.get(call_id) or approvals.approval_answer(call)
+        answer = self._answers.get(call_id) or approval_events.approval_answer(call)
         grant = self._nested_approvals.grants.get(call_id) if self._nested_approvals is not None else None
         if answer is not None and not answer.approved and not await self._has_started(answer, grant):
-            return [approvals.denial_event(call, answer)]
+            return [approval_events.denial_event(call, answer)]
         note = self._notes.get(call_id)
         context = msgspec.structs.replace(
             self._context,
@@ -181,7 +181,7 @@ class ToolExecution:
         question = waiting.items[0].question if waiting.items else None
         id = outcome.approval_id or new_id("apr")
         has_output = call_id in self._previewed_ids or call.state != "input-available"
-        return approvals.request_events(id, call_id, question=question, has_output=has_output)
+        return approval_events.request_events(id, call_id, question=question, has_output=has_output)
 
 
 def progress_interval(size: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.agent.inner_calls import InnerCall, batch_entries
+from dragoman.agent.meta_tool_calls import InnerCall, batch_entries
 from dragoman.agent.stop_conditions import called_tools
 from dragoman.agent.tool_names import NAME_LIMIT, wire_name
 from dragoman.errors import Conflict, NotFound
@@ -16,7 +16,7 @@ from dragoman.messages import ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.batch import BatchEntry
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.meta_tools import META_TOOLS, MetaTools, meta_tool_id
 from dragoman.operations.operation import Operation

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from dragoman.cli.access.call_preview import print_items
-from dragoman.cli.access.questions import resolve_answer, spell_invisible
+from dragoman.cli.access.question_prompt import resolve_answer, spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
 from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import (

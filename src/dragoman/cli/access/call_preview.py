@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.cli.access.questions import question_lines, spell_invisible
+from dragoman.cli.access.question_prompt import question_lines, spell_invisible
 from dragoman.cli.terminal import join_styled, make_console
 from dragoman.tools.files.text_edits import unified_diff
 

@@ -18,8 +18,8 @@ from dragoman.cli.options import DEFAULT_DATA, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import BadRequest
 from dragoman.identity import DEFAULT_SCOPES
-from dragoman.limits import NO_LIMITS, Limits
-from dragoman.server.http.time_ranges import parse_future, parse_span
+from dragoman.server.http.time_expressions import parse_future, parse_span
+from dragoman.usage_limits import NO_LIMITS, Limits
 
 if TYPE_CHECKING:
     from dragoman.cli.hub_client.client import HubClient

@@ -57,7 +57,7 @@ def check(
     All matching rules are listed, the deciding one first.
     """
     # late: YAML and schemas take 0.2 s
-    from dragoman.cli.configuration import add_operations, read_config_if_any
+    from dragoman.cli.config_discovery import add_operations, read_config_if_any
     from dragoman.operations.permission.explanation import match_to_json  # late: as above
     from dragoman.server.app.operations import build_policy  # late: as above
 
@@ -122,7 +122,7 @@ def parse_input(text: str) -> Any:
     from msgspec import DecodeError
 
     from dragoman.errors import BadRequest  # late: as above
-    from dragoman.json_text import decode_json  # late: as above
+    from dragoman.json_decoding import decode_json  # late: as above
 
     try:
         return decode_json(text)

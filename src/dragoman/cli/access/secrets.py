@@ -131,7 +131,7 @@ def generate_key(
 
 def require_master_key(config: Path | None) -> MasterKey:
     """Return the master key that a hub of this configuration uses. ConfigError without one."""
-    from dragoman.cli.configuration import read_config_if_any  # late: as above
+    from dragoman.cli.config_discovery import read_config_if_any  # late: as above
     from dragoman.config import master_key  # late: as above
     from dragoman.store.encryption import MasterKey  # late: as above
 

@@ -11,7 +11,7 @@ from dragoman.cli.completion import session_ids
 from dragoman.cli.hub_client.connect import HubTarget, run_with_client
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
-from dragoman.server.http.time_ranges import parse_future
+from dragoman.server.http.time_expressions import parse_future
 
 commands = typer.Typer()
 """Commands of `dragoman sessions`."""

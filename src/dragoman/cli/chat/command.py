@@ -54,7 +54,7 @@ def chat(
     when it failed, 130 when it was stopped.
     """
     # late: --help needs none of it
-    from dragoman.cli.chat.turns import ChatTarget, run_repl, run_turn
+    from dragoman.cli.chat.modes import ChatTarget, run_repl, run_turn
 
     place = ChatTarget(hub or DEFAULT_HUB, key, session=session, model=model, agent=agent, files=attach or ())
     if message is None and sys.stdin.isatty():

@@ -17,7 +17,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output.defaults import create_output
 from typing_extensions import override
 
-from dragoman.cli.chat.commands import COMMANDS, Choices
+from dragoman.cli.chat.slash_commands import COMMANDS, Choices
 from dragoman.cli.terminal import strip_controls
 
 LINES = 1_000

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent.approvals import QUESTION_PART
-from dragoman.agent.inner_calls import batch_entries, call_title
-from dragoman.cli.access.questions import Question, question_lines
+from dragoman.agent.approval_events import QUESTION_PART
+from dragoman.agent.meta_tool_calls import batch_entries, call_title
+from dragoman.cli.access.question_prompt import Question, question_lines
 from dragoman.cli.terminal import join_styled, strip_controls, truncate
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from dragoman.cli.access.call_preview import print_items
-from dragoman.cli.access.questions import Question, resolve_answer
-from dragoman.cli.chat.commands import Choices, QuitChat, list_choices, print_session, run_command
+from dragoman.cli.access.question_prompt import Question, resolve_answer
 from dragoman.cli.chat.prompt import ChatPrompt, Interrupted
 from dragoman.cli.chat.session import ChatSession, run_interruptible
+from dragoman.cli.chat.slash_commands import Choices, QuitChat, list_choices, print_session, run_command
 from dragoman.cli.terminal import print_error, print_note
 from dragoman.errors import DragomanError
 

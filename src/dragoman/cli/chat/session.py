@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal, TypeAlias
 
-from dragoman.agent.approvals import QUESTION_PART, pending_questions
-from dragoman.agent.inner_calls import part_title
+from dragoman.agent.approval_events import QUESTION_PART, pending_questions
+from dragoman.agent.meta_tool_calls import part_title
 from dragoman.cli.access.approvals import approval_items
-from dragoman.cli.access.questions import Question
+from dragoman.cli.access.question_prompt import Question
 from dragoman.cli.chat.renderer import EventRenderer, describe_answer
 from dragoman.cli.hub_client.client import EventBatches, HubClient
 from dragoman.errors import DragomanError

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.cli.dev.coordination import Coordination
+from dragoman.cli.dev.coord_operations import Coordination
 from dragoman.cli.dev.hub_sessions import HubSessions
 from dragoman.cli.dev.operations import CoordinationOperations
 from dragoman.cli.dev.task_store import TaskStore

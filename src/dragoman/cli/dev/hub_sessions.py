@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.cli.hub_client.client import HubClient
-from dragoman.cli.hub_client.paths import path_segment
+from dragoman.cli.hub_client.url_quoting import path_segment
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.messages import Message, ToolPart
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dragoman.cli.dev.coordination import Coordination, SpawnRequest, to_json
+from dragoman.cli.dev.coord_operations import Coordination, SpawnRequest, to_json
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, NotFound
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.session_ids import client_session_id
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from dragoman.events import Usage
 from dragoman.messages import Message, TextPart
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.provider import close_provider
-from dragoman.runners.client.command import CommandAgent, CommandFormat, RunnerCommand
+from dragoman.runners.client.command_agent import CommandAgent, CommandFormat, RunnerCommand
 from dragoman.runners.client.event_writer import EventWriter
 from dragoman.runners.client.runner import AnswerFunction
 from dragoman.runners.client.turn import RunnerTurn

@@ -27,7 +27,7 @@ from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.protected_files import ProtectedFiles
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope, OneScope
-from dragoman.tools.files.write_operations import writing_operations
+from dragoman.tools.files.scoped_operations import writing_operations
 from dragoman.tools.shell.command import ShellCommand, ShellProgram
 from dragoman.tools.shell.environment import shell_environ
 

@@ -19,7 +19,7 @@ import msgspec
 from dragoman.cli.dev.git import check_branch, git, run_git
 from dragoman.cli.dev.task_store import WorktreeTask
 from dragoman.errors import BadRequest, CallError, ConfigError, Conflict
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 
 MAX_DIFF = 32_000  # bytes of a diff that are shown; an event takes 65,536 in all
 MAX_FILES = 100  # files of a diff that are listed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.logs import configure_logging
+from dragoman.cli.logging_setup import configure_logging
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, ConfigFile, Data, Hub, Key
 from dragoman.cli.terminal import examples, print_json, print_line
 

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
-from dragoman.cli.configuration import choose_config, locating_errors
+from dragoman.cli.config_discovery import choose_config, locating_errors
 from dragoman.cli.data_folder import has_data
 from dragoman.cli.doctor.findings import Finding, Findings, ok
 from dragoman.cli.local import is_installed

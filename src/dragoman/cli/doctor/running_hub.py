@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest, DragomanError, Forbidden, ProviderError,
 from dragoman.http.transport import Response, Timeouts, Transport, proxies_from
 from dragoman.http.websocket_client import open_websocket, websocket_url
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.version import version
 
 MAX_BODY = 1_000_000

@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from dragoman import events
-from dragoman.cli.hub_client.paths import path_segment
+from dragoman.cli.hub_client.url_quoting import path_segment
 from dragoman.errors import (
     BadRequest,
     DragomanError,
@@ -25,7 +25,7 @@ from dragoman.errors import (
     error_for_status,
 )
 from dragoman.http.transport import Timeouts, Transport, proxies_from
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.messages import Message, parse_message
 from dragoman.wire.sse import SSEParser
 

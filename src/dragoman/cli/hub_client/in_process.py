@@ -14,7 +14,7 @@ from dragoman.cli.data_folder import create_data_folder, find_database, require_
 from dragoman.cli.hub_client.client import HubClient, HubResponse
 from dragoman.config import Config
 from dragoman.errors import ProviderError
-from dragoman.server.app.attached import attach_to_config, attach_to_data
+from dragoman.server.app.offline_api import attach_to_config, attach_to_data
 from dragoman.store.store import DatabaseSettings
 
 

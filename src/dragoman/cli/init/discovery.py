@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.cli.local import is_installed
 from dragoman.config import ProviderConfig
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 
 TIMEOUT = 1.0  # seconds for a server on this machine to list its models
 MAX_ANSWER = 1_000_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from dragoman.cli.logs import configure_logging
+from dragoman.cli.logging_setup import configure_logging
 from dragoman.cli.options import AsJson, ConfigFile, Places
 from dragoman.cli.terminal import examples, print_json, print_line, print_note, print_table
 from dragoman.errors import ConfigError
@@ -36,7 +36,7 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     sent to any provider, and no MCP server is started. A Postgres database is looked at and not changed: its
     version and tables, how far its clock is off, and its connections.
     """
-    from dragoman.cli.configuration import choose_config, is_file_source, locating_errors  # late: as above
+    from dragoman.cli.config_discovery import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above
     from dragoman.server.app.config_summary import explain_config  # late: YAML and the server take 0.3 s
     from dragoman.server.app.startup_check import check_database, check_startup  # late: as above

@@ -50,8 +50,8 @@ def serve(
     """
     gc.disable()  # imports create no garbage; the collector is enabled again when the hub is ready
     # late: the server imports slowly, and other commands do not need it
-    from dragoman.cli.configuration import choose_config, locating_errors  # late: as above
-    from dragoman.cli.serving.hosting import ServeOptions, run_service  # late: as above
+    from dragoman.cli.config_discovery import choose_config, locating_errors  # late: as above
+    from dragoman.cli.serving.lifecycle import ServeOptions, run_service  # late: as above
     from dragoman.cli.serving.workers import WorkerSettings  # late: as above
 
     if log_json:

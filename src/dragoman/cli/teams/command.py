@@ -225,7 +225,7 @@ def remove(
 
 def find_folder(teams: Path | None, config: Path | None) -> Path:
     """Return the folder of the teams: as named, as configured, or ./teams."""
-    from dragoman.cli.configuration import read_config_if_any  # late: as above
+    from dragoman.cli.config_discovery import read_config_if_any  # late: as above
     from dragoman.server.app.teams import DEFAULT_FOLDER, teams_folder  # late: as above
 
     return teams or teams_folder(read_config_if_any(config)) or DEFAULT_FOLDER
@@ -255,7 +255,7 @@ def conflicts_of(registry: TeamRegistry, name: str) -> Sequence[RuleConflict]:
 
 def find_skill_problems(registry: TeamRegistry, name: str) -> Sequence[str]:
     """Return what is wrong with the skills of a team."""
-    from dragoman.teams.skills.check import skill_warnings  # late: as above
+    from dragoman.teams.skills.diagnostics import skill_warnings  # late: as above
 
     return skill_warnings(registry, registry.get(name))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import msgspec
 import typer
 
-from dragoman.cli.access.questions import spell_invisible
+from dragoman.cli.access.question_prompt import spell_invisible
 from dragoman.cli.hub_client.connect import HubTarget, connect
 from dragoman.cli.options import DEFAULT_HUB, AsJson, Hub, Key
 from dragoman.cli.terminal import examples, print_line, print_note, truncate

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from dragoman.cli.access.questions import spell_invisible
+from dragoman.cli.access.question_prompt import spell_invisible
 from dragoman.cli.chat.command import read_message
 from dragoman.cli.hub_client.connect import HubTarget, connect, run_with_client
-from dragoman.cli.hub_client.paths import path_segment
+from dragoman.cli.hub_client.url_quoting import path_segment
 from dragoman.cli.options import DEFAULT_DATA, DEFAULT_HUB, AsJson, Data, Hub, Key
 from dragoman.cli.terminal import examples, format_age, print_json, print_line, print_note, print_table
 from dragoman.errors import DragomanError

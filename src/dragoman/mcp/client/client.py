@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dragoman.errors import Conflict, NotFound
 from dragoman.mcp.client.definition_pins import DefinitionChange
 from dragoman.mcp.client.flood import TrafficLimits
-from dragoman.mcp.client.remote_server import RemoteServer, ServerSharedState, StartTimeouts
-from dragoman.mcp.client.sdk import SdkLoader
+from dragoman.mcp.client.sdk_loader import SdkLoader
+from dragoman.mcp.client.server_supervisor import RemoteServer, ServerSharedState, StartTimeouts
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.processes.watchdog import Watchdog

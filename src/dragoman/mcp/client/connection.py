@@ -29,7 +29,7 @@ from dragoman.mcp.client.definitions import (
 )
 from dragoman.mcp.client.flood import FloodMeter
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, TOO_LARGE, UNREACHABLE, make_client
-from dragoman.mcp.client.message_bodies import MessageBodies
+from dragoman.mcp.client.large_messages import MessageBodies
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.mcp.client.results import (
     describe_question,
@@ -38,8 +38,8 @@ from dragoman.mcp.client.results import (
     resource_value,
     tool_value,
 )
-from dragoman.mcp.client.sanitizer import RAW_KEY, Sanitizer
-from dragoman.mcp.client.server_history import RecentLines
+from dragoman.mcp.client.sdk_filter import RAW_KEY, Sanitizer
+from dragoman.mcp.client.server_log import RecentLines
 from dragoman.mcp.client.sse import connect_sse
 from dragoman.mcp.client.stdio import connect_stdio
 from dragoman.mcp.server_spec import ServerSpec

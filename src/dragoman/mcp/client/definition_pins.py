@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.mcp.client.definitions import ToolDefinition
 from dragoman.mcp.server_spec import Trust
 from dragoman.operations.definitions.diff import definition_diff

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.json_text import is_deeper_than
+from dragoman.json_decoding import is_deeper_than
 from dragoman.operations.operation import NAME_PATTERN
 from dragoman.operations.sanitize import sanitize_text
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dragoman.mcp.client.server_history import RecentLines
+from dragoman.mcp.client.server_log import RecentLines
 from dragoman.operations.call_limiter import Rate
 from dragoman.operations.sanitize import sanitize_text
 

@@ -2,7 +2,7 @@
 
 The SDK parses responses itself. What it cannot decode (a lone surrogate) is mended here, before it sees it; a
 JSON body that answers another request, which it would drop, becomes the error of the request. Large messages
-are decoded here, and the SDK gets references to what is in them (`message_bodies.py`).
+are decoded here, and the SDK gets references to what is in them (`large_messages.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import httpx2
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json, prune_depth
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, prune_depth
 from dragoman.large_json import SMALL, weigh
 from dragoman.mcp.client.jsonrpc import MAX_DEPTH, PARSE_ERROR, TOO_MANY, has_too_many_values
-from dragoman.mcp.client.message_bodies import EVENT_ENDS, MessageBodies, mend_line, mend_lines
+from dragoman.mcp.client.large_messages import EVENT_ENDS, MessageBodies, mend_line, mend_lines
 from dragoman.offload import offload
 
 CONNECTION_LOST = -32050  # our own codes, where JSON-RPC leaves room: it was sent, and no answer came

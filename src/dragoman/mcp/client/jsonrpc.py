@@ -13,8 +13,8 @@ from mcp.types import JSONRPCError, jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from dragoman.errors import TooLarge
-from dragoman.json_shape import JsonShape
-from dragoman.json_text import decode_json, is_deeper_than, prune_depth
+from dragoman.json_decoding import decode_json, is_deeper_than, prune_depth
+from dragoman.json_limits import JsonShape
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 

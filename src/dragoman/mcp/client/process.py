@@ -17,7 +17,7 @@ from typing import cast
 from dragoman.errors import ConfigError
 from dragoman.ids import new_id
 from dragoman.mcp.client.flood import PAUSE_SECONDS, ErrorOutput
-from dragoman.mcp.client.server_history import RecentLines
+from dragoman.mcp.client.server_log import RecentLines
 from dragoman.mcp.server_spec import ServerSpec
 from dragoman.processes.descendants import end_marked, signal_marked
 from dragoman.processes.group import close_pipes, signal_group, wait_for_exit

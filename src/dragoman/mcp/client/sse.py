@@ -16,10 +16,10 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest
 
 from dragoman.errors import ConfigError
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, make_client
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_message
-from dragoman.mcp.client.message_bodies import MessageBodies
+from dragoman.mcp.client.large_messages import MessageBodies
 
 log = logging.getLogger(__name__)
 

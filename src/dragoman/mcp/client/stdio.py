@@ -21,7 +21,7 @@ from dragoman.mcp.client.jsonrpc import (
     decode_messages,
     error_for_unreadable,
 )
-from dragoman.mcp.client.message_bodies import MessageBodies
+from dragoman.mcp.client.large_messages import MessageBodies
 from dragoman.mcp.client.process import McpServerProcess
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.redaction import Redactor

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalItem,

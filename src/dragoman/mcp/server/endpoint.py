@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import DragomanError, Forbidden, KeyEnded
-from dragoman.http.exchange import DEFAULT_BODY_LIMITS, Exchange, handle
+from dragoman.http.asgi_exchange import DEFAULT_BODY_LIMITS, Exchange, handle
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.http.key_validity import KeyValidity
+from dragoman.http.key_revocation import KeyValidity
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.identity import Identity, door
-from dragoman.json_text import DECODE_ERRORS, decode_json, mend_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, mend_json
 from dragoman.large_json import weigh
 from dragoman.mcp.server import sdk_server
 from dragoman.mcp.server.limits import McpLimits
@@ -25,7 +24,8 @@ from dragoman.mcp.server.sdk_server import BuildSdkServer, SdkServer
 from dragoman.mcp.server.server import ToolServer
 from dragoman.mcp.server.stateless import StatelessCalls, parse_tool_call
 from dragoman.offload import offload
-from dragoman.operations.access import require_scope
+from dragoman.operations.authorization import require_scope
+from dragoman.revocable_work import ActiveWork
 
 DEFAULT_LIMITS = McpLimits()
 INVALID_REQUEST, PARSE_ERROR = -32600, -32700

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import Conflict, DragomanError, LimitReached, Unavailable
 from dragoman.identity import Identity
 from dragoman.mcp.server.limits import McpLimits
+from dragoman.revocable_work import ActiveWork
 
 RETRY_SECONDS = 10.0
 DEFAULT_LIMITS = McpLimits()

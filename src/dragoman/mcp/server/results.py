@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.errors import DragomanError
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
-from dragoman.wire.tool_outputs import separate_files
+from dragoman.wire.multimodal_outputs import separate_files
 
 CALL_ID_KEY = "dragoman/callId"
 PROGRESS_LIMIT = 1_000

@@ -11,9 +11,8 @@ from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import KeyEnded, Unavailable
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
 from dragoman.identity import Identity
 from dragoman.mcp.sdk_import import import_sdk_module
@@ -21,6 +20,7 @@ from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.open_sessions import OpenSessions
 from dragoman.mcp.server.running_call import CALLS_KEY, IDENTITY_KEY, RunningCall
 from dragoman.mcp.server.stateless import HANDSHAKE_REVISIONS
+from dragoman.revocable_work import ActiveWork
 
 log = logging.getLogger(__name__)
 COLLECT_BYTES = 8_000_000

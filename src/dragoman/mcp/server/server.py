@@ -23,7 +23,7 @@ from dragoman.mcp.server.elicitation import (
 from dragoman.mcp.server.results import error_result, tool_result
 from dragoman.mcp.server.tool_list import ToolList, meta_tool_id
 from dragoman.operations.approval import ApprovalRequest, may_answer
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, ProgressCallback
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.operation import Operation

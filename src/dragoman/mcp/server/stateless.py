@@ -14,11 +14,11 @@ from typing import Any, Literal
 import msgspec
 
 from dragoman.errors import BadRequest, DragomanError
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from dragoman.http.in_flight import InFlightRequests
-from dragoman.http.keepalive import KeepAlive
-from dragoman.json_text import decode_typed
+from dragoman.http.sse_keepalive import KeepAlive
+from dragoman.json_decoding import decode_typed
 from dragoman.mcp.server.running_call import ProgressUpdate, RunningCall
 from dragoman.mcp.server.server import NAME, ToolCall, ToolServer
 from dragoman.mcp.server.tool_list import meta_tool_id

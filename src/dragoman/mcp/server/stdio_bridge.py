@@ -18,7 +18,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.http.transport import Response, Transport
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.wire.sse import SSEParser
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import NotFound
 from dragoman.model_request import Tool
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import META_TOOLS, META_TOOLS_BY_ID
 from dragoman.operations.operation import MAX_DESCRIPTION_LENGTH, Effect, Operation

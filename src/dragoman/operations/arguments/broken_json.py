@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 
 MAX_LENGTH = 1_000_000
 MAX_GUESS_LENGTH = 4_000  # characters: tolerant parsing takes quadratic time

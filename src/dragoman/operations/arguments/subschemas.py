@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 
 CheckCost = Literal["light", "heavy", "tangled"]
 Schema = Mapping[str, Any]

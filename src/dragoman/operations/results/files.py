@@ -2,7 +2,7 @@
 
 A block stays where the bytes were, so that a result keeps its shape: `{"chart": b"\\x89PNG…"}` becomes
 `{"chart": {"type": "image", "data": base64, "mimeType": "image/png"}}`. A result that is nothing but a file
-becomes `{"content": [block]}`. `wire/tool_outputs.py` reads both. Other bytes are base64.
+becomes `{"content": [block]}`. `wire/multimodal_outputs.py` reads both. Other bytes are base64.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dragoman.errors import ConfigError
-from dragoman.json_text import well_formed
+from dragoman.json_decoding import well_formed
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.tokenizer import terms
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from dragoman.json_text import well_formed
+from dragoman.json_decoding import well_formed
 from dragoman.operations.operation import Operation
 from dragoman.operations.search.embedder import Embedder, embedding_text, import_extra
 

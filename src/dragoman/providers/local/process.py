@@ -13,8 +13,8 @@ from typing import cast
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.json_text import DECODE_ERRORS
-from dragoman.providers.upstream import UpstreamServer
+from dragoman.json_decoding import DECODE_ERRORS
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.redaction import safe_line
 
 STDERR_TAIL = 4_000  # last characters of its error output that are logged

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import FrameTooLong, WireError
-from dragoman.http.websocket import Socket, SocketClosed
+from dragoman.http.asgi_websocket import Socket, SocketClosed
 from dragoman.offload import offload
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits

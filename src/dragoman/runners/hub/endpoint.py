@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dragoman.errors import DragomanError, WireError
-from dragoman.http.websocket import Socket
+from dragoman.http.asgi_websocket import Socket
 from dragoman.identity import Scope
 from dragoman.runners.hub.connection import send_last
 from dragoman.runners.hub.server import RunnerServer
-from dragoman.spokes.hub.process_endpoint import CheckHost, Identify, ProcessEndpoint
+from dragoman.spokes.hub.websocket_endpoint import CheckHost, Identify, ProcessEndpoint
 from dragoman.spokes.protocol import close_code
 from dragoman.wire.runner.frames import (
     HELLO_BYTES,

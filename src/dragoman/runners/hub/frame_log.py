@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import HostFenced, StoreError, Unavailable
 from dragoman.messages import Message, decode_part, encode_part
-from dragoman.store.runner_frames import FrameBatch
+from dragoman.store.runner_frame_log import FrameBatch
 from dragoman.store.store import Store
 from dragoman.wire.runner.frames import FrameOfTurn, PartTextDelta, decode_from_runner, encode_runner_frame
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from dragoman.errors import Conflict, DragomanError, RateLimited, StoreError, Unavailable
-from dragoman.http.websocket import Socket
+from dragoman.http.asgi_websocket import Socket
 from dragoman.identity import Identity
 from dragoman.runners.hub.connection import RunnerSocket
 from dragoman.runners.hub.session import RunnerSession

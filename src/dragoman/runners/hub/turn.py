@@ -17,9 +17,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import events as e
-from dragoman.agent.approvals import ApprovalAnswer, approval_answer, question_parts, response_event
+from dragoman.agent.approval_events import ApprovalAnswer, approval_answer, question_parts, response_event
 from dragoman.agent.hook_dispatch import HookDispatcher
-from dragoman.agent.hooks.points import TurnHooks
+from dragoman.agent.hooks.invocation import TurnHooks
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.stop_conditions import SoFar
 from dragoman.errors import DragomanError, RateLimited, RunnerGone, TooLarge
@@ -27,8 +27,8 @@ from dragoman.fold import Fold
 from dragoman.hub_events.domain_events import NAME, SessionEvents
 from dragoman.messages import DataPart, Message, StepStartPart, TextPart, to_json
 from dragoman.operations.context import Context
+from dragoman.runners.hub.approval_requests import TurnRequests
 from dragoman.runners.hub.frame_log import FrameLog, LoggedAnswer, LoggedMessage, StoredLog
-from dragoman.runners.hub.requests import TurnRequests
 from dragoman.runners.hub.session import RunnerSession
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.store.store import Store

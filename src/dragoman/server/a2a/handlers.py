@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.errors import A2aError, BadRequest, DragomanError, Forbidden, NotFound, Unauthorized
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
-from dragoman.http.keepalive import KeepAlive
+from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.identity import Identity
 from dragoman.large_json import weigh
 from dragoman.messages import messages_size
 from dragoman.offload import offload
-from dragoman.operations.access import require_scope
+from dragoman.operations.authorization import require_scope
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.withdrawal import as_admin
 from dragoman.server.a2a.push import PushConfigs
@@ -34,8 +34,8 @@ from dragoman.server.a2a.tasks import (
 from dragoman.server.approvals import AnswerApproval
 from dragoman.server.auth import Auth
 from dragoman.server.http.endpoint import send_error
-from dragoman.server.http.time_ranges import parse_past
-from dragoman.server.sessions.shared_access import SharedAccess
+from dragoman.server.http.time_expressions import parse_past
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.streaming import send_end, stream_run
 from dragoman.store.store import Store
 from dragoman.version import version
@@ -57,7 +57,7 @@ from dragoman.wire.a2a.client_request import (
 )
 from dragoman.wire.a2a.encoder import CHUNK_SECONDS, StreamEnvelope, TaskStreamEncoder
 from dragoman.wire.a2a.errors import rest_error, rpc_error
-from dragoman.wire.a2a.task import TASK_STATES, TERMINAL_STATES, A2aTask, StatusUpdate, StreamItem
+from dragoman.wire.a2a.types import TASK_STATES, TERMINAL_STATES, A2aTask, StatusUpdate, StreamItem
 from dragoman.wire.encoder import KEEP_ALIVE
 
 NO_DESCRIPTION = "An agent of a Dragoman hub."

@@ -24,14 +24,14 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import messages_size
 from dragoman.offload import offload
-from dragoman.runs.delivery_pool import DeliveryPool
+from dragoman.runs.delivery_limits import DeliveryPool
 from dragoman.server.a2a.tasks import TaskRecord, write_task
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.store.push_configs import DueDelivery, PushConfig
 from dragoman.store.store import Store
 from dragoman.tools.web.guarded_post import GuardedPost
 from dragoman.wire.a2a.client_request import PushConfigParams
-from dragoman.wire.a2a.task import TERMINAL_STATES, StreamItem
+from dragoman.wire.a2a.types import TERMINAL_STATES, StreamItem
 
 log = logging.getLogger(__name__)
 POLL_INTERVAL = 2.0  # seconds between two looks for what is to be posted

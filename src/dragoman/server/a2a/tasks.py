@@ -14,24 +14,24 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.approvals import pending_questions
+from dragoman.agent.approval_events import pending_questions
 from dragoman.errors import A2aError, BadRequest, Conflict, NotFound
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart, decode
-from dragoman.operations.access import SessionRole
+from dragoman.operations.authorization import SessionRole
 from dragoman.runs.active_run import ActiveRun, StartedRun
+from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.repeats import StoredAnswer
+from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_consent
 from dragoman.runs.run_queue import RequestBody
-from dragoman.runs.waiting import RequestedInputs, read_answer, read_consent
 from dragoman.runs.withdrawal import Decline, withdraw_answer
 from dragoman.session_ids import session_id_for
 from dragoman.store.hosts.queued_runs import QueuedRun, QueueStatus
 from dragoman.store.runs import RunRecord, RunStatus
 from dragoman.store.store import Store
 from dragoman.wire.a2a.client_request import SendParams, SentMessage, SentPart, read_message
-from dragoman.wire.a2a.task import (
+from dragoman.wire.a2a.types import (
     TERMINAL_STATES,
     A2aMessage,
     A2aTask,

@@ -11,13 +11,13 @@ import msgspec
 from dragoman.accounts.limit_table import LimitTable, charged_budgets
 from dragoman.accounts.price import NANOS_PER_DOLLAR
 from dragoman.accounts.request_limiter import ScopeLimits
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
-from dragoman.limits import NO_LIMITS, Limits
-from dragoman.operations.access import is_visible, visible_owner
+from dragoman.operations.authorization import is_visible, visible_owner
 from dragoman.store.accounts.budgets import ChargedBudget, window_bounds
 from dragoman.store.accounts.keys import ApiKey
 from dragoman.store.store import Store
+from dragoman.usage_limits import NO_LIMITS, Limits
 
 Json: TypeAlias = dict[str, Any]
 MAX_SUBJECTS = 500

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.http.exchange import Exchange
-from dragoman.limits import Limits
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.store.accounts.keys import ApiKey, ApiKeyRepository
+from dragoman.usage_limits import Limits
 
 log = logging.getLogger(__name__)
 MAX_BODY = 65_536

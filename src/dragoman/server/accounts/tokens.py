@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, Forbidden
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity, SessionBounds
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.session_ids import client_session_id, is_session_id

@@ -9,10 +9,10 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
-from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.operations.authorization import restrict_owner, visible_owner
 from dragoman.server.accounts.usage_report import UsageQuery, build_report, export_csv, parse_usage_query
 from dragoman.server.accounts.usage_series import build_series, parse_series_query
 from dragoman.server.sessions.session_lookup import resolve_session_filter

@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.server.http.query_parameters import parse_limit, to_camel_case
-from dragoman.server.http.time_ranges import parse_past
+from dragoman.server.http.time_expressions import parse_past
 from dragoman.session_ids import session_id_for
 from dragoman.store.accounts.usage import UsageRepository
 from dragoman.store.accounts.usage_report import FILTERS, GROUP_NAMES, TOKEN_COLUMNS, GroupBy, UsageReportRow

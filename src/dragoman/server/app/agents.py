@@ -19,7 +19,7 @@ from dragoman.agent.stop_conditions import Condition, Halt, SoFar
 from dragoman.agent.structured_output import Output
 from dragoman.config import AgentConfig, Config, StopConfig
 from dragoman.errors import ConfigError
-from dragoman.json_text import decode_json
+from dragoman.json_decoding import decode_json
 from dragoman.operations.loader import load_object
 from dragoman.operations.operation import NAME_PATTERN
 from dragoman.wire.ui.client_request import parse_client_tools

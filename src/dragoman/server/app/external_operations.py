@@ -23,11 +23,11 @@ from dragoman.errors import (
 )
 from dragoman.hosts.client import HostClient
 from dragoman.mcp.client.client import McpClient
-from dragoman.mcp.client.server_secrets import secrets_of
+from dragoman.mcp.client.secret_redaction import secrets_of
 from dragoman.mcp.server_spec import ServerSpec, ServerStatus
 from dragoman.operations.registry import Registry
 from dragoman.server.app.services import HubEnvironment
-from dragoman.spokes.hub.other_hosts import HostOperations
+from dragoman.spokes.hub.host_operations import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from dragoman.spokes.hub.server import SpokeServer
 from dragoman.spokes.hub.settings import SpokeSettings

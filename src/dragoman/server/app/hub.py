@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.payment import Billing
-from dragoman.accounts.price_list import SELF_HOSTED_TYPES
+from dragoman.accounts.price_lookup import SELF_HOSTED_TYPES
 from dragoman.accounts.spool import Spool
 from dragoman.agent.subagent import NAMESPACE
 from dragoman.config import Config
@@ -29,7 +29,7 @@ from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
-from dragoman.server.accounts.key_monitor import KeyMonitor
+from dragoman.server.accounts.key_revocation import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
     BackgroundJob,
@@ -54,7 +54,7 @@ from dragoman.server.app.tasks import add_team_tasks
 from dragoman.server.app.triggers import TeamTriggers
 from dragoman.server.app.webhooks import build_webhook_sender
 from dragoman.server.fence import FenceGate
-from dragoman.server.gateway.routes import Gateway, GatewaySettings
+from dragoman.server.gateway.handlers import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
 from dragoman.server.http.request_log import log_request
 from dragoman.server.internal.operations import SpokeCallHandlers

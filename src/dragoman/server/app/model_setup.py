@@ -8,7 +8,7 @@ import msgspec
 
 from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.price import Price
-from dragoman.accounts.price_list import PriceList, PriceOverride
+from dragoman.accounts.price_lookup import PriceList, PriceOverride
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.config import Config
 from dragoman.providers.balance import BalancedModels

@@ -11,12 +11,13 @@ from msgspec.structs import replace
 
 from dragoman.config import Config, ProviderConfig, key_sources, read_key
 from dragoman.config.problems import blame_field
-from dragoman.http.address import proxies_from
 from dragoman.http.connection import Timeouts
+from dragoman.http.server_address import proxies_from
 from dragoman.http.transport import Transport
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.anthropic import AnthropicAdapter, AnthropicProvider, AnthropicSettings
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.key_pool import Cooldown, KeyPool, ProviderKey
 from dragoman.providers.local.provider import LocalProvider
 from dragoman.providers.ollama import OllamaAdapter, OllamaProvider, OllamaSettings
@@ -26,7 +27,6 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.responses import ResponsesProvider
 from dragoman.providers.retry import RetryPolicy
 from dragoman.providers.scripted import ScriptedProvider, read_script
-from dragoman.providers.upstream import UpstreamServer
 
 log = logging.getLogger(__name__)
 QUIRKS = ("reasoning_field", "lenient_finish", "thinking", "call_ids")

@@ -21,10 +21,10 @@ from dragoman.hosts.client import HostClient
 from dragoman.http.transport import Transport
 from dragoman.hub_events.domain_events import DomainEvents, SessionEvents
 from dragoman.hub_events.event_log import EventLog, EventSettings
-from dragoman.hub_events.operation_events import OperationEvents
+from dragoman.hub_events.registry_changes import OperationEvents
 from dragoman.model_request import Tool
 from dragoman.operations.artifact_overflow import ArtifactOverflow
-from dragoman.operations.calls import Calls, CallSettings
+from dragoman.operations.call_dispatcher import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.permission.access_control import AccessControl
@@ -39,8 +39,8 @@ from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools, ToolServices
 from dragoman.server.app.teams import TeamServices
-from dragoman.server.logs import LogEvents, LogRing
-from dragoman.server.sessions.shared_access import SharedAccess
+from dragoman.server.log_buffer import LogEvents, LogRing
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.store.encryption import MasterKey
 from dragoman.store.postgres.url import url_secrets
 from dragoman.store.runs import RunRecord
@@ -273,7 +273,7 @@ def build_tracing(config: Config, secrets: Collection[str]) -> Tracing:
     telemetry = config.telemetry
     if telemetry.otlp_endpoint is None:
         return NO_TRACING
-    from dragoman.tracing.otlp import open_tracing  # late: OpenTelemetry costs 0.04 s and 3 MB
+    from dragoman.tracing.otlp_setup import open_tracing  # late: OpenTelemetry costs 0.04 s and 3 MB
 
     settings = TelemetrySettings(
         endpoint=telemetry.otlp_endpoint,

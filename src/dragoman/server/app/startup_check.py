@@ -35,7 +35,7 @@ async def check_database(config: Config) -> dict[str, Any] | None:
     """Return what the Postgres database of a configuration is, as JSON values; None for SQLite.
 
     `problem` says why it cannot be reached: a hub would start, and wait for it. Raises StoreError for what
-    waiting does not cure.
+    waiting does not help against.
     """
     if config.database is None:
         return None

@@ -7,11 +7,11 @@ from dragoman.operations.context import Context
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run_factory import ContextBinder
 from dragoman.server.app.services import HubServices
-from dragoman.teams.tasks.messages import message_operations
+from dragoman.teams.tasks.call_contexts import TaskContexts
+from dragoman.teams.tasks.message_operations import message_operations
 from dragoman.teams.tasks.operations import task_operations
-from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.teams.tasks.service import TeamTasks
-from dragoman.teams.tasks.team_changes import TeamChanges
+from dragoman.teams.tasks.team_operations import TeamChanges
 
 
 def bind_all(*binders: ContextBinder) -> ContextBinder:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.registry import Registry
 from dragoman.operations.search.embedder import Embedder
 from dragoman.server.app.teams import TeamServices
 from dragoman.store.store import Store
 from dragoman.teams.memory.briefing import MemoryBriefing
-from dragoman.teams.memory.meaning import MemorySearch
 from dragoman.teams.memory.operations import MemoryOperations
+from dragoman.teams.memory.semantic_search import MemorySearch
 from dragoman.teams.vault.operations import VaultOperations
 from dragoman.teams.vault.secrets import TeamSecrets
 

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.agent.hooks.events import RunEnd
 from dragoman.agent.hooks.guards.destructive_commands import confirm_destructive
 from dragoman.agent.hooks.hooks import Hooks
-from dragoman.agent.outcome import WAITING
+from dragoman.agent.run_end import WAITING
 from dragoman.config import Config
 from dragoman.errors import StoreError, Unavailable
 from dragoman.operations.context import Context
@@ -28,17 +28,17 @@ from dragoman.store.store import Store
 from dragoman.teams.browser.browsers import TeamBrowsers
 from dragoman.teams.browser.operations import BrowserOperations
 from dragoman.teams.browser.session import BrowserSettings
+from dragoman.teams.file_access import TeamFiles, TeamWorkplaces
 from dragoman.teams.openhive_aliases import ALIASES
 from dragoman.teams.plugins.operations import plugin_operations
 from dragoman.teams.plugins.service import Plugins
 from dragoman.teams.skills.additions import SkillAdditions
 from dragoman.teams.skills.operations import SkillServices
-from dragoman.teams.skills.repositories import SkillRepositories, SkillSources
-from dragoman.teams.workspace import TeamFiles, TeamWorkplaces
+from dragoman.teams.skills.sources import SkillRepositories, SkillSources
 from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope
-from dragoman.tools.files.write_operations import finding_operations, writing_operations
+from dragoman.tools.files.scoped_operations import finding_operations, writing_operations
 from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Sandbox

@@ -20,13 +20,13 @@ from dragoman.server.app.agents import context_size_lookup
 from dragoman.store.store import Store
 from dragoman.teams.allowed_tools import AllowedTools
 from dragoman.teams.folder import SubagentFile
-from dragoman.teams.patterns import exact_ids, is_allowed
+from dragoman.teams.generated_files_sync import SharedFiles
 from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.prompt import build_prompt
 from dragoman.teams.registry import SUBAGENT_SEPARATOR, TeamRegistry
-from dragoman.teams.shared_files import SharedFiles
 from dragoman.teams.skills.active import ActiveSkills
 from dragoman.teams.spec import TeamFile, TeamSpec
+from dragoman.teams.tool_patterns import exact_ids, is_allowed
 from dragoman.tools.files.scope import WriteGuard
 
 TeamBriefing: TypeAlias = Callable[[TeamSpec, Context], Awaitable[str]]

@@ -12,7 +12,7 @@ from dragoman.server.metrics.metrics import Metrics
 from dragoman.teams.tasks.service import TeamTasks
 from dragoman.teams.tasks.stalls import StallDetector
 from dragoman.teams.triggers.file_changes import FileWatcher
-from dragoman.teams.triggers.firing import TriggerFiring
+from dragoman.teams.triggers.occurrence_lifecycle import TriggerFiring
 from dragoman.teams.triggers.operations import trigger_operations
 from dragoman.teams.triggers.service import TriggerService, TriggerSettings
 from dragoman.teams.triggers.session_messages import MessageWatcher

@@ -9,11 +9,11 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.identity import Identity
-from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.operations.authorization import restrict_owner, visible_owner
 from dragoman.operations.call_tree import CallTreeNode, elapsed
 from dragoman.operations.outcome import CallStatus
 from dragoman.server.http.query_parameters import parse_limit
-from dragoman.server.http.time_ranges import parse_past, parse_span
+from dragoman.server.http.time_expressions import parse_past, parse_span
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.roots import (

@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from pathlib import PurePosixPath
 
 from dragoman.errors import NotFound
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 
 SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "

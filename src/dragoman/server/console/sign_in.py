@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, Unauthorized
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.server.auth import Auth
 from dragoman.server.browser_sessions import (

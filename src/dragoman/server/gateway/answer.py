@@ -14,7 +14,7 @@ from typing import Self
 from dragoman import events as e
 from dragoman.accounts.model_call import EventAnswer
 from dragoman.accounts.upstream_answer import AnswerProgress
-from dragoman.agent import outcome
+from dragoman.agent import run_end
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.fold import Fold
 from dragoman.large_json import SMALL, measure
@@ -27,7 +27,7 @@ from dragoman.tracing.interface import ModelSpan
 from dragoman.wire.encoder import KEEP_ALIVE, StreamEncoder
 from dragoman.wire.json_codec import BYTE_ORDER_MARK
 from dragoman.wire.tap import AnswerSummary, AnswerTap
-from dragoman.wire.unread_content import UNCERTAIN_EVENTS, omitted_content
+from dragoman.wire.unsupported_content import UNCERTAIN_EVENTS, omitted_content
 
 BUSY_CATEGORIES = ("overloaded", "rate_limit")
 DOCUMENT_STARTS = (b"{", b"[")
@@ -196,7 +196,7 @@ class RelayedAnswer:
         response.close()
 
     async def _handle(self, response: RelayedResponse) -> None:
-        """Read until there is something to pass on; raise what another attempt may cure."""
+        """Read until there is something to pass on; raise what another attempt may avoid."""
         self._response = response
         self._progress.key = response.key
         try:
@@ -278,7 +278,7 @@ class HubAnswerEncoder:
         opening = self._opening_events()
         if opening:
             self._fold.add(opening)
-        ending = outcome.failure_events(
+        ending = run_end.failure_events(
             self._fold, text=error.message_and_hint, code=error.code, transient=error.transient, metadata=None
         )
         return self._dialect.encode([*opening, *ending]) + self._dialect.end()

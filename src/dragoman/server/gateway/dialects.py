@@ -9,19 +9,19 @@ from typing import Any, Protocol
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Event
 from dragoman.providers.adapter import Family
-from dragoman.providers.upstream import UpstreamServer
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.wire.anthropic import encoder as anthropic_reply
 from dragoman.wire.anthropic.client_request import parse_messages_request
 from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
-from dragoman.wire.anthropic.opaque_reasoning import drop_opaque_reasoning
+from dragoman.wire.anthropic.reasoning_signatures import drop_opaque_reasoning
 from dragoman.wire.anthropic.tap import AnthropicTap, read_message
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
-from dragoman.wire.encrypted_reasoning import drop_sealed_entries
 from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.openai.client_request import parse_chat_completions_request
-from dragoman.wire.openai.document import read_completion, read_embeddings
+from dragoman.wire.openai.document_tap import read_completion, read_embeddings
 from dragoman.wire.openai.encoder import OpenAIStreamEncoder
 from dragoman.wire.openai.tap import OpenAITap
+from dragoman.wire.reasoning_metadata import drop_sealed_entries
 from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap
 
 

@@ -15,9 +15,9 @@ from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
+from dragoman.http.asgi_exchange import Exchange, header_value
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange, header_value
-from dragoman.http.keepalive import KeepAlive
+from dragoman.http.sse_keepalive import KeepAlive
 from dragoman.ids import new_id
 from dragoman.offload import offload
 from dragoman.providers.adapter import AnswerLimits
@@ -26,13 +26,13 @@ from dragoman.providers.remote import RemoteProvider
 from dragoman.providers.routing import ModelRoutes, Route
 from dragoman.server.gateway.answer import HubAnswerEncoder, RelayedAnswer, TranslatedAnswer
 from dragoman.server.gateway.dialects import AnswerEncoder, ClientDialect
-from dragoman.server.gateway.headers import format_cost, format_names
+from dragoman.server.gateway.response_headers import format_cost, format_names
 from dragoman.server.streaming import encode_batch, requested_dialect, send_end, send_large
 from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
 from dragoman.wire.tap import AnswerDefaults
-from dragoman.wire.unread_content import unread_content
+from dragoman.wire.unsupported_content import unread_content
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}

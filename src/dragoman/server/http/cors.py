@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from dragoman.http.authority import parse_authority, parse_origin
-from dragoman.http.exchange import RESPONSE_HEADERS
+from dragoman.http.asgi_exchange import RESPONSE_HEADERS
+from dragoman.http.host_origin import parse_authority, parse_origin
 
 log = logging.getLogger(__name__)
 LOOPBACK_ORIGIN = r"https?://(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d{1,5})?"

@@ -11,9 +11,16 @@ from starlette.types import Receive, Scope, Send
 
 from dragoman import identity
 from dragoman.errors import DragomanError, HostFenced, MethodNotAllowed, Unavailable, UnknownAddress
-from dragoman.http.exchange import DEFAULT_BODY_LIMITS, BodyLimits, ErrorHandler, Exchange, Handler, handle
-from dragoman.http.key_validity import KeyValidity
-from dragoman.operations.access import require_scope
+from dragoman.http.asgi_exchange import (
+    DEFAULT_BODY_LIMITS,
+    BodyLimits,
+    ErrorHandler,
+    Exchange,
+    Handler,
+    handle,
+)
+from dragoman.http.key_revocation import KeyValidity
+from dragoman.operations.authorization import require_scope
 from dragoman.server.auth import Auth
 from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.http.request_log import assign_request_id

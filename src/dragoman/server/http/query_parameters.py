@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.errors import BadRequest
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 
 
 def parse_limit(text: str, *, maximum: int, field: str = "limit") -> int:

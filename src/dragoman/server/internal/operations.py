@@ -17,8 +17,7 @@ import msgspec
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.agent.tools.tool_execution import MAX_DATA_NAMES
 from dragoman.errors import BadRequest, CallError, CallTimeout, Conflict, DragomanError, NotFound, TooLarge
-from dragoman.hosts.client import KEEP_ALIVE
-from dragoman.hosts.operation_calls import (
+from dragoman.hosts.call_messages import (
     CALLS_PATH,
     OPERATIONS_PATH,
     CallTicket,
@@ -28,14 +27,15 @@ from dragoman.hosts.operation_calls import (
     SharedOperation,
     SharedOperations,
 )
+from dragoman.hosts.client import KEEP_ALIVE
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.large_json import weigh
 from dragoman.offload import offload
 from dragoman.operations.budget import Budget, CostTotal
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import CallNode, Context, Intermediary, ParentAgent
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import to_failure, to_jsonable

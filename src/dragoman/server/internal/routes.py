@@ -12,7 +12,7 @@ from typing import TypeAlias
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
-from dragoman.http.exchange import Exchange, Handler
+from dragoman.http.asgi_exchange import Exchange, Handler
 from dragoman.server.http.endpoint import HttpEndpoint, not_found
 from dragoman.server.internal.token import require_token
 

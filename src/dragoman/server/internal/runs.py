@@ -7,10 +7,10 @@ from typing import Any
 
 from dragoman.errors import BadRequest, NotFound
 from dragoman.hosts.client import KEEP_ALIVE
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.runs.registry import RunRegistry
+from dragoman.runs.remote_feed import RunFeedEncoder, current_state
 from dragoman.runs.run import HubRun
-from dragoman.runs.run_feed import RunFeedEncoder, current_state
 from dragoman.server.internal.routes import HostRoutes
 from dragoman.server.streaming import stream_run
 
@@ -44,7 +44,7 @@ class InternalRunHandlers:
         await exchange.respond(200, state, headers={"content-type": "application/json"})
 
     async def events(self, exchange: Exchange) -> None:
-        """Stream a run from its start: see `run_feed.py`. The stream is one follower of the run."""
+        """Stream a run from its start: see `remote_feed.py`. The stream is one follower of the run."""
         run = self._find(exchange)
         encoder = RunFeedEncoder(current_state(run, message=run.first_message))
         await stream_run(

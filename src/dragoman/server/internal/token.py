@@ -7,7 +7,7 @@ import hmac
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.errors import Unauthorized
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.endpoint import reject_websocket
 
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 
 import msgspec
 
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.metrics.series import Counter, Gauge, Histogram, MetricReading
 from dragoman.usage_record import UsageRecord
 from dragoman.version import version

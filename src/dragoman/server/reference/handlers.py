@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from dragoman.http.exchange import Exchange
-from dragoman.server.reference.site import DocumentationSite
+from dragoman.http.asgi_exchange import Exchange
+from dragoman.server.reference.documentation_site import DocumentationSite
 from dragoman.version import version
 
 HTML_HEADERS = {

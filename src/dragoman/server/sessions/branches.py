@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.sessions.session_lookup import find_session_for

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.http.exchange import Exchange
-from dragoman.operations.access import SessionRole
+from dragoman.http.asgi_exchange import Exchange
+from dragoman.operations.authorization import SessionRole
 from dragoman.server.event_json import event_to_json
 from dragoman.server.http.query_parameters import parse_limit
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.sessions.session_lookup import find_session, find_session_for
-from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.store.hub_events import EventPosition
 from dragoman.store.sessions.grants import GranteeKind, SessionGrant
 from dragoman.store.sessions.sessions import Session

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dragoman.errors import Forbidden
 from dragoman.identity import Identity
-from dragoman.operations.access import SessionRole, require_owner, visible_owner
+from dragoman.operations.authorization import SessionRole, require_owner, visible_owner
 from dragoman.session_ids import client_session_id, hub_session_id
 from dragoman.store.sessions.sessions import Session, SessionRepository, session_not_found
 

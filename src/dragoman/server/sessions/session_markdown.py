@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.inner_calls import part_title
+from dragoman.agent.meta_tool_calls import part_title
 from dragoman.messages import (
     DataPart,
     FilePart,

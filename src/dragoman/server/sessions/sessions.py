@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound, Unavailable
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, encode_messages, messages_size
 from dragoman.offload import offload
-from dragoman.operations.access import is_visible, require_owner, visible_owner
+from dragoman.operations.authorization import is_visible, require_owner, visible_owner
 from dragoman.operations.message_search import MessageSearchResult
 from dragoman.runs.run_queue import queue_to_json
 from dragoman.server.http.query_parameters import parse_limit

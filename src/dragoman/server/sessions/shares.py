@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, NotFound, RateLimited
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart, messages_size
 from dragoman.offload import offload
 from dragoman.redaction import redact

@@ -10,16 +10,16 @@ from urllib.parse import parse_qs, unquote
 
 from starlette.types import Receive, Scope, Send
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import BadRequest, DragomanError, Forbidden, KeyEnded, Unavailable
-from dragoman.http.authority import parse_authority, parse_origin
-from dragoman.http.websocket import AsgiSocket, Socket, SocketClosed
+from dragoman.http.asgi_websocket import AsgiSocket, Socket, SocketClosed
+from dragoman.http.host_origin import parse_authority, parse_origin
 from dragoman.hub_events.event_filter import EventFilter
 from dragoman.identity import Identity
-from dragoman.operations.access import require_scope
+from dragoman.operations.authorization import require_scope
+from dragoman.revocable_work import ActiveWork
 from dragoman.server.auth import Auth
+from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.sessions.session_lookup import find_session
-from dragoman.server.sessions.shared_access import SharedAccess
 from dragoman.server.sockets.frames import SocketKey, decode_frame, error_frame
 from dragoman.server.sockets.people import SessionPeople
 from dragoman.server.sockets.session_socket import SessionSocket, SocketServices

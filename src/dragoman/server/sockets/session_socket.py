@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, DragomanError, NotFound, RateLimited
-from dragoman.http.websocket import Socket, SocketClosed
+from dragoman.http.asgi_websocket import Socket, SocketClosed
 from dragoman.hub_events.event_log import EventFollower, EventLog
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, encode, encode_messages, messages_size
 from dragoman.offload import offload
 from dragoman.runs.active_run import ActiveRun, StartedRun
-from dragoman.runs.live import Follower
+from dragoman.runs.live_tail import Follower
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.approval_json import approval_to_json
 from dragoman.server.approvals import AnswerApproval, ApprovalBody, parse_answer

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.ids import new_id
-from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.operations.authorization import restrict_owner, visible_owner
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.store.teams.memories import MEMORY_KINDS, Memory, MemoryKind, MemoryRepository
 from dragoman.store.teams.vault import VaultEntry, VaultRepository

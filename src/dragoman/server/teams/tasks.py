@@ -9,17 +9,17 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from dragoman.errors import BadRequest, Unavailable
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
-from dragoman.operations.access import restrict_owner, visible_owner
+from dragoman.operations.authorization import restrict_owner, visible_owner
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_session_for
 from dragoman.session_ids import session_id_for
 from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.teams.task_records import Overlap, TaskPriority, TaskState, TeamTask
+from dragoman.teams.tasks.administration import StoredTasks
 from dragoman.teams.tasks.new_task import NewTask
 from dragoman.teams.tasks.service import TeamTasks
-from dragoman.teams.tasks.stored import StoredTasks
 
 Json: TypeAlias = dict[str, Any]
 MAX_BODY = 1_000_000  # bytes

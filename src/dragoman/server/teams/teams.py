@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.teams.prompt import SectionKind, build_prompt, find_conflicts
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import GENERATED, TeamBudget, TeamSpec

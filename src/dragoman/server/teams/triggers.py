@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, Conflict, NotFound, RateLimited
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import WebhookConfig, parse_definition

@@ -16,7 +16,6 @@ from dragoman.http.reconnecting_client import run_until_one_ends
 from dragoman.offload import offload
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner
-from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
 from dragoman.spokes.protocol import (
     NORMAL_CLOSURE,
     AbortedFrame,
@@ -38,6 +37,7 @@ from dragoman.spokes.protocol import (
     decode_from_hub,
     error_from_failure,
 )
+from dragoman.spokes.send_queue import FrameSizes, Outbox, PartJoiner
 
 log = logging.getLogger(__name__)
 

@@ -18,12 +18,11 @@ from dragoman.identity import Identity
 from dragoman.large_json import SMALL, encode_large, measure
 from dragoman.offload import offload
 from dragoman.operations.budget import Budget
-from dragoman.operations.calls import Calls
+from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallOutcome, to_failure, to_jsonable
 from dragoman.operations.registry import Registry
-from dragoman.spokes.outbox import Outbox
 from dragoman.spokes.protocol import (
     AbortedFrame,
     CallFrame,
@@ -33,6 +32,7 @@ from dragoman.spokes.protocol import (
     ResultFrame,
     SpokeFailure,
 )
+from dragoman.spokes.send_queue import Outbox
 
 # ---- Kept results: the newest ones by key, within a number and a size.
 

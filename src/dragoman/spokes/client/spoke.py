@@ -15,15 +15,15 @@ from typing_extensions import override
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
 from dragoman.http.reconnecting_client import ReconnectingClient
 from dragoman.http.websocket_client import open_websocket
-from dragoman.operations.calls import Calls, CallSettings
+from dragoman.operations.call_dispatcher import Calls, CallSettings
 from dragoman.operations.context import Context
 from dragoman.operations.execution import is_task_cancelled
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation, OperationFunction
 from dragoman.operations.registry import OperationFilter, Registry
 from dragoman.spokes.client.connection import MESSAGE_LIMIT, HubConnection
-from dragoman.spokes.client.dial import SCOPE, endpoint_url, handshake, refusal
 from dragoman.spokes.client.events import SpokeEvents
+from dragoman.spokes.client.handshake import SCOPE, endpoint_url, handshake, refusal
 from dragoman.spokes.client.jobs import JobRunner, current_job
 from dragoman.spokes.protocol import (
     HEARTBEAT_TIMEOUT,

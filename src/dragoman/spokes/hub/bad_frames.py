@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import DragomanError, WireError
-from dragoman.json_text import DECODE_ERRORS, decode_json, is_deeper_than, prune_depth
+from dragoman.json_decoding import DECODE_ERRORS, decode_json, is_deeper_than, prune_depth
 from dragoman.operations.sanitize import sanitize_text
 from dragoman.spokes.protocol import (
     ErrorFrame,

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import DragomanError, FrameTooLong, WireError
-from dragoman.http.websocket import Socket, SocketClosed
+from dragoman.http.asgi_websocket import Socket, SocketClosed
 from dragoman.offload import offload
 from dragoman.spokes.hub.bad_frames import (
     BadFrameLog,
@@ -19,7 +19,6 @@ from dragoman.spokes.hub.bad_frames import (
 )
 from dragoman.spokes.hub.settings import SpokeSettings
 from dragoman.spokes.hub.subcalls import Subcalls
-from dragoman.spokes.outbox import FrameSizes, Outbox, PartJoiner
 from dragoman.spokes.protocol import (
     BAD_FRAME,
     HEARTBEAT_TIMEOUT,
@@ -37,6 +36,7 @@ from dragoman.spokes.protocol import (
     decode_from_spoke,
     encode_frame,
 )
+from dragoman.spokes.send_queue import FrameSizes, Outbox, PartJoiner
 
 CLOSE_SECONDS = 1.0
 UNREQUESTED = (ProgressFrame, PublishFrame, PingFrame, PongFrame, RegisterFrame, UnregisterFrame)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dragoman.errors import DragomanError, WireError
-from dragoman.http.websocket import Socket
+from dragoman.http.asgi_websocket import Socket
 from dragoman.identity import Scope
 from dragoman.operations.outcome import to_failure
 from dragoman.spokes.hub.connection import send_and_close
-from dragoman.spokes.hub.process_endpoint import CheckHost, Identify, ProcessEndpoint
 from dragoman.spokes.hub.server import SpokeServer
+from dragoman.spokes.hub.websocket_endpoint import CheckHost, Identify, ProcessEndpoint
 from dragoman.spokes.protocol import (
     HELLO_BYTES,
     HelloFrame,

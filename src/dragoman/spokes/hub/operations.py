@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound, TooLarge
-from dragoman.json_text import is_deeper_than
+from dragoman.json_decoding import is_deeper_than
 from dragoman.large_json import measure
 from dragoman.offload import Slices, offload
 from dragoman.operations.definitions.diff import definition_diff
@@ -29,8 +29,8 @@ from dragoman.spokes.hub.definition_approvals import (
     SpokeDefinition,
     SpokeDefinitionDetail,
 )
+from dragoman.spokes.hub.host_operations import HostOperations
 from dragoman.spokes.hub.namespace_claims import NamespaceClaims
-from dragoman.spokes.hub.other_hosts import HostOperations
 from dragoman.spokes.hub.permissions import NamespacePermissions, canonical_namespace
 from dragoman.spokes.hub.remote_spoke import RemoteSpoke
 from dragoman.spokes.protocol import (

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, Unavailable, WireError
-from dragoman.http.websocket import Socket
+from dragoman.http.asgi_websocket import Socket
 from dragoman.identity import Identity
 from dragoman.operations.registry import Registry
 from dragoman.spokes.hub.bad_frames import PartialRegister

@@ -9,7 +9,6 @@ from functools import partial
 from dragoman.errors import ApprovalNeeded, CallError, DragomanError, RateLimited, TooLarge
 from dragoman.operations.outcome import to_failure, to_jsonable
 from dragoman.spokes.hub.call import SpokeCall
-from dragoman.spokes.outbox import Outbox
 from dragoman.spokes.protocol import (
     AbortedFrame,
     ErrorFrame,
@@ -19,6 +18,7 @@ from dragoman.spokes.protocol import (
     SpokeFailure,
     SubcallFrame,
 )
+from dragoman.spokes.send_queue import Outbox
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, bindparam, insert, select, update
 
 from dragoman.errors import BadRequest, NotFound, Unavailable
 from dragoman.identity import Identity, Scope
-from dragoman.limits import NO_LIMITS, Limits, limit_problems
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -27,6 +26,7 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.tables.core import former_secrets, keys
+from dragoman.usage_limits import NO_LIMITS, Limits, limit_problems
 
 KEY_PREFIX = "dgm_"
 SECRET_BYTES = 32

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from dragoman.errors import Conflict, NotFound, StoreError
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.store.maintenance.copy import DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress

@@ -33,7 +33,7 @@ from dragoman.errors import Conflict, StoreError
 from dragoman.store.connection import Backend, BackendConnection, DatabaseConnection, Row
 from dragoman.store.maintenance.migration import read_revision
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.rows import (
+from dragoman.store.maintenance.row_batches import (
     TABLES,
     Key,
     RowFormat,

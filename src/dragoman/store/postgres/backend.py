@@ -76,7 +76,7 @@ HINTS = {
 CA_HINT = (
     "name the certificate of the CA that has signed the server's with sslrootcert=FILE, or sslrootcert=system"
 )
-# What libpq says where waiting does not cure it, and what does.
+# What libpq says where waiting does not help, and what does.
 REFUSALS: Mapping[str, str] = {
     "certificate verify failed": CA_HINT,
     "root certificate file": CA_HINT,
@@ -364,7 +364,7 @@ class PostgresBackend:
     def _store_error(self, why: str, *, state: str) -> StoreError:
         hint = HINTS.get(state)
         if hint is None and (not state or state.startswith(CONNECTION_STATES)):
-            hint = next((cure for words, cure in REFUSALS.items() if words in why), CONNECT_HINT)
+            hint = next((fix for words, fix in REFUSALS.items() if words in why), CONNECT_HINT)
         refusal = StoreError(f"cannot use the database {self._shown_url!r}: {why}", hint=hint)
         refusal.transient = state[:2] in ("40", "53", "55", "08") or state.startswith("57P")
         return refusal
@@ -379,7 +379,7 @@ def primary_message(error: psycopg.Error) -> str:
 def is_outage(error: psycopg.OperationalError) -> bool:
     """Whether an error without a state is one of the network or of a server that starts or stops.
 
-    Waiting does not cure the others: of TLS, of parameters, and what a server answers with "FATAL", such as a
+    Waiting does not help with the others: TLS, parameters, and what a server answers with "FATAL", such as a
     wrong user, password or database name.
     """
     text = str(error)

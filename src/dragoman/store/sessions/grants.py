@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, delete, literal_column, or_, select
 
 from dragoman.errors import Conflict
 from dragoman.identity import Identity
-from dragoman.operations.access import SessionRole, roles_with
+from dragoman.operations.authorization import SessionRole, roles_with
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,

@@ -17,10 +17,10 @@ from sqlalchemy import ColumnElement, Select, Table, bindparam, case, delete, fu
 from sqlalchemy.dialects.sqlite import Insert
 
 from dragoman.errors import DragomanError, NotFound
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.messages import decode_part
 from dragoman.operations.message_search import IndexingProgress
-from dragoman.operations.results.plain_text import part_text
+from dragoman.operations.results.part_text import part_text
 from dragoman.store.connection import Compiler, DatabaseConnection, Row
 from dragoman.store.database import Database
 from dragoman.store.sessions.full_text import (

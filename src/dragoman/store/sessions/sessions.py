@@ -24,9 +24,8 @@ from sqlalchemy import (
 
 from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound, RunActive
 from dragoman.identity import Identity
-from dragoman.operations.access import SessionRole
+from dragoman.operations.authorization import SessionRole
 from dragoman.session_ids import client_session_id, hub_session_id, owner_prefix
-from dragoman.store.ancestors import AncestorStatements, SharedMessages
 from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
@@ -41,6 +40,7 @@ from dragoman.store.database import Database
 from dragoman.store.hub_events import HubEventRepository, NewEvent
 from dragoman.store.sessions.grants import GrantRepository
 from dragoman.store.sessions.run_statuses import read_run_statuses
+from dragoman.store.shared_messages import AncestorStatements, SharedMessages
 from dragoman.store.tables.core import (
     INTEGER,
     IS_RUNNING,
@@ -207,7 +207,7 @@ class SessionStatements:
 
 
 class SessionRepository:
-    """The sessions of all owners. Access checks are the caller's (`operations/access.py`)."""
+    """The sessions of all owners. Access checks are the caller's (`operations/authorization.py`)."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float], events: HubEventRepository) -> None:
         self._database = database

@@ -22,9 +22,9 @@ from sqlalchemy import (
 from sqlalchemy.sql import text
 
 from dragoman.store.tables.approvals import approvals, policy_rules
+from dragoman.store.tables.credentials import browser_sessions, former_secrets, keys, secrets, session_tokens
 from dragoman.store.tables.events import hub_events, session_grants
 from dragoman.store.tables.hosts import budgets, host_rates, host_reservations, hosts
-from dragoman.store.tables.keys import browser_sessions, former_secrets, keys, secrets, session_tokens
 from dragoman.store.tables.responses import responses
 from dragoman.store.tables.tasks import team_pauses, team_tasks
 from dragoman.store.tables.teams import memories

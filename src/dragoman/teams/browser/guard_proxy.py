@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden
 from dragoman.http.dialer import race_connect
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.url import Url, parse_url
 

@@ -11,7 +11,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.teams.plugins.service import VERIFY_SECONDS, Plugins
-from dragoman.teams.plugins.source import MAX_SOURCE
+from dragoman.teams.plugins.static_check import MAX_SOURCE
 from dragoman.teams.plugins.store import PluginRecord, PluginState
 from dragoman.teams.registry import TeamRegistry
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import msgspec
 
 from dragoman.errors import CallError, CallTimeout
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.processes.program import Program
-from dragoman.teams.plugins.source import PluginSource
+from dragoman.teams.plugins.static_check import PluginSource
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
 

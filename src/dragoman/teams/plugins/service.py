@@ -23,9 +23,9 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.operations.registry import Registry
 from dragoman.store.hosts.signals import Wakeup
-from dragoman.teams.generated import GeneratedFiles
+from dragoman.teams.generated_files import GeneratedFiles
 from dragoman.teams.plugins.process import PluginCrashed, PluginProcess
-from dragoman.teams.plugins.source import PluginSource, hash_of, parse_plugin
+from dragoman.teams.plugins.static_check import PluginSource, hash_of, parse_plugin
 from dragoman.teams.plugins.store import PluginRecord, PluginStore
 from dragoman.teams.registry import TeamRegistry
 from dragoman.tools.shell.sandbox import Sandbox

@@ -17,10 +17,10 @@ from dragoman.operations.context import Activation, Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.permission.policy import Rule, Verdict
 from dragoman.store.calls import CallRepository
-from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.skill_files import Skill
 from dragoman.teams.spec import TeamSpec
+from dragoman.teams.tool_patterns import is_allowed
 
 LOAD = "skills.load"
 MAX_ACTIVE = 50  # skills of one run

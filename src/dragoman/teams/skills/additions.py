@@ -13,9 +13,9 @@ from dragoman.operations.approval import ApprovalItem
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import hash_input
 from dragoman.operations.sanitize import INVISIBLE
-from dragoman.teams.generated import MAX_PARTS, is_plain_name
+from dragoman.teams.generated_files import MAX_PARTS, is_plain_name
+from dragoman.teams.generated_files_sync import SharedFiles
 from dragoman.teams.registry import TeamRegistry
-from dragoman.teams.shared_files import SharedFiles
 from dragoman.teams.skill_files import (
     APPROVED_FILE,
     MAX_SKILL,
@@ -25,7 +25,7 @@ from dragoman.teams.skill_files import (
     SkillText,
     hash_bytes,
 )
-from dragoman.teams.skills.repositories import SkillCandidate, SkillRepositories
+from dragoman.teams.skills.sources import SkillCandidate, SkillRepositories
 from dragoman.teams.spec import TeamSpec
 
 ADD = "skills.add"

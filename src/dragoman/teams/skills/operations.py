@@ -17,13 +17,13 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.sanitize import INVISIBLE
 from dragoman.suggestions import suggest
 from dragoman.teams.memory.operations import TeamArgument
-from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.skill_files import APPROVED_FILE, SKILL_FILE, Skill, hash_bytes
 from dragoman.teams.skills.active import ActiveSkills
 from dragoman.teams.skills.additions import SkillAdditions
-from dragoman.teams.skills.repositories import SkillRepositories
+from dragoman.teams.skills.sources import SkillRepositories
 from dragoman.teams.spec import TeamSpec
+from dragoman.teams.tool_patterns import is_allowed
 from dragoman.tools.files.rooted_folder import RootedFolder, decode_whole
 
 PIECE = 16_000  # characters of a text in one result

@@ -15,6 +15,8 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TaskSubmission, TeamTask
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tasks.administration import StoredTasks
+from dragoman.teams.tasks.call_contexts import TaskContexts
 from dragoman.teams.tasks.delivery import MAX_WAKES
 from dragoman.teams.tasks.new_task import (
     NewTask,
@@ -22,10 +24,8 @@ from dragoman.teams.tasks.new_task import (
     make_task,
     task_session,
 )
-from dragoman.teams.tasks.run_context import TaskContexts
-from dragoman.teams.tasks.stored import StoredTasks
 from dragoman.teams.tasks.worker import TaskWorker
-from dragoman.teams.topics import find_topic
+from dragoman.teams.topic_routing import find_topic
 
 MAX_WAITING = 1_000  # tasks of an owner
 MAX_SHOWN = 20  # tasks of a team in its status

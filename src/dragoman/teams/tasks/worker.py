@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dragoman.agent.answer_text import read_message
+from dragoman.agent.answer_snapshot import read_message
 from dragoman.errors import Conflict, DragomanError, RunActive, StoreError, Unavailable
 from dragoman.ids import new_id
 from dragoman.messages import Message, TextPart
@@ -24,10 +24,10 @@ from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tasks.call_contexts import TaskContexts
 from dragoman.teams.tasks.delivery import MAX_WAKES, ResultDelivery
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import read_end
-from dragoman.teams.tasks.run_context import TaskContexts
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.store.teams.triggers import TriggerRecord
-from dragoman.teams.lessons import LearningKind
+from dragoman.teams.lesson_validation import LearningKind
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.trigger_spec import (
     MAX_STEPS,

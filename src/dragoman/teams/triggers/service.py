@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.operations.access import is_visible, visible_owner
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
+from dragoman.operations.authorization import is_visible, visible_owner
 from dragoman.operations.ledger import hash_input
 from dragoman.session_ids import hub_session_id
 from dragoman.store.sessions.sessions import Session

@@ -24,7 +24,7 @@ from dragoman.store.hub_events import EventPosition, HubEvent
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.tasks.new_task import is_task_session
 from dragoman.teams.tasks.results import RESULT_PART
-from dragoman.teams.topics import normalize
+from dragoman.teams.topic_routing import normalize
 from dragoman.teams.trigger_spec import KeywordConfig, MessageConfig
 from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
 from dragoman.teams.triggers.service import MESSAGE_TYPES, TriggerService, read_definition

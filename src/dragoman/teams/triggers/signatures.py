@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, ConfigError, Unauthorized
 from dragoman.http.webhook import TOLERANCE, verify_webhook
-from dragoman.json_text import DECODE_ERRORS, parse_digits
+from dragoman.json_decoding import DECODE_ERRORS, parse_digits
 from dragoman.teams.trigger_spec import SignatureKind
 
 MAX_ID = 200  # characters of a delivery's id

@@ -21,8 +21,8 @@ from dragoman.store.teams.task_records import TeamTask
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.schedule import due_occurrences, find_zone, occurrence_key, tick_key, window_at
 from dragoman.teams.trigger_spec import ScheduleConfig, WindowConfig, parse_tick
-from dragoman.teams.triggers.firing import TriggerFiring, period_limits
 from dragoman.teams.triggers.occurrence_input import occurrence_input, to_iso
+from dragoman.teams.triggers.occurrence_lifecycle import TriggerFiring, period_limits
 from dragoman.teams.triggers.service import (
     TriggerService,
     next_tick_time,

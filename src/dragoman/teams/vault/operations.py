@@ -16,8 +16,8 @@ from dragoman.operations.secret_handles import NAME_PATTERN
 from dragoman.store.teams.vault import VaultEntry, VaultRepository
 from dragoman.suggestions import suggest
 from dragoman.teams.memory.operations import TeamArgument
-from dragoman.teams.patterns import parse_patterns
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tool_patterns import parse_patterns
 from dragoman.teams.vault.secrets import TeamSecrets
 
 MIN_VALUE_LENGTH = 8  # characters: a shorter value would be found in any text

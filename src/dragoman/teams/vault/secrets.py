@@ -11,8 +11,8 @@ from dragoman.errors import Forbidden
 from dragoman.operations.context import Context
 from dragoman.operations.secret_handles import CallSecrets, VaultSecret
 from dragoman.store.teams.vault import VaultEntry, VaultRepository
-from dragoman.teams.patterns import is_allowed
 from dragoman.teams.registry import TeamRegistry
+from dragoman.teams.tool_patterns import is_allowed
 
 MAX_CACHED = 1_000
 VaultKey: TypeAlias = tuple[str, str]

@@ -25,11 +25,11 @@ from typing import IO, cast
 import msgspec
 
 from dragoman.errors import BadRequest, Forbidden, NotFound
-from dragoman.json_text import parse_digits
-from dragoman.tools.files.file_search import MAX_FILE_BYTES, MAX_SECONDS, FileSearch, looks_like_text
+from dragoman.json_decoding import parse_digits
+from dragoman.tools.files.folder_search import MAX_FILE_BYTES, MAX_SECONDS, FileSearch, looks_like_text
 from dragoman.tools.files.roots import Roots
 
-PYTHON_PROGRAM = Path(__file__).with_name("match_lines.py")
+PYTHON_PROGRAM = Path(__file__).with_name("grep_program.py")
 BATCH = 100  # files of one process: each holds a descriptor
 MAX_LINE = 400  # characters of a line that are shown
 MAX_LINES_PER_FILE = 50

@@ -18,7 +18,7 @@ from dragoman.errors import BadRequest
 from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
-from dragoman.tools.files.file_search import MAX_SECONDS, FileSearch
+from dragoman.tools.files.folder_search import MAX_SECONDS, FileSearch
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope, FileScopes, OneScope
 

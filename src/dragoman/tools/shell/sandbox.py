@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from dragoman.errors import CallError
-from dragoman.processes.limited import with_limits
 from dragoman.processes.program import Program
+from dragoman.processes.resource_limits import with_limits
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
 

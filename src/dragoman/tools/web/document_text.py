@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 
 from dragoman.errors import CallError
-from dragoman.json_text import DECODE_ERRORS
-from dragoman.processes.limited import with_limits
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.processes.program import Program
+from dragoman.processes.resource_limits import with_limits
 
-EXTRACTOR = Path(__file__).with_name("extract_text.py")
+EXTRACTOR = Path(__file__).with_name("extractor_program.py")
 PACKAGES = {"html": "trafilatura", "pdf": "pypdf"}
 MAX_TEXT = 2_000_000  # characters
 SECONDS = 30.0

@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest, CallError, CallTimeout, Forbidden, Provi
 from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
 from dragoman.http.dialer import AddrInfo, describe_error
 from dragoman.http.response_parser import ResponseParser
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 from dragoman.tools.web.connector import CheckedConnector, OpenSocket
 from dragoman.tools.web.host_policy import HostPolicy
 from dragoman.tools.web.request import WebRequest

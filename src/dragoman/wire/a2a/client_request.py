@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import A2aError, BadRequest, TooLarge
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import FilePart, Message, Part, TextPart
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
 from dragoman.wire.client_request import check_count

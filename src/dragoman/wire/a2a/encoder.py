@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.wire.a2a.task import (
+from dragoman.wire.a2a.types import (
     HUB_DATA,
     A2aArtifact,
     A2aPart,

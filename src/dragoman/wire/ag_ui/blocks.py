@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
-from dragoman.wire.ag_ui.received import MissingText
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.wire.ag_ui.resumption import MissingText
 
 Body: TypeAlias = dict[str, Any]
 Bodies: TypeAlias = Iterator[Body]

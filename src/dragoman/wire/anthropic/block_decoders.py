@@ -23,9 +23,9 @@ from dragoman.events import (
     ToolInputStart,
 )
 from dragoman.wire.anthropic.chunk import AnthropicDelta
-from dragoman.wire.anthropic.metadata import bind_to_provider
+from dragoman.wire.anthropic.provider_metadata import bind_to_provider
 from dragoman.wire.json_codec import compact_json
-from dragoman.wire.text_blocks import SurrogateJoiner
+from dragoman.wire.text_block_writer import SurrogateJoiner
 from dragoman.wire.tool_calls import (
     MAX_ARGUMENTS,
     UNKNOWN_TOOL_NAME,

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, ProviderMetadata, TextPart
-from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
-from dragoman.wire.sources import media_type_from_url
+from dragoman.wire.anthropic.field_reader import RequestFields, invalid_field, quoted_list
+from dragoman.wire.source_tracker import media_type_from_url
 
 ContentPart: TypeAlias = TextPart | FilePart
 

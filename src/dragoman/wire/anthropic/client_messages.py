@@ -29,9 +29,13 @@ from dragoman.wire.anthropic.client_content import (
     parse_block,
     unsupported_block,
 )
-from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
-from dragoman.wire.anthropic.opaque_reasoning import decode_opaque_reasoning, openai_metadata, own_citations
-from dragoman.wire.tool_outputs import write_multimodal_output
+from dragoman.wire.anthropic.field_reader import RequestFields, invalid_field, quoted_list
+from dragoman.wire.anthropic.reasoning_signatures import (
+    decode_opaque_reasoning,
+    openai_metadata,
+    own_citations,
+)
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system")
 _CONTENT = "messages[].content[]"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.errors import BadRequest
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
-from dragoman.wire.anthropic.client_fields import RequestFields, invalid_field, quoted_list
 from dragoman.wire.anthropic.client_messages import AnthropicMessageParser
+from dragoman.wire.anthropic.field_reader import RequestFields, invalid_field, quoted_list
 from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
 from dragoman.wire.json_codec import is_deeper_than
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR, estimate_input

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Unpack
 
 from dragoman.events import Event
-from dragoman.json_text import replace_surrogates
+from dragoman.json_decoding import replace_surrogates
 from dragoman.wire.answer_decoder import AnswerOptions, parse_answer
 from dragoman.wire.anthropic.chunk import AnthropicChunk, anthropic_error, decode_chunks, read_chunk
 from dragoman.wire.anthropic.event_builder import AnthropicEventBuilder
 from dragoman.wire.json_codec import parse_lenient_json
-from dragoman.wire.named_events import NamedEventDecoder, event_name
+from dragoman.wire.named_event_decoder import NamedEventDecoder, event_name
 from dragoman.wire.provider_errors import (
     find_error,
     incomplete_answer_error,

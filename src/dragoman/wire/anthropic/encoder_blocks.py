@@ -15,16 +15,16 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from dragoman import events as e
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
-from dragoman.wire.anthropic.opaque_reasoning import (
+from dragoman.wire.anthropic.reasoning_signatures import (
     FOREIGN_SIGNATURE,
     encode_call_metadata,
     encode_opaque_reasoning,
     source_citation,
 )
-from dragoman.wire.encrypted_reasoning import reasoning_details
+from dragoman.wire.reasoning_metadata import reasoning_details
 
 INVALID_JSON_KEY = "INVALID_JSON"  # the key that Anthropic's documentation specifies for invalid arguments
 _BlockKey: TypeAlias = tuple[str, str]

@@ -28,11 +28,11 @@ from dragoman.wire.anthropic.block_decoders import (
     ToolUseBlockDecoder,
 )
 from dragoman.wire.anthropic.chunk import AnthropicChunk, AnthropicDelta, anthropic_error
-from dragoman.wire.anthropic.metadata import FAMILY, bind_to_provider
+from dragoman.wire.anthropic.provider_metadata import FAMILY, bind_to_provider
 from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error, restarted_answer_error
-from dragoman.wire.sources import SourceTracker
+from dragoman.wire.source_tracker import SourceTracker
 from dragoman.wire.tool_calls import MAX_ARGUMENTS
 
 FINISH_REASONS: Mapping[str, FinishReason] = {

@@ -13,9 +13,9 @@ from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.anthropic.capabilities import ModelCapabilities, model_capabilities
 from dragoman.wire.anthropic.messages import AnthropicConversation, safe_tool_name, write_messages
-from dragoman.wire.anthropic.metadata import FAMILY, cache_control_field
 from dragoman.wire.anthropic.options import AnthropicOptions
 from dragoman.wire.anthropic.prompt_cache import add_cache_breakpoints
+from dragoman.wire.anthropic.provider_metadata import FAMILY, cache_control_field
 from dragoman.wire.json_codec import encode_body
 from dragoman.wire.openai.options import extra_body_fields
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.wire.anthropic.repair import EventRepair, encode_event
+from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
-from dragoman.wire.openai.document import read_document
+from dragoman.wire.openai.document_tap import read_document
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import (
     find_error,

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from dragoman import events as e
 from dragoman.errors import BudgetExhausted, ProviderCategory, ProviderError
-from dragoman.json_text import DECODE_ERRORS, mend_json, replace_surrogates
+from dragoman.json_decoding import DECODE_ERRORS, mend_json, replace_surrogates
 from dragoman.wire.anthropic.chunk import read_chunk
 from dragoman.wire.anthropic.event_builder import FINISH_REASONS, AnthropicEventBuilder
 from dragoman.wire.anthropic.usage import AnthropicUsage

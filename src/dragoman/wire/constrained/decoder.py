@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
 from dragoman.events import Event, FinishStep, TextDelta, TextEnd, TextStart
-from dragoman.wire.text_blocks import TextBlockWriter
+from dragoman.wire.text_block_writer import TextBlockWriter
 from dragoman.wire.tool_calls import ToolCallAssembler, ToolCallFragment
 
 _ANSWER_START = re.compile(r'\s*\{\s*"answer"\s*:\s*"')

@@ -9,8 +9,8 @@ from typing import Any, assert_never
 from dragoman.messages import Message, Part, Role, StepStartPart, TextPart, ToolPart
 from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_json
+from dragoman.wire.multimodal_outputs import without_files
 from dragoman.wire.openai.messages import write_content
-from dragoman.wire.tool_outputs import without_files
 
 PromptLine = tuple[Role, str]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, replace_surrogates
+from dragoman.json_decoding import DECODE_ERRORS, replace_surrogates
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai import chunk as chunks
 from dragoman.wire.provider_errors import find_error

@@ -19,7 +19,7 @@ from dragoman.wire.ollama.chunk import (
     OllamaToolCall,
 )
 from dragoman.wire.provider_errors import incomplete_answer_error
-from dragoman.wire.text_blocks import TextBlockWriter
+from dragoman.wire.text_block_writer import TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
 from dragoman.wire.tool_calls import ToolCallFragment
 

@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 from dragoman.wire.files import base64_data, base_media_type, file_note, file_reference, inline_text
 from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
-from dragoman.wire.tool_outputs import read_multimodal_output
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 
 
 def write_messages(

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, parse_digits, replace_surrogates
+from dragoman.json_decoding import DECODE_ERRORS, parse_digits, replace_surrogates
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 
 

@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, ProviderMetadata, ReasoningPart, TextPart
-from dragoman.wire.encrypted_reasoning import metadata_of_entry
 from dragoman.wire.json_codec import as_text
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     describe_value,
     invalid_field,
@@ -24,8 +23,9 @@ from dragoman.wire.openai.client_fields import (
     read_optional_string,
     read_string,
 )
-from dragoman.wire.sources import media_type_from_url
-from dragoman.wire.text_blocks import REFUSAL_METADATA
+from dragoman.wire.reasoning_metadata import metadata_of_entry
+from dragoman.wire.source_tracker import media_type_from_url
+from dragoman.wire.text_block_writer import REFUSAL_METADATA
 
 ContentKind = Literal["text", "refusal", "image_url", "input_audio", "file"]
 ContentPart: TypeAlias = TextPart | FilePart

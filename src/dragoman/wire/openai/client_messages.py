@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, Role, ToolPart
+from dragoman.wire.multimodal_outputs import write_multimodal_output
 from dragoman.wire.openai.client_content import (
     ASSISTANT_KINDS,
     REASONING_FIELDS,
@@ -25,7 +26,7 @@ from dragoman.wire.openai.client_content import (
     refusal_part,
     with_separate_thinking,
 )
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     decode_body,
     describe_value,
@@ -37,7 +38,6 @@ from dragoman.wire.openai.client_fields import (
     read_optional_string,
     with_cache_control,
 )
-from dragoman.wire.tool_outputs import write_multimodal_output
 
 _COMMON_FIELDS = ("role", "content", "cache_control", "prompt_cache_breakpoint")
 _ROLE_FIELDS: Mapping[str, tuple[str, ...]] = {

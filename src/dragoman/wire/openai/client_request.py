@@ -12,7 +12,8 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.openai.client_messages import parse_messages
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     decode_body,
     describe_value,
@@ -24,7 +25,6 @@ from dragoman.wire.openai.client_fields import (
     read_object,
     read_optional_string,
 )
-from dragoman.wire.openai.client_messages import parse_messages
 
 _HANDLED_FIELDS = frozenset(
     {

@@ -11,7 +11,7 @@ from typing import Unpack
 
 from dragoman.errors import FrameTooLong, ProviderError
 from dragoman.events import Event, TextDelta
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.wire.answer_decoder import AnswerOptions, SSEAnswerDecoder, parse_answer
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import OpenAIChunk, decode_lines, lenient_chunk, read_chunks

@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman import events as e
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.encrypted_reasoning import reasoning_details
+from dragoman.wire.reasoning_metadata import reasoning_details
 
 REASONING_FORMAT = "anthropic-claude-v1"
 

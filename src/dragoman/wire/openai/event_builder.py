@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from dragoman.events import Event, FinishReason, FinishStep, TextDelta, Usage
-from dragoman.json_text import is_well_formed
+from dragoman.json_decoding import is_well_formed
 from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
@@ -22,11 +22,11 @@ from dragoman.wire.openai.chunk import (
     lenient_function,
 )
 from dragoman.wire.openai.quirks import Quirks
-from dragoman.wire.openai.reasoning import ReasoningAccumulator, bind_to_provider
+from dragoman.wire.openai.reasoning_accumulator import ReasoningAccumulator, bind_to_provider
 from dragoman.wire.openai.usage import has_counts, read_usage
 from dragoman.wire.provider_errors import incomplete_answer_error, provider_error, with_usage
-from dragoman.wire.sources import SourceTracker
-from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
+from dragoman.wire.source_tracker import SourceTracker
+from dragoman.wire.text_block_writer import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
 from dragoman.wire.tool_calls import ToolCallFragment
 

@@ -29,8 +29,8 @@ from dragoman.wire.files import (
 )
 from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.json_codec import encode_json
+from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.openai.quirks import Quirks, safe_call_id, safe_tool_name
-from dragoman.wire.tool_outputs import read_multimodal_output
 
 _OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
 

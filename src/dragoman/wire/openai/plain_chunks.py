@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 
 MAX_LAST = 3  # chunks at the end of an answer that may hold more: the finish, the usage
 

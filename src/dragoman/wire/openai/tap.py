@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.chunk import (
     OpenAIChunk,
@@ -22,7 +22,7 @@ from dragoman.wire.openai.chunk import (
     lenient_chunk,
     read_objects,
 )
-from dragoman.wire.openai.repair import ChunkRepair, encode_repaired, is_same_json
+from dragoman.wire.openai.stream_repair import ChunkRepair, encode_repaired, is_same_json
 from dragoman.wire.openai.usage import has_counts, read_usage
 from dragoman.wire.provider_errors import (
     find_error,

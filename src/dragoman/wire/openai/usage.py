@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.json_text import MAX_DIGITS, parse_digits
+from dragoman.json_decoding import MAX_DIGITS, parse_digits
 
 _READ_FIELDS = (
     "cached_tokens",

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman import events as e
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.wire.provider_errors import provider_error
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import ProviderError
-from dragoman.json_text import DECODE_ERRORS, replace_surrogates
+from dragoman.json_decoding import DECODE_ERRORS, replace_surrogates
 from dragoman.wire import provider_errors
 from dragoman.wire.json_codec import parse_lenient_json
 from dragoman.wire.openai.chunk import as_integer

@@ -13,7 +13,7 @@ from dragoman.wire.openai.client_content import (
     ContentPart,
     parse_content,
 )
-from dragoman.wire.openai.client_fields import IgnoredFields, describe_value, invalid_field, read_object
+from dragoman.wire.openai.field_reader import IgnoredFields, describe_value, invalid_field, read_object
 
 _KINDS = {"user": USER_KINDS, "assistant": ASSISTANT_KINDS, "system": TEXT_KINDS}
 _HINT = "send the file's data as file_data, or a URL"

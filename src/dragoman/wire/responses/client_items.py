@@ -24,7 +24,8 @@ from dragoman.messages import (
     ToolPart,
 )
 from dragoman.wire.client_request import MAX_ITEMS, check_count
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.multimodal_outputs import write_multimodal_output
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     decode_body,
     describe_value,
@@ -43,7 +44,6 @@ from dragoman.wire.responses.client_tools import (
 )
 from dragoman.wire.responses.compaction import COMPACTION, TRIGGER, summary_message
 from dragoman.wire.responses.opaque_reasoning import call_metadata, reasoning_metadata
-from dragoman.wire.tool_outputs import write_multimodal_output
 
 _ROLES: Mapping[str, Role] = {
     "user": "user",

@@ -14,7 +14,7 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest
 from dragoman.wire.client_request import MAX_FIELDS, ClientRequest, check_count
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     decode_body,
     invalid_field,

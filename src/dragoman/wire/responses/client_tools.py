@@ -18,7 +18,7 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.model_request import NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.client_request import MAX_TOOLS, check_count
-from dragoman.wire.openai.client_fields import (
+from dragoman.wire.openai.field_reader import (
     IgnoredFields,
     describe_value,
     read_boolean,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import Message, TextPart
 from dragoman.model_request import ModelRequest
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Unpack
 
 from dragoman.events import Event
 from dragoman.wire.answer_decoder import AnswerOptions, parse_answer
-from dragoman.wire.named_events import NamedEventDecoder
+from dragoman.wire.named_event_decoder import NamedEventDecoder
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, nesting_error, preview
 from dragoman.wire.responses.chunk import ResponsesChunk, decode_chunks, read_chunk, responses_error
 from dragoman.wire.responses.event_builder import ResponsesEventBuilder

@@ -22,13 +22,13 @@ from dragoman.events import (
 )
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
-from dragoman.wire.encrypted_reasoning import bind_to_provider
 from dragoman.wire.provider_errors import incomplete_answer_error, with_usage
+from dragoman.wire.reasoning_metadata import bind_to_provider
 from dragoman.wire.responses.chunk import ResponsesChunk, responses_error
 from dragoman.wire.responses.provider_calls import ProviderCalls, is_provider_call
 from dragoman.wire.responses.usage import usage_of_response
-from dragoman.wire.sources import SourceTracker
-from dragoman.wire.text_blocks import BlockKind, TextBlockWriter
+from dragoman.wire.source_tracker import SourceTracker
+from dragoman.wire.text_block_writer import BlockKind, TextBlockWriter
 from dragoman.wire.tool_calls import ToolCallFragment
 
 _INCOMPLETE_REASONS: Mapping[str, FinishReason] = {

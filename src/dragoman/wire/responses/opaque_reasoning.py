@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
-from dragoman.wire.encrypted_reasoning import FAMILY
 from dragoman.wire.json_codec import compact_json
+from dragoman.wire.reasoning_metadata import FAMILY
 
 PREFIX = "dragoman-reasoning:"
 _CALL_ID = "call_id"

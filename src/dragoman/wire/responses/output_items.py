@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.wire import json_codec
 from dragoman.wire.responses.client_tools import CUSTOM_INPUT, HUB_LABEL, ClientTool, ToolKind
 from dragoman.wire.responses.compaction import COMPACTION, seal_summary

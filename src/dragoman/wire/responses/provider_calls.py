@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.events import Event, ToolInputAvailable, ToolInputStart, ToolOutputAvailable, ToolOutputError
-from dragoman.json_text import DECODE_ERRORS, decode_json
-from dragoman.wire.encrypted_reasoning import bind_to_provider
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.wire.json_codec import drop_non_finite
+from dragoman.wire.reasoning_metadata import bind_to_provider
 
 _OWN_HANDLING = frozenset({"function_call", "custom_tool_call", "image_generation_call"})
 _OTHER_TYPES = frozenset({"program", "mcp_approval_request"})

@@ -11,10 +11,10 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import Usage
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.wire.json_codec import parse_lenient_json
-from dragoman.wire.openai.document import read_document
-from dragoman.wire.openai.repair import encode_repaired
+from dragoman.wire.openai.document_tap import read_document
+from dragoman.wire.openai.stream_repair import encode_repaired
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, with_usage
 from dragoman.wire.responses.chunk import responses_error

@@ -16,8 +16,8 @@ from msgspec import Meta
 
 from dragoman.errors import BadRequest, FrameTooLong, TooLarge, WireError
 from dragoman.events import Usage
-from dragoman.json_shape import check_shape
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.json_limits import check_shape
 
 VERSION = 1
 PATH = "/api/runners"

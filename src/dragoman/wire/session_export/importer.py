@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest, TooLarge
-from dragoman.json_shape import check_shape
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.json_limits import check_shape
 from dragoman.messages import Message, Part, ReasoningPart, TextPart, ToolPart, parse_message
 from dragoman.wire.session_export.json_lines import FORMAT, VERSION, ExportedSession, ExportedSettings
-from dragoman.wire.session_export.pieces import (
+from dragoman.wire.session_export.stream_splitter import (
     MessageSplitter,
     read_head,
     split_array,

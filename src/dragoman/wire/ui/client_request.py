@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.errors import BadRequest, TooLarge
-from dragoman.json_shape import MAX_VALUES, check_shape
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.json_limits import MAX_VALUES, check_shape
 from dragoman.messages import DataPart, FilePart, Message, TextPart, parse_message
 from dragoman.model_request import Tool
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id

@@ -109,10 +109,10 @@ class EntryReader:
             base = "os.environ/AZURE_API_BASE"
         if not base:
             if vendor not in NATIVE:
-                cure = (
+                fix = (
                     "give it an api_base" if vendor in SELF_HOSTED else "the hub does not speak its protocol"
                 )
-                self._left_out.append(f"{place}: {vendor}/… is left out: {cure}")
+                self._left_out.append(f"{place}: {vendor}/… is left out: {fix}")
             return None
         address = variable_reference(str(base))
         if not address.startswith(("http://", "https://", "${")) or "@" in urlsplit(address).netloc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dragoman.config import Config
-from dragoman.http.exchange import ErrorHandler, Handler
+from dragoman.http.asgi_exchange import ErrorHandler, Handler
 from dragoman.runs.registry import RunRegistry
 from dragoman.server.a2a.handlers import A2aHandlers, A2aServices, A2aSettings, send_rest_error
 from dragoman.server.a2a.push import PushConfigs

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from dragoman.http.exchange import Handler
-from dragoman.server.app.routing.api_routes import Routes
+from dragoman.http.asgi_exchange import Handler
+from dragoman.server.app.routing.shared_routes import Routes
 from dragoman.server.app.services import HubServices
 from dragoman.server.auth import Auth
 from dragoman.server.browser_sessions import BrowserSessions

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from dragoman.config import Config
-from dragoman.http.exchange import ErrorHandler, Handler
+from dragoman.http.asgi_exchange import ErrorHandler, Handler
 from dragoman.runs.registry import RunRegistry
+from dragoman.server.gateway.handlers import Gateway, send_error
 from dragoman.server.gateway.responses.agents import AgentResponses
 from dragoman.server.gateway.responses.handlers import RESPONSES, ResponseHandlers
 from dragoman.server.gateway.responses.state import ResponseStates, StateLimits
-from dragoman.server.gateway.routes import Gateway, send_error
 from dragoman.store.store import Store
 
 RESPONSES_PATH = "/v1/responses"

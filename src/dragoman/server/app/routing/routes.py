@@ -11,13 +11,13 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dragoman.accounts.meter import Meter
-from dragoman.active_work import ActiveWork
 from dragoman.config import Config
-from dragoman.http.exchange import BodyLimits, ErrorHandler, Handler
+from dragoman.http.asgi_exchange import BodyLimits, ErrorHandler, Handler
 from dragoman.http.origin_policy import OriginPolicy
 from dragoman.mcp.server.endpoint import McpEndpoint
 from dragoman.mcp.server.limits import McpLimits
 from dragoman.mcp.server.server import McpServer
+from dragoman.revocable_work import ActiveWork
 from dragoman.runners.hub.endpoint import RunnerEndpoint
 from dragoman.runners.hub.server import RunnerServer
 from dragoman.runs.registry import RunRegistry
@@ -31,7 +31,20 @@ from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.model_setup import listed_models
 from dragoman.server.app.push import build_push_post, push_settings
 from dragoman.server.app.routing.a2a_routes import a2a_routes, build_a2a_handlers, card_routes
-from dragoman.server.app.routing.api_routes import (
+from dragoman.server.app.routing.call_routes import CallApi, build_call_api, call_api_routes
+from dragoman.server.app.routing.console_routes import (
+    ConsoleApi,
+    build_console_api,
+    console_routes,
+    public_console_routes,
+)
+from dragoman.server.app.routing.endpoint_access import api_endpoints
+from dragoman.server.app.routing.response_routes import (
+    RESPONSES_PATH,
+    build_response_handlers,
+    response_routes,
+)
+from dragoman.server.app.routing.shared_routes import (
     Routes,
     artifact_routes,
     key_routes,
@@ -40,21 +53,8 @@ from dragoman.server.app.routing.api_routes import (
     session_routes,
     usage_routes,
 )
-from dragoman.server.app.routing.call_api import CallApi, build_call_api, call_api_routes
-from dragoman.server.app.routing.console_routes import (
-    ConsoleApi,
-    build_console_api,
-    console_routes,
-    public_console_routes,
-)
-from dragoman.server.app.routing.response_routes import (
-    RESPONSES_PATH,
-    build_response_handlers,
-    response_routes,
-)
 from dragoman.server.app.routing.system_routes import SystemApi, build_system_api, system_routes
 from dragoman.server.app.routing.team_routes import TeamApi, build_team_api, team_routes
-from dragoman.server.app.routing.token_routes import api_endpoints
 from dragoman.server.app.runners import build_runner_endpoint
 from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import AnswerApproval
@@ -62,17 +62,17 @@ from dragoman.server.artifacts import ArtifactHandlers
 from dragoman.server.auth import Auth
 from dragoman.server.browser_sessions import BrowserAuth
 from dragoman.server.chat import ChatHandlers, ChatSettings
-from dragoman.server.domain_events import DomainEventHandlers
+from dragoman.server.event_publishing import DomainEventHandlers
 from dragoman.server.events import EventHandlers
-from dragoman.server.gateway.responses.handlers import ResponseHandlers
-from dragoman.server.gateway.responses.socket import ResponsesSocket
-from dragoman.server.gateway.routes import (
+from dragoman.server.gateway.handlers import (
     CHAT_COMPLETIONS,
     MESSAGES,
     Gateway,
     UnknownClientPath,
     send_error,
 )
+from dragoman.server.gateway.responses.handlers import ResponseHandlers
+from dragoman.server.gateway.responses.socket import ResponsesSocket
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import LocalHost
 from dragoman.server.http.cors import allow_origins
@@ -81,15 +81,15 @@ from dragoman.server.http.endpoint import (
     reject_websocket,
 )
 from dragoman.server.http.route_table import RouteTable
-from dragoman.server.mcp_servers import McpServerHandlers
 from dragoman.server.metrics.metrics import Metrics
+from dragoman.server.operation_sources import McpServerHandlers
 from dragoman.server.operations import OperationHandlers
+from dragoman.server.reference.documentation_site import site_endpoints
 from dragoman.server.reference.handlers import ReferenceHandlers
-from dragoman.server.reference.site import site_endpoints
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.branches import BranchHandlers
 from dragoman.server.sessions.grants import GrantHandlers
-from dragoman.server.sessions.session_files import SessionFileHandlers
+from dragoman.server.sessions.import_export import SessionFileHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.sockets.endpoint import PATH as SOCKET_PATH

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.server.app.routing.api_routes import Routes
+from dragoman.server.app.routing.shared_routes import Routes
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
-from dragoman.server.teams.skills import SkillHandlers
+from dragoman.server.teams.skills_and_plugins import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.teams import TeamHandlers
 from dragoman.server.teams.triggers import TriggerHandlers, TriggerHookHandlers

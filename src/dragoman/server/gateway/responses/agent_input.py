@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest, Conflict
 from dragoman.ids import new_id
 from dragoman.messages import Message, Part
 from dragoman.model_request import Tool
-from dragoman.runs.waiting import RequestedInputs
+from dragoman.runs.requested_inputs import RequestedInputs
 from dragoman.server.gateway.responses.state import RequestState
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.client_tools import TOOL_SEARCH

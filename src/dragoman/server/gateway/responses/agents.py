@@ -28,32 +28,32 @@ from dragoman.errors import (
     UnknownPreviousResponse,
 )
 from dragoman.events import Event, ToolInputAvailable, ToolInputStart
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import ToolPart
 from dragoman.offload import offload
 from dragoman.runs.active_run import StartedRun
+from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.forks import fork_session
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.repeats import StoredAnswer
-from dragoman.server.gateway.headers import format_names, request_id_headers
+from dragoman.server.gateway.response_headers import format_names, request_id_headers
 from dragoman.server.gateway.responses.agent_input import (
     AgentInput,
     continue_answer,
     read_input,
     user_message,
 )
-from dragoman.server.gateway.responses.agent_turns import (
+from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
+from dragoman.server.gateway.responses.creation import ResponseMemory
+from dragoman.server.gateway.responses.recorder import ResponseRecorder
+from dragoman.server.gateway.responses.run_reference import (
     AgentTurn,
     response_head,
     stored_head,
     turn_of,
 )
-from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
-from dragoman.server.gateway.responses.creation import ResponseMemory
-from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
     ExpandedRequest,
     ItemHead,

@@ -20,7 +20,6 @@ import msgspec
 from msgspec.structs import replace
 from starlette.types import Message
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import (
     BadRequest,
     DragomanError,
@@ -29,9 +28,10 @@ from dragoman.errors import (
     StoreError,
     Unavailable,
 )
-from dragoman.http.exchange import Exchange, handle
-from dragoman.http.key_validity import KeyValidity
+from dragoman.http.asgi_exchange import Exchange, handle
+from dragoman.http.key_revocation import KeyValidity
 from dragoman.offload import offload
+from dragoman.revocable_work import ActiveWork
 from dragoman.server.gateway.responses.recorder import LastEvent, is_last
 from dragoman.server.gateway.responses.state import (
     ExpandedRequest,

@@ -17,20 +17,20 @@ from starlette.types import Message
 from dragoman.accounts.request_size import token_factor
 from dragoman.errors import BadRequest, ProviderError
 from dragoman.events import Event
-from dragoman.http.exchange import ClientDisconnected, Exchange
-from dragoman.json_text import decode_fields
+from dragoman.http.asgi_exchange import ClientDisconnected, Exchange
+from dragoman.json_decoding import decode_fields
 from dragoman.large_json import weigh
 from dragoman.offload import offload
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.remote import RemoteProvider
-from dragoman.providers.upstream import UpstreamServer
+from dragoman.server.gateway.handlers import UNSUPPORTED_STATUSES, Gateway
 from dragoman.server.gateway.responses.agents import PREFIX
 from dragoman.server.gateway.responses.creation import ResponseCreation, empty_body
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.state import ResponseStates
-from dragoman.server.gateway.routes import UNSUPPORTED_STATUSES, Gateway
 from dragoman.wire import json_codec
 from dragoman.wire.client_request import RawRequestBody
-from dragoman.wire.openai.client_fields import decode_body
+from dragoman.wire.openai.field_reader import decode_body
 from dragoman.wire.responses.client_items import list_items
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.compaction import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import BadRequest
-from dragoman.http.exchange import Exchange
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.ids import new_id
 from dragoman.offload import offload
 from dragoman.server.gateway.responses.item_lists import list_page, listed_item, read_page_query

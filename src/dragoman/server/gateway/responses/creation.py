@@ -9,7 +9,7 @@ import msgspec
 from starlette.types import Message, Receive
 
 from dragoman.errors import StoreError, Unavailable
-from dragoman.json_text import decode_fields
+from dragoman.json_decoding import decode_fields
 from dragoman.offload import offload
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.state import (

@@ -10,7 +10,7 @@ from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Event
 from dragoman.ids import new_id
 from dragoman.providers.adapter import Family
-from dragoman.providers.upstream import UpstreamServer
+from dragoman.providers.endpoint import UpstreamServer
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai import encoder as openai_reply
 from dragoman.wire.responses import encoder as responses_reply

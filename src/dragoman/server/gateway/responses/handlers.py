@@ -9,12 +9,13 @@ from typing import Any
 
 from dragoman.accounts.request_size import token_factor
 from dragoman.errors import BadRequest, ProviderError
+from dragoman.http.asgi_exchange import Exchange
 from dragoman.http.disconnect import DisconnectWatch
-from dragoman.http.exchange import Exchange
-from dragoman.http.keepalive import KeepAlive
-from dragoman.json_text import parse_digits
+from dragoman.http.sse_keepalive import KeepAlive
+from dragoman.json_decoding import parse_digits
 from dragoman.large_json import weigh
 from dragoman.offload import offload
+from dragoman.server.gateway.handlers import Gateway
 from dragoman.server.gateway.request import JSON_HEADERS
 from dragoman.server.gateway.responses.agents import PREFIX, AgentRequested, AgentResponses, require_model
 from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
@@ -33,7 +34,6 @@ from dragoman.server.gateway.responses.state import (
     ResponseStates,
     read_state,
 )
-from dragoman.server.gateway.routes import Gateway
 from dragoman.server.streaming import send_large
 from dragoman.store.responses import StoredResponse
 from dragoman.wire.client_request import RawRequestBody

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import BadRequest, ResponseNotFound
-from dragoman.json_text import parse_digits
+from dragoman.json_decoding import parse_digits
 from dragoman.server.gateway.responses.state import ItemHead
 
 _encode = msgspec.json.Encoder().encode

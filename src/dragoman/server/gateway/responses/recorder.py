@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Message, Send
 
 from dragoman.errors import FrameTooLong
-from dragoman.json_text import DECODE_ERRORS
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.offload import offload
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, SSEParser
 

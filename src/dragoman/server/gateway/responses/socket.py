@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
-from dragoman.active_work import ActiveWork
 from dragoman.errors import BadRequest, DragomanError, KeyEnded, LimitReached, WireError
-from dragoman.http.exchange import ClientDisconnected, Exchange, handle
-from dragoman.http.websocket import AsgiSocket, SocketClosed
+from dragoman.http.asgi_exchange import ClientDisconnected, Exchange, handle
+from dragoman.http.asgi_websocket import AsgiSocket, SocketClosed
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_fields
-from dragoman.operations.access import require_scope
+from dragoman.json_decoding import DECODE_ERRORS, decode_fields
+from dragoman.operations.authorization import require_scope
+from dragoman.revocable_work import ActiveWork
 from dragoman.server.gateway.responses.creation import ResponseMemory
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.wire.sse import SSEParser

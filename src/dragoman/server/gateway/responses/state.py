@@ -24,7 +24,7 @@ from dragoman.errors import (
     UnknownPreviousResponse,
 )
 from dragoman.ids import new_id
-from dragoman.json_text import DECODE_ERRORS, decode_json
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.offload import offload
 from dragoman.store.responses import ItemPlace, ResponseOutput, ResponseRepository, StoredResponse
 from dragoman.store.sessions.conversations import ConversationItem, ConversationRepository

@@ -1,0 +1,138 @@
+"""Asking: a provider's answer to a step's request, asked for again where that may help and is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dragoman import events as e
+from dragoman.agent.meta_tool_calls import call_title, calls_metadata
+from dragoman.agent.tools.toolbox import Toolbox
+from dragoman.agent.turn_spec import Batch, StepRequest, TurnSpec
+from dragoman.errors import ProviderError
+from dragoman.fold import Fold
+from dragoman.messages import ToolPart
+from dragoman.model_request import Tool
+from dragoman.operations.arguments.broken_json import repair_json
+from dragoman.operations.context import Context
+from dragoman.part_builders import ToolCallBuilder
+
+
+async def shorten_request(
+    step: StepRequest, turn: TurnSpec, *, error: ProviderError
+) -> tuple[StepRequest, Batch]:
+    """What is asked instead of what was too long, and what it leaves out. Raises the error if nothing can."""
+    if turn.context_window is None:
+        raise error
+    request, dropped = await turn.context_window.shrink(step.request, turn.context, provider=step.provider)
+    if not dropped:
+        raise error
+    return StepRequest(step.routes, request), dropped
+
+
+REPAIR_NOTE = "the arguments were broken JSON; read as what was meant"
+_ToolInputEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e.ToolInputError
+
+
+class StreamNormaliser:
+    """Lets the events of one step in. `taken` are the ids of the calls that there are already.
+
+    `shown` are the tools that may be called, where these are not all, `own` one that the loop
+    sees to. `repair_notes` say what was mended.
+    """
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        context: Context,
+        *,
+        existing_ids: Iterable[str],
+        visible_tools: Sequence[Tool] | None = None,
+        output_tool: str | None = None,
+    ) -> None:
+        self.repair_notes: dict[str, str] = {}
+        self._toolbox = toolbox
+        self._context = context
+        self._output_tool = output_tool
+        self._used_ids = set(existing_ids)
+        self._visible_tools = None if visible_tools is None else {tool.name for tool in visible_tools}
+        self._id_mapping: dict[str, str] = {}
+
+    def normalise(self, batch: Sequence[e.Event]) -> Sequence[e.Event]:
+        """The events as they enter the run; the end of the step is held back."""
+        admitted: list[e.Event] = []
+        for event in batch:
+            match event:
+                case e.FinishStep():
+                    pass
+                case e.ToolInputStart() | e.ToolInputDelta() | e.ToolInputAvailable() | e.ToolInputError():
+                    admitted.append(self._tool_event(event))
+                case e.ToolOutputAvailable() | e.ToolOutputError():
+                    key = event.tool_call_id
+                    admitted.append(
+                        msgspec.structs.replace(event, tool_call_id=self._id_mapping.get(key, key))
+                    )
+                case _:
+                    admitted.append(event)
+        return admitted
+
+    def _tool_event(self, event: _ToolInputEvent) -> e.Event:
+        key, seen = event.tool_call_id, self._used_ids
+        if key in seen and key not in self._id_mapping:
+            self._id_mapping[key] = _unique_id(key, seen)
+        seen.add(self._id_mapping.setdefault(key, key))
+        if self._id_mapping[key] != key:
+            event = msgspec.structs.replace(event, tool_call_id=self._id_mapping[key])
+        if isinstance(event, e.ToolInputError):
+            event = self._repair_arguments(event)
+        if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
+            return self._check_tool_name(event)
+        return event
+
+    def _repair_arguments(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
+        """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
+        found = (
+            repair_json(event.input) if isinstance(event.input, str) and not event.provider_executed else None
+        )
+        if found is None:
+            return event
+        self.repair_notes[event.tool_call_id] = REPAIR_NOTE
+        key, metadata = event.tool_call_id, event.provider_metadata
+        return e.ToolInputAvailable(key, event.tool_name, found, provider_metadata=metadata)
+
+    def _check_tool_name(self, event: e.ToolInputAvailable) -> e.Event:
+        called = event.tool_name
+        if called == self._output_tool:
+            return event
+        hidden = self._visible_tools is not None and called not in self._visible_tools
+        if self._toolbox.kind(called) != "unknown" and not hidden:
+            return self._describe(event)
+        shown = self._toolbox.tool_names() if self._visible_tools is None else sorted(self._visible_tools)
+        tools = f"the tools are {', '.join(shown)}." if shown else "there are no tools."
+        text = f"there is no tool {called!r}; {tools} {self._toolbox.search_hint}".rstrip()
+        return e.ToolInputError(event.tool_call_id, called, event.input, text)
+
+    def _describe(self, event: e.ToolInputAvailable) -> e.ToolInputAvailable:
+        """Return the event with the operations that the call runs, as its title and in its metadata."""
+        calls = self._toolbox.inner_calls(event.tool_name, event.input, context=self._context)
+        if not calls:
+            return event
+        return msgspec.structs.replace(
+            event,
+            title=call_title([call.operation for call in calls]),
+            provider_metadata={**(event.provider_metadata or {}), **calls_metadata(calls)},
+        )
+
+
+def tool_parts(fold: Fold) -> list[ToolPart]:
+    """All calls of a message."""
+    calls = [builder for builder in fold.builders if isinstance(builder, ToolCallBuilder)]
+    return [call.current for call in calls]
+
+
+def _unique_id(tool_call_id: str, used_ids: set[str]) -> str:
+    number = 2
+    while f"{tool_call_id}-{number}" in used_ids:
+        number += 1
+    return f"{tool_call_id}-{number}"

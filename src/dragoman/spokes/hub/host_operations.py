@@ -1,0 +1,350 @@
+"""Operations of spokes that are connected to other hosts, in this host's registry.
+
+A host reads another one's list when that says that it has changed, and registers what it is told as those
+have it: the owner, who may see it, the effect and the definition stay the same, so the policy, approvals and
+the ledger of this host apply. A call is run by the host of the spoke, and recorded by this one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.accounts.shared_budgets import SharedBudgets
+from dragoman.errors import (
+    BadRequest,
+    BudgetExhausted,
+    CallUncertain,
+    DragomanError,
+    HostGone,
+    NotFound,
+    ProviderError,
+    StoreError,
+    TooLarge,
+    Unavailable,
+    WireError,
+)
+from dragoman.hosts.call_messages import (
+    CALLS_PATH,
+    OPERATIONS_PATH,
+    CallTicket,
+    SharedCall,
+    SharedCallEnd,
+    SharedCallFrame,
+    SharedOperation,
+    SharedOperations,
+)
+from dragoman.hosts.client import HostClient
+from dragoman.hosts.response_lines import ResponseLines
+from dragoman.http.transport import Response, Timeouts
+from dragoman.json_decoding import DECODE_ERRORS, decode_json
+from dragoman.large_json import measure
+from dragoman.offload import Slices, offload
+from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
+from dragoman.operations.registry import Registry
+from dragoman.spokes.hub.balancer import not_bound
+from dragoman.spokes.hub.call import calling_spokes
+from dragoman.spokes.hub.permissions import canonical_namespace
+from dragoman.spokes.protocol import SpokeFailure, error_from_failure
+from dragoman.store.accounts.budgets import ChargedBudget
+from dragoman.store.hosts.hosts import HostRepository
+from dragoman.store.hosts.signals import Wakeup
+
+log = logging.getLogger(__name__)
+
+POLL_INTERVAL = 30.0  # seconds between two looks at all lists, whose changes are told by signals
+RETRY_INTERVAL = 1.0  # seconds to the next look at a host that did not answer
+LIST_TIMEOUTS = Timeouts(connect=1.0, first_byte=2.0, idle=2.0)
+LISTS = msgspec.json.Decoder(SharedOperations)
+TICKETS = msgspec.json.Decoder(CallTicket)
+FRAMES = msgspec.json.Decoder(SharedCallFrame)
+
+
+class HostList:
+    """The list of one host, as last read."""
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.operations: Mapping[str, Operation] = {}
+
+
+class HostOperations:
+    """The operations of the spokes of all other hosts."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        client: HostClient,
+        *,
+        hosts: HostRepository,
+        own_id: str,
+        shared_budgets: SharedBudgets,
+    ) -> None:
+        self._registry = registry
+        self._client = client
+        self._hosts = hosts
+        self._own_id = own_id
+        self._shared_budgets = shared_budgets
+        self._changed: set[str] = set()
+        self._is_any_changed = True
+        self._wakeup = Wakeup()
+        self._lists: dict[str, HostList] = {}
+        self._registered: dict[str, Operation] = {}  # by lower-case id
+
+    def look(self, host: str | None) -> None:
+        """Read the list of a host again, soon; of all for None."""
+        if host is None:
+            self._is_any_changed = True
+        else:
+            self._changed.add(host)
+        self._wakeup.wake()
+
+    async def run(self) -> None:
+        """Read the lists that have changed, until cancelled."""
+        while True:
+            if await self._try_poll():
+                self._is_any_changed = not await self._wakeup.wait(POLL_INTERVAL) or self._is_any_changed
+            else:
+                await self._wakeup.wait(RETRY_INTERVAL)
+
+    async def _try_poll(self) -> bool:
+        try:
+            return await self.poll()
+        except (StoreError, Unavailable) as error:
+            log.debug("the hosts cannot be read: %s", error.message)
+        except Exception:
+            log.exception("the operations of other hosts could not be read")
+        return False
+
+    async def poll(self) -> bool:
+        """Read the lists that have changed; return whether all answered. Raises StoreError, Unavailable."""
+        reads_all, self._is_any_changed = self._is_any_changed, False
+        try:
+            hosts = [each.id for each in await self._hosts.list() if each.id != self._own_id and each.url]
+        except (StoreError, Unavailable):
+            self._is_any_changed = reads_all
+            raise
+        changed, self._changed = self._changed, set()
+        for gone in [id for id in self._lists if id not in hosts]:
+            del self._lists[gone]
+        read = [id for id in hosts if reads_all or id in changed or id not in self._lists]
+        answers = await asyncio.gather(*(self._read(id) for id in read))
+        self._changed.update(id for id, has_answered in zip(read, answers, strict=True) if not has_answered)
+        await self._update_registry()
+        return not self._changed
+
+    def namespaces(self) -> set[str]:
+        """Return the canonical namespaces of which other hosts brought operations."""
+        return {canonical_namespace(operation.namespace) for operation in self._registered.values()}
+
+    def all(self) -> Sequence[Operation]:
+        """Return the operations of other hosts."""
+        return list(self._registered.values())
+
+    def find(self, id: str) -> Operation | None:
+        """Return an operation of another host, by its id in any case."""
+        return self._registered.get(id.lower())
+
+    def release(self, id: str) -> None:
+        """Take an operation of another host out of the registry: a spoke of this host serves it too."""
+        operation = self._registered.pop(id.lower(), None)
+        if operation is not None:
+            with suppress(NotFound):
+                self._registry.remove(operation.id)
+
+    async def _read(self, host: str) -> bool:
+        """Read a host's list; return whether it answered. One that does not keeps it until it is dead."""
+        found = self._lists.get(host) or HostList()
+        query = urlencode({"version": found.version})
+        try:
+            response = await self._client.stream(host, f"{OPERATIONS_PATH}?{query}", timeouts=LIST_TIMEOUTS)
+            shared = await self._client.read(host, response, decoder=LISTS)
+        except HostGone:
+            self._lists.pop(host, None)
+            return True
+        except DragomanError as error:
+            log.debug("the operations of the host %s cannot be read: %s", host, error.message)
+            return False
+        if shared.operations is not None:
+            made = await self._make_operations(host, shared.operations)
+            found.operations = {operation.id.lower(): operation for operation in made if operation}
+            found.version = shared.version
+        self._lists[host] = found
+        return True
+
+    async def _make_operations(
+        self, host: str, shared: Sequence[SharedOperation]
+    ) -> Sequence[Operation | None]:
+        slices = Slices()  # the schemas are compiled
+        made = []
+        for each in shared:
+            size = measure((each.input_schema, each.output_schema))
+            made.append(await offload(size, partial(self._make_operation, host, each)))
+            await slices.rest()
+        return made
+
+    def _make_operation(self, host: str, shared: SharedOperation) -> Operation | None:
+        try:
+            operation = Operation.from_schema(
+                not_bound,
+                shared.input_schema,
+                namespace=shared.namespace,
+                name=shared.name,
+                description=shared.description,
+                output_schema=shared.output_schema,
+                effect=shared.effect,
+                effect_claimed=shared.effect_claimed,
+                timeout=shared.timeout,
+                approval=shared.approval,
+                source=f"{shared.source}@{host}",
+                owner=shared.owner,
+                private=shared.private,
+                identity_aware=False,
+                provider="spoke",
+            )
+        except DragomanError as error:
+            log.warning("the operation %s of the host %s is left out: %s", shared.id, host, error.message)
+            return None
+        call = SharedCallRunner(self._client, host, operation=operation, budgets=self._shared_budgets)
+        return msgspec.structs.replace(operation, run=call.run, host=host)
+
+    async def _update_registry(self) -> None:
+        """Register what is new, and remove what no host has any more. A spoke of this host goes first."""
+        wanted: dict[str, Operation] = {}
+        for host in sorted(self._lists):
+            for id, operation in self._lists[host].operations.items():
+                wanted.setdefault(id, operation)
+        slices = Slices()
+        for id in [id for id, operation in self._registered.items() if wanted.get(id) is not operation]:
+            self.release(id)
+            await slices.rest()
+        for id, operation in wanted.items():
+            if id not in self._registered:
+                with suppress(DragomanError):  # a spoke of this host serves it
+                    self._registry.add(operation)
+                    self._registered[id] = operation
+            await slices.rest()
+
+
+class SharedCallRunner:
+    """Runs the calls of one operation at the host of its spoke."""
+
+    def __init__(
+        self, client: HostClient, host: str, *, operation: Operation, budgets: SharedBudgets
+    ) -> None:
+        self._client = client
+        self._host = host
+        self._operation = operation
+        self._budgets = budgets
+
+    async def run(self, input: Any, context: Context) -> Any:
+        """Return the result of a call. Raises the spoke's error, Unavailable, or CallUncertain when the host
+        went away. Cancelling it aborts the call there.
+        """
+        shared = () if context.budget is None else await self._budgets.share(context.budget)
+        request = self._request(input, context, shared=shared)
+        accepted = await self._client.stream(self._host, CALLS_PATH, body=request)
+        ticket = await self._client.read(self._host, accepted, decoder=TICKETS)
+        try:
+            response = await self._client.stream(self._host, f"{CALLS_PATH}/{ticket.id}")
+            end = await self._read_frames(response, context)
+        except (Unavailable, ProviderError, NotFound, WireError, *DECODE_ERRORS) as error:
+            raise self._lost(error) from error
+        settle_costs(context, end)
+        if end.failure is not None:
+            raise error_from_failure(SpokeFailure.from_call_failure(end.failure))
+        return end.result
+
+    def _request(self, input: Any, context: Context, *, shared: Sequence[ChargedBudget]) -> SharedCall:
+        budget = context.budget
+        calls = None if budget is None or budget.calls is None else budget.calls - budget.calls_made
+        return SharedCall(
+            operation=self._operation.id,
+            definition=self._operation.definition_hash,
+            input=input,
+            identity=context.identity,
+            call_id=context.call_id or "",
+            idempotency_key=context.idempotency_key,
+            intermediaries=[(each.identity, each.agent) for each in context.intermediaries],
+            parent_agents=[each.agent for each in context.parent_agents],
+            run_id=context.run_id,
+            session_id=context.session_id,
+            tool_call_id=context.tool_call_id,
+            agent=context.agent,
+            step=context.step,
+            remaining=context.remaining,
+            budget=None if budget is None else budget.left,
+            calls=calls,
+            shared_budgets=shared,
+            spokes=calling_spokes.get(),
+        )
+
+    async def _read_frames(self, response: Response, context: Context) -> SharedCallEnd:
+        """Report progress until the end. Raises ProviderError or Unavailable when the connection is lost,
+        WireError and DECODE_ERRORS for another line than a frame.
+        """
+        try:
+            async for frame in decode_frames(response):
+                if (end := read_frame(frame, context)) is not None:
+                    return end
+        finally:
+            response.abort()
+        raise Unavailable(f"the host {self._host!r} ended its response early")
+
+    def _lost(self, error: Exception) -> DragomanError:
+        """Return the error of a call that may have begun at a host that went away."""
+        self._client.forget(self._host)
+        id = self._operation.id
+        if self._operation.effect == "once":
+            return CallUncertain(
+                f"the host {self._host!r} went away while it ran {id}; nobody knows whether that took effect",
+                hint="look at what it would have changed before you call it again",
+            )
+        log.info("a call of %s at the host %s was cut off: %s", id, self._host, error)
+        return Unavailable(f"the host {self._host!r} went away while it ran {id}")
+
+
+async def decode_frames(response: Response) -> AsyncIterator[SharedCallFrame]:
+    lines = ResponseLines()
+    while data := await response.receive():
+        for line in lines.feed(data):
+            yield await offload(len(line), partial(decode_json, line, FRAMES))
+
+
+def read_frame(frame: SharedCallFrame, context: Context) -> SharedCallEnd | None:
+    """Report the progress of a frame, and put its data into the answer; return the end of the call."""
+    if frame.progress is not msgspec.UNSET:
+        context.progress(frame.progress)
+    for name, value in frame.data.items():
+        with suppress(BadRequest, TooLarge):  # as for a spoke of this host
+            context.put_in_answer(name, value)
+    return frame.end
+
+
+def settle_costs(context: Context, end: SharedCallEnd) -> None:
+    """Charge the call here with what it, and the calls below it, have cost at the other host."""
+    budget = context.budget
+    if budget is not None:
+        with suppress(BudgetExhausted):  # they are made: the next one is refused
+            for _ in range(end.calls_below):
+                budget.count_call()
+    if budget is not None and end.is_charged:
+        context = replace(context, budget=None)
+        budget.settle(0.0, end.cost + end.cost_below)
+    if end.cost_below:
+        if context.cost_total is not None:
+            context.cost_total.add(end.cost_below)
+        if context.budget is not None:
+            with suppress(BudgetExhausted):
+                context.budget.spend(end.cost_below)
+    if end.cost:
+        context.spend(end.cost)
