@@ -52,6 +52,12 @@ def tool(status: str, id: str = "c1", **fields: Any) -> Mapping[str, Any]:
     return {**update, "status": status, **fields}
 
 
+def test_a_final_text_that_begins_as_the_last_block_does_is_not_added_to_it() -> None:
+    calls = (tool("running", args={}), tool("completed", result=1))
+    frames = (CREATE, delta("Done. "), *calls, delta("Done. "), {**END, "finalText": "Done. Done. "})
+    assert text_of(feed(new_decoder(), *frames)) == "Done. Done. "
+
+
 @pytest.mark.parametrize(
     ("deltas", "final", "text"),
     [

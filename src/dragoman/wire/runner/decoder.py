@@ -422,10 +422,10 @@ class RunnerDecoder:
 
     def _repair_text(self, final: str) -> list[e.Event]:
         """Return the events that make up for lost text: what follows, or the step's text once more."""
-        if len(final) <= self._text.length:
-            return self._repair_block(final)
         if self._text.begins(final):
             return self._add_text(final[self._text.length :])
+        if len(final) <= self._text.length:
+            return self._repair_block(final)
         if self._is_only_text() and self._earlier_steps.begins(final):
             return self._replace_step(final[self._earlier_steps.length :])
         return self._repair_block(final)
