@@ -6,7 +6,7 @@ import base64
 import html
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -19,6 +19,10 @@ SHORT_TEXT = 65_536  # characters that are searched by a pattern
 MIN_FORM = (
     8  # characters of another spelling of a secret, or of one line of it: shorter ones occur in any text
 )
+
+URL_SAFE = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")  # of `quote` twice, encodeURIComponent and encodeURI
+HTML_SAFE = (re.compile("[<>&\u2028\u2029]"), re.compile("[<>&'+`]"))  # what Go and .NET escape in JSON
+UNICODE_ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
 
 # Keys of the known vendors, of AWS and of Google; and JSON web tokens.
 KEY = re.compile(
@@ -71,27 +75,54 @@ class Redactor:
 def secret_forms(value: str) -> frozenset[str]:
     """Return how a secret may be spelled in a text: as it is, escaped, encoded, and its long lines.
 
-    JSON once and twice, URLs, HTML, hexadecimal, and base64 at any place within longer data.
+    JSON once and twice, Python and shell literals, URLs, HTML, and what `encoded_forms` returns.
     """
     escaped = {json.dumps(value, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
     escaped |= {json.dumps(form)[1:-1] for form in escaped}
-    urls = {quote(value, safe=""), quote(value), quote_plus(value)}
+    escaped |= {form.replace("/", "\\/") for form in escaped}
+    escaped |= {unsafe.sub(unicode_escape, form) for form in escaped for unsafe in HTML_SAFE}
+    escaped |= {
+        UNICODE_ESCAPE.sub(lambda code: code[0].upper().replace("U", "u", 1), form) for form in escaped
+    }
+    literals = {repr(value)[1:-1], ascii(value)[1:-1]}
+    literals |= {value.replace("'", quote_of_shell) for quote_of_shell in ("'\\''", "'\"'\"'", "''")}
+    urls = {quote(value, safe=safe) for safe in URL_SAFE} | {quote_plus(value)}
     urls |= {re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), url) for url in urls}
-    raw = value.encode()
-    codes = {raw.hex(), raw.hex().upper(), *base64_forms(raw)}
-    lines = {line.strip() for line in value.splitlines()}
-    others = {form for form in (*codes, *lines) if len(form) >= MIN_FORM}
-    return frozenset({value, html.escape(value), *escaped, *urls, *others})
+    pages = {html.escape(value), html.escape(value, quote=False)}
+    pages |= {page.replace("&#x27;", other) for page in pages for other in ("&#39;", "&apos;")}
+    lines = {line for each in value.splitlines() if len(line := each.strip()) >= MIN_FORM}
+    return frozenset({value, *escaped, *literals, *urls, *pages, *lines, *encoded_forms(value)})
+
+
+def encoded_forms(value: str) -> frozenset[str]:
+    """Return how a secret is spelled in hexadecimal, base32 and base64, wherever it is in longer data."""
+    raw, wide = value.encode(), value.encode("utf-16-le")  # of PowerShell's -EncodedCommand
+    codes = {raw.hex(), raw.hex().upper(), *base32_forms(raw), *base64_forms(raw), *base64_forms(wide)}
+    return frozenset(form for form in codes if len(form) >= MIN_FORM)
+
+
+def unicode_escape(character: re.Match[str]) -> str:
+    return f"\\u{ord(character[0]):04x}"
+
+
+def base32_forms(raw: bytes) -> frozenset[str]:
+    """Return what base32 has of some bytes wherever they stand in longer data."""
+    return frozenset(within_longer_data(raw, group=5, bits=5, encode=base64.b32encode))
 
 
 def base64_forms(raw: bytes) -> frozenset[str]:
     """Return what base64 has of some bytes wherever they stand in longer data, in both alphabets."""
-    forms: set[str] = set()
-    for shift in range(3):  # of the first byte within its group of three
-        encoded = base64.b64encode(bytes(shift) + raw).decode()
-        end = (len(raw) + shift) * 8 // 6  # up to here the characters depend on these bytes alone
-        forms.add(encoded[-(-shift * 8 // 6) : end])
+    forms = set(within_longer_data(raw, group=3, bits=6, encode=base64.b64encode))
     return frozenset(forms | {form.replace("+", "-").replace("/", "_") for form in forms})
+
+
+def within_longer_data(
+    raw: bytes, *, group: int, bits: int, encode: Callable[[bytes], bytes]
+) -> Iterator[str]:
+    """Yield the characters, of so many bits, that depend on these bytes alone, at each place of a group."""
+    for shift in range(group):
+        encoded = encode(bytes(shift) + raw).decode()
+        yield encoded[-(-shift * 8 // bits) : (len(raw) + shift) * 8 // bits]
 
 
 def redact(text: str, secrets: Collection[str] = ()) -> str:

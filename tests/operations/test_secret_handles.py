@@ -8,6 +8,7 @@ import html
 import json
 import logging
 import re
+import shlex
 import string
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -40,6 +41,17 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "hex": lambda value: value.encode().hex(),
     "basic": lambda value: base64.b64encode(f"user:{value}".encode()).decode(),
     "base64 1": lambda value: base64.b64encode(f"u{value}x".encode()).decode(),
+    "json for pages": lambda value: (
+        json.dumps({"x": value}).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    ),
+    "a literal of Python": lambda value: repr({"x": value}),
+    "an argument of a shell": shlex.quote,
+    "encodeURIComponent": lambda value: quote(value, safe="!'()*"),
+    "html with numbers": lambda value: html.escape(value).replace("&#x27;", "&#39;"),
+    "base32": lambda value: base64.b32encode(f"user:{value}".encode()).decode(),
+    "base64 of UTF-16": lambda value: base64.b64encode(f"echo {value}".encode("utf-16-le")).decode(),
+    "base64 in lines": lambda value: base64.encodebytes(f"{'x' * 50}{value}".encode()).decode(),
+    "hex in lines": lambda value: "\n".join(re.findall("..", value.encode().hex())),
     "base64 2": lambda value: base64.urlsafe_b64encode(f"uv{value}xy".encode()).decode(),
 }
 HANDED: list[Any] = []
@@ -72,6 +84,13 @@ async def fail(token: str, spelling: str) -> None:
 async def large(token: str) -> list[str]:
     """Give back more than a model is shown."""
     return [f"{number} {token}" for number in range(3_000)]
+
+
+@operation("net")
+async def count(token: str, context: Context) -> Any:
+    """Give the token back as a number."""
+    context.progress({"at": int(token), "and": 1})
+    return {"pin": int(token), "pins": [[int(token), int(token) * 10]]}
 
 
 @operation("net")
@@ -149,7 +168,7 @@ class Desk:
         self.ledger, self.artifacts = MemoryLedger(), MemoryArtifactStore()
         self.events, self.span = Noted(), Span()
         self.progress: list[Any] = []
-        registry = Registry(send, echo, fail, large, keep, pieces, write, set_secret)
+        registry = Registry(send, echo, fail, large, count, keep, pieces, write, set_secret)
         self.calls = Calls(
             registry,
             self.ledger,
@@ -218,6 +237,13 @@ async def test_what_a_call_gives_back_has_no_spelling_of_the_value(spelling: str
     form = SPELLINGS[spelling](VALUE)
     assert form not in shown
     assert form[4:-4] not in shown
+
+
+async def test_a_secret_of_digits_is_not_shown_as_a_number() -> None:
+    desk = Desk("48151623")
+    outcome = await desk.call("net.count", token="secret:token")
+    assert outcome.result == {"pin": "secret:token", "pins": [["secret:token", 481516230]]}
+    assert "48151623," not in desk.traces()
 
 
 async def test_a_large_result_is_stored_as_an_artifact_without_the_value() -> None:

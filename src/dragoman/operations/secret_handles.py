@@ -14,15 +14,17 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import CallDenied, InvalidInput
+from dragoman.json_text import decode_json
 from dragoman.operations.batch import parse_batch
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
-from dragoman.redaction import MASK, MAX_DEPTH, secret_forms
+from dragoman.redaction import MASK, MAX_DEPTH, encoded_forms, secret_forms
 
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 HANDLE_PATTERN = re.compile(rf"(?<![A-Za-z0-9_-])secret:({NAME_PATTERN.pattern})")
 MIN_EDGE, MAX_EDGE = 4, 12  # characters of a secret at the edge of a cut text from which on they are masked
+NO_NUMBERS: Mapping[str, str] = {}
 NEVER_RECEIVE = frozenset(
     {"agents", "artifacts", "files", "history", "hub", "math", "memory", "plugins", "skills", "tasks"}
     | {"teams", "time", "triggers", "user", "vault"}
@@ -66,6 +68,10 @@ class CallSecrets:
         forms = {form: MASK for secret in self._secrets.values() for form in secret_forms(secret.value)}
         forms |= {secret.value: secret.handle for secret in self._secrets.values()}
         self._forms = {form: forms[form] for form in sorted(forms, key=len, reverse=True)}
+        self._wrapped = [form for secret in self._secrets.values() for form in encoded_forms(secret.value)]
+        self._numbers = {
+            secret.value: secret.handle for secret in self._secrets.values() if is_number(secret.value)
+        }
 
     def forms(self) -> Iterable[str]:
         """Return all spellings of the values, for the redaction of logs."""
@@ -99,13 +105,15 @@ class CallSecrets:
 
     def seal_input(self, value: Any) -> Any:
         """Return an input with handles in place of secrets; other spellings of them become `***`."""
-        return map_texts(value, self._replace)
+        return map_texts(value, self._replace, numbers=self._numbers)
 
     def seal(self, value: Any) -> Any:
         """Return a result without secrets, as `seal_input`, and without pieces of them at edges of texts."""
         if isinstance(value, msgspec.Raw):
+            if self._numbers:  # as text it would not be JSON any more
+                return msgspec.Raw(msgspec.json.encode(self.seal(decode_json(bytes(value)))))
             return msgspec.Raw(self._replace(bytes(value).decode()).encode())
-        return map_texts(value, self.seal_text)
+        return map_texts(value, self.seal_text, numbers=self._numbers)
 
     def seal_text(self, text: str) -> str:
         """Return a text with handles in place of secrets, and without pieces of them at its edges."""
@@ -126,10 +134,18 @@ class CallSecrets:
 
     def _replace(self, text: str) -> str:
         present = [form for form in self._forms if form in text]
-        if not present:
-            return text
-        pattern = re.compile("|".join(map(re.escape, present)))
-        return pattern.sub(lambda match: self._forms[match[0]], text)
+        if present:
+            pattern = re.compile("|".join(map(re.escape, present)))
+            text = pattern.sub(lambda match: self._forms[match[0]], text)
+        return self._replace_wrapped(text) if "\n" in text else text
+
+    def _replace_wrapped(self, text: str) -> str:
+        """Mask encoded secrets that a line break cuts, as `base64` writes lines of 76 characters."""
+        joined = "".join(text.split())
+        for form in self._wrapped:
+            if form in joined:
+                text = re.sub(r"\s*".join(map(re.escape, form)), MASK, text)
+        return text
 
     def _seal_edges(self, text: str) -> str:
         """Mask what a text that was cut in the middle of a secret has of it."""
@@ -215,20 +231,36 @@ def iter_texts(value: Any, depth: int) -> Iterator[str]:
             yield from iter_texts(item, depth - 1)
 
 
-def map_texts(value: Any, change: Callable[[str], str], *, depth: int = MAX_DEPTH) -> Any:
-    """Return a JSON value with each text changed, names of fields too; nothing below the depth."""
+def is_number(value: str) -> bool:
+    """Return whether a secret may stand in JSON as a number."""
+    return value.isascii() and value.isdigit() and not value.startswith("0")
+
+
+def map_texts(
+    value: Any,
+    change: Callable[[str], str],
+    *,
+    numbers: Mapping[str, str] = NO_NUMBERS,
+    depth: int = MAX_DEPTH,
+) -> Any:
+    """Return a JSON value with each text changed, names of fields too; nothing below the depth.
+
+    `numbers` are replaced where they are a whole number.
+    """
     if isinstance(value, str):
         return change(value)
     if not isinstance(value, Mapping | list | tuple):
-        return value
+        return numbers.get(repr(value), value) if numbers else value
     if not depth:
         return None
     if isinstance(value, Mapping):
         return {
-            change(name) if isinstance(name, str) else name: map_texts(item, change, depth=depth - 1)
+            change(name) if isinstance(name, str) else name: map_texts(
+                item, change, numbers=numbers, depth=depth - 1
+            )
             for name, item in value.items()
         }
-    return [map_texts(item, change, depth=depth - 1) for item in value]
+    return [map_texts(item, change, numbers=numbers, depth=depth - 1) for item in value]
 
 
 def shield_input(operation: str, input: Any, *, secrets: CallSecrets | None) -> tuple[Any, Any]:
