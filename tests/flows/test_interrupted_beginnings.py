@@ -86,6 +86,7 @@ async def test_a_run_that_cannot_begin_once_it_is_stored_is_closed(
         assert [message["role"] for message in await hub.messages()] == ["user", "assistant"]
 
 
+@pytest.mark.sqlite_file  # it holds the one writer of SQLite, and breaks a table in its SQL
 async def test_nothing_is_told_of_a_run_that_cannot_be_stored_and_its_model_call_is_paid_for(
     tmp_path: Path,
 ) -> None:

@@ -211,8 +211,9 @@ async def test_an_import_that_a_crash_has_cut_off_is_begun_anew(tmp_path: Path) 
         await sessions.create(cut_off)
         assert (await load(hub, content)).status_code == 409, "it may be under way"
     async with serving(tmp_path) as hub:
-        assert (await load(hub, content)).status_code == 201
-        assert len(await hub.messages(id)) == 1
+        is_alone = hub.hub.store.membership is None  # else another host may be importing it
+        assert (await load(hub, content)).status_code == (201 if is_alone else 409)
+        assert len(await hub.messages(id)) == is_alone
 
 
 async def test_another_owner_imports_the_same_file(tmp_path: Path) -> None:

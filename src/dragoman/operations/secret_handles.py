@@ -233,7 +233,7 @@ def iter_texts(value: Any, depth: int) -> Iterator[str]:
 
 def is_number(value: str) -> bool:
     """Return whether a secret may stand in JSON as a number."""
-    return value.isascii() and value.isdigit() and not value.startswith("0")
+    return re.fullmatch("[1-9][0-9]*", value) is not None
 
 
 def map_texts(
