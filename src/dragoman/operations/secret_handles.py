@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import CallDenied, InvalidInput
-from dragoman.json_text import decode_json
+from dragoman.json_decoding import decode_json
 from dragoman.operations.batch import parse_batch
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
