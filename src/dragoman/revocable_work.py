@@ -1,7 +1,7 @@
 """Work in progress by API key: what has to end when its key is revoked, expires or is deleted.
 
 It is at the root because requests, runs, MCP sessions and spokes register what they do, each in its own
-layer, and the server ends it (`server/accounts/key_revocation.py`).
+layer, and the server ends it (`server/accounts/key_monitor.py`).
 """
 
 from __future__ import annotations

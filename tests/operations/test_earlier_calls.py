@@ -11,11 +11,11 @@ from dragoman.identity import LOCAL, Identity
 from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context, current
 from dragoman.operations.definitions.decorator import operation
-from dragoman.operations.earlier_calls import EarlierCalls
 from dragoman.operations.ledger import CallRecord, LedgerEntry, MemoryLedger, hash_input
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallOutcome, CallStatus
 from dragoman.operations.registry import Registry
+from dragoman.operations.replayed_calls import EarlierCalls
 
 MADE: list[tuple[str, str | None]] = []
 

@@ -13,7 +13,7 @@ from dragoman.config.validation import config_problems
 from dragoman.errors import ConfigError
 from dragoman.operations.search.embedder import package_files
 from dragoman.operations.search.minilm import BATCH_TOKENS, MiniLmEmbedder, batches, installed_files
-from dragoman.server.app.operations import build_embedder
+from dragoman.server.app.operation_setup import build_embedder
 
 
 @pytest.fixture(scope="module")

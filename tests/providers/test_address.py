@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ConfigError, ProviderError
-from dragoman.http.server_address import Address, Proxies, Proxy, parse_url, proxies_from
+from dragoman.http.url_and_proxy import Address, Proxies, Proxy, parse_url, proxies_from
 
 PROXY = Proxy(Address("http", "proxy.test", 3128))
 SECRET = "hunter2"

@@ -14,8 +14,8 @@ from dragoman.errors import ProviderError
 from dragoman.http.connection import HIGH_WATER, WRITE_SIZE, HttpRequest
 from dragoman.http.dialer import Dialer
 from dragoman.http.response_parser import MAX_TAKE
-from dragoman.http.server_address import Address
 from dragoman.http.transport import Timeouts, Transport
+from dragoman.http.url_and_proxy import Address
 
 from .servers import CHUNKED, LIMIT, Peer, Server, answering, chunk, holding, ok, serving
 

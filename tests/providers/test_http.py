@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import ProviderError
-from dragoman.http.server_address import parse_url
 from dragoman.http.transport import HostPool, Response, Timeouts, Transport
+from dragoman.http.url_and_proxy import parse_url
 
 from .servers import CHUNKED, LIMIT, Peer, Received, Server, answering, chunk, holding, ok, serving
 

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
 from dragoman.http.connection import Timeouts
-from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.per_loop_transport import LazyTransport
 from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.routing import FALLBACK_CATEGORIES, Routing, require_model_access

@@ -51,12 +51,11 @@ from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
 from dragoman.server.hub_state import HubStateHandlers
 from dragoman.server.log_buffer import LogHandlers
+from dragoman.server.mcp_and_spokes import McpServerHandlers
 from dragoman.server.metrics.metrics import Metrics
-from dragoman.server.operation_sources import McpServerHandlers
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.policy import PolicyHandlers
-from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.reference.handlers import ReferenceHandlers
 from dragoman.server.reference.openapi import vocabulary_schemas
 from dragoman.server.reference.page import VERBS, list_operations, render_reference
@@ -66,6 +65,7 @@ from dragoman.server.sessions.grants import GrantHandlers
 from dragoman.server.sessions.import_export import SessionFileHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.sessions.shares import ShareHandlers
+from dragoman.server.standing_rules import PolicyRuleHandlers
 from dragoman.server.system import SystemHandlers
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams.skills_and_plugins import SkillHandlers

@@ -14,7 +14,7 @@ import pytest
 from dragoman.errors import Unauthorized, Unavailable
 from dragoman.operations import Registry, operation
 from dragoman.server import auth
-from dragoman.server.accounts import key_revocation
+from dragoman.server.accounts import key_monitor
 from dragoman.spokes.client.spoke import Spoke
 from dragoman.store.store import Store
 from tests.gateway.metered_hub import SSE_HEAD, Desk, Site, desk
@@ -262,7 +262,7 @@ async def test_a_rotation_ends_work_of_the_old_secret_only_and_only_after_its_gr
 
 
 async def test_a_key_that_another_process_revokes_ends_by_itself_within_ten_seconds(tmp_path: Path) -> None:
-    assert key_revocation.POLL_INTERVAL + auth.RECHECK_INTERVAL <= 10.0
+    assert key_monitor.POLL_INTERVAL + auth.RECHECK_INTERVAL <= 10.0
     async with hub_with_key(tmp_path) as (at, up, key):
         asking = asyncio.create_task(at.chat(key=key, stream=True))
         await up.began.wait()

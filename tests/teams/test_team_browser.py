@@ -166,7 +166,7 @@ async def test_a_browser_is_its_owners_and_ends_with_the_runs_that_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = f"dragoman-browser-{os.getpid()}-"
-    monkeypatch.setattr("dragoman.teams.browser.session.FOLDER_PREFIX", prefix)
+    monkeypatch.setattr("dragoman.teams.browser.playwright_server.FOLDER_PREFIX", prefix)
     requests: list[tuple[str, str]] = []
     async with site(requests) as port, browsing(tmp_path, port) as hub:
         url = f"http://127.0.0.1:{port}/"

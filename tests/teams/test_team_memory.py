@@ -138,7 +138,7 @@ class Meanings:
 async def test_a_team_that_wants_it_finds_memories_by_meaning_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.server.app.operations.build_embedder", lambda _: Meanings())
+    monkeypatch.setattr("dragoman.server.app.operation_setup.build_embedder", lambda _: Meanings())
     root = tmp_path / "teams"
     write_team(root, "press", "allowed_tools: [memory.*]\nmemory: {semantic: true}")
     write_team(root, "plain", "allowed_tools: [memory.*]")

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from dragoman.errors import ProviderError
 from dragoman.http.connection import HttpConnection, HttpRequest, Timeouts
-from dragoman.http.server_address import Address, Proxy
+from dragoman.http.url_and_proxy import Address, Proxy
 
 ATTEMPT_DELAY = 0.25
 AddrInfo: TypeAlias = tuple[Any, ...]  # an entry of getaddrinfo

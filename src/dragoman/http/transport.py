@@ -20,7 +20,7 @@ from dragoman.http.connection import NEVER, HttpConnection, HttpRequest, Timeout
 from dragoman.http.content_coding import decode_body
 from dragoman.http.dialer import Dialer
 from dragoman.http.response_parser import ResponseParser
-from dragoman.http.server_address import Address, Proxies, Proxy, parse_url, proxies_from
+from dragoman.http.url_and_proxy import Address, Proxies, Proxy, parse_url, proxies_from
 
 __all__ = ["Proxies", "Response", "Sender", "Timeouts", "Transport", "proxies_from"]
 

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.errors import ConfigError, ProviderError, Unauthorized
-from dragoman.http.server_address import parse_url
 from dragoman.http.transport import Sender, Timeouts
+from dragoman.http.url_and_proxy import parse_url
 from dragoman.ids import new_id
 from dragoman.json_decoding import parse_digits
 

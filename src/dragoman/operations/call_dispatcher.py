@@ -27,26 +27,7 @@ from dragoman.operations.arguments.validation import invalid_input, make_problem
 from dragoman.operations.artifact_overflow import ArtifactOverflow
 from dragoman.operations.call_hooks import CallHooks
 from dragoman.operations.call_observer import CallEvents
-from dragoman.operations.call_records import (
-    is_resumed,
-    make_idempotency_key,
-    make_record,
-    operation_name,
-    pending_result,
-    recorded_result,
-    to_outcome,
-    to_result,
-    with_earlier,
-)
 from dragoman.operations.context import Context, ProgressCallback
-from dragoman.operations.earlier_calls import (
-    grant_to_try_again,
-    is_about_uncertain_call,
-    question_item,
-    recorded_end,
-    settled_end,
-    uncertain_end,
-)
 from dragoman.operations.execution import (
     CallReview,
     CallTarget,
@@ -66,8 +47,27 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
 from dragoman.operations.permission.access_control import APPROVAL_HINT, AccessControl, ApprovalFlow
 from dragoman.operations.permission.policy import Policy, Verdict
+from dragoman.operations.prepared_call import (
+    is_resumed,
+    make_idempotency_key,
+    make_record,
+    operation_name,
+    pending_result,
+    recorded_result,
+    to_outcome,
+    to_result,
+    with_earlier,
+)
 from dragoman.operations.registry import Registry
 from dragoman.operations.repeated_failures import RepeatedFailureLimiter
+from dragoman.operations.replayed_calls import (
+    grant_to_try_again,
+    is_about_uncertain_call,
+    question_item,
+    recorded_end,
+    settled_end,
+    uncertain_end,
+)
 from dragoman.operations.results.artifact import MemoryArtifactStore
 from dragoman.operations.secret_handles import CallSecrets, SecretLookup, shield_input
 from dragoman.operations.worker_threads import CancellableCall, LargeValueWorker, LazyThreadPool

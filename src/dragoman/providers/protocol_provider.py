@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Generic, Self, TypeVar
 
-from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.per_loop_transport import LazyTransport
 from dragoman.http.transport import Sender, Timeouts
 from dragoman.providers.adapter import ProviderAdapter
 from dragoman.providers.endpoint import UpstreamServer

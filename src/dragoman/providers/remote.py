@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dragoman import identity
 from dragoman.errors import ProviderError
 from dragoman.events import Event
-from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.per_loop_transport import LazyTransport
 from dragoman.http.transport import Response, Sender
 from dragoman.large_json import SMALL
 from dragoman.model_request import ModelRequest, request_size

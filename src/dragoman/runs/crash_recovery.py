@@ -22,9 +22,9 @@ from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.events import Usage
 from dragoman.fold import merge_metadata
 from dragoman.messages import Message
-from dragoman.operations.earlier_calls import EarlierCalls, is_cut_off
 from dragoman.operations.execution import META_PREFIX
 from dragoman.operations.ledger import LedgerEntry
+from dragoman.operations.replayed_calls import EarlierCalls, is_cut_off
 from dragoman.runs.engine import Engine, QueuedTurn
 from dragoman.runs.interrupted_message import close_message, restore_approvals
 from dragoman.runs.run import HubRun

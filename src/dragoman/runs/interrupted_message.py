@@ -27,8 +27,8 @@ from dragoman.messages import (
 )
 from dragoman.messages import Approval as Asked
 from dragoman.operations.approval import ApprovalRequest
-from dragoman.operations.earlier_calls import is_cut_off
 from dragoman.operations.ledger import LedgerEntry
+from dragoman.operations.replayed_calls import is_cut_off
 
 
 def restore_approvals(

@@ -25,7 +25,7 @@ from dragoman.ids import new_id
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
-from dragoman.operations.earlier_calls import EarlierCalls
+from dragoman.operations.replayed_calls import EarlierCalls
 from dragoman.part_builders import ToolCallBuilder
 from dragoman.runners.hub.frame_log import LoggedMessage, StoredLog, read_log
 from dragoman.runners.hub.server import RunnerServer

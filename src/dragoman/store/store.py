@@ -36,7 +36,6 @@ from dragoman.store.hosts.rates import HostRateRepository
 from dragoman.store.hosts.signals import HostSignals
 from dragoman.store.hub_events import HubEventRepository
 from dragoman.store.mcp_servers import DefinitionPinRepository, McpServerRepository
-from dragoman.store.policy_rules import PolicyRuleRepository
 from dragoman.store.push_configs import PushConfigRepository
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.retention import Retention
@@ -52,6 +51,7 @@ from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.sessions.shares import ShareRepository
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
+from dragoman.store.standing_rules import PolicyRuleRepository
 from dragoman.store.subagent_answers import SubagentAnswerRepository
 from dragoman.store.teams.a2a_tasks import TaskRepository
 from dragoman.store.teams.generated_files import GeneratedFileRepository

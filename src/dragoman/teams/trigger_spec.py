@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.errors import BadRequest, ProviderError
-from dragoman.http.server_address import parse_url
+from dragoman.http.url_and_proxy import parse_url
 from dragoman.teams.lesson_validation import SCHEDULES, TASKS, LearningKind
 from dragoman.teams.schedule import MissedPolicy, check_expression, find_zone
 

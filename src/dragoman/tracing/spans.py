@@ -27,8 +27,8 @@ from dragoman.operations.ledger import CallRecord
 from dragoman.operations.outcome import CallFailure
 from dragoman.providers.provider import Provider
 from dragoman.redaction import safe_line
-from dragoman.tracing.content import TracedOutput, encode_attribute, input_messages, instructions
 from dragoman.tracing.interface import Kind
+from dragoman.tracing.message_attributes import TracedOutput, encode_attribute, input_messages, instructions
 from dragoman.tracing.model_endpoint import endpoint_of
 
 Attributes = dict[str, Any]

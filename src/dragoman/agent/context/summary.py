@@ -18,8 +18,8 @@ from dragoman.messages import FilePart, Message, Part, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.providers.provider import Provider
 from dragoman.providers.routing import ModelRoutes
-from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_json
+from dragoman.wire.step_splitting import tool_result_text
 from dragoman.wire.token_estimate import estimate_text
 
 MAX_CALL_TEXT = 2_000  # characters of what one call took or gave

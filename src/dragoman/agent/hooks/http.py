@@ -22,7 +22,7 @@ from dragoman.agent.hooks.events import (
 )
 from dragoman.agent.hooks.runner import DEFAULT_TIMEOUT, HookResult
 from dragoman.errors import BadRequest
-from dragoman.http.lazy_transport import LazyTransport
+from dragoman.http.per_loop_transport import LazyTransport
 from dragoman.http.transport import Timeouts
 from dragoman.http.webhook import Webhook
 from dragoman.json_decoding import DECODE_ERRORS, decode_json

@@ -59,7 +59,7 @@ def check(
     # late: YAML and schemas take 0.2 s
     from dragoman.cli.config_discovery import add_operations, read_config_if_any
     from dragoman.operations.permission.explanation import match_to_json  # late: as above
-    from dragoman.server.app.operations import build_policy  # late: as above
+    from dragoman.server.app.operation_setup import build_policy  # late: as above
 
     loaded = add_operations(read_config_if_any(config), operations or ())
     meant = find_operation(operation, loaded, effect=effect)
@@ -191,7 +191,7 @@ def find_operation(id: str, config: Config, *, effect: Effect | None) -> Operati
     from dragoman.operations.message_search import MemoryMessageSearch  # late: as above
     from dragoman.operations.operation import Operation  # late: as above
     from dragoman.operations.results.artifact import MemoryArtifactStore  # late: as above
-    from dragoman.server.app.operations import build_registry  # late: as above
+    from dragoman.server.app.operation_setup import build_registry  # late: as above
 
     try:
         found = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch()).get(id)

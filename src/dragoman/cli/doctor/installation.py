@@ -25,8 +25,8 @@ from dragoman.providers.local.provider import LocalProvider
 from dragoman.providers.provider import Provider
 from dragoman.providers.remote import RemoteProvider
 from dragoman.server.app.config_summary import explain_config
+from dragoman.server.app.dry_run import check_database, check_startup
 from dragoman.server.app.providers import ProviderSet
-from dragoman.server.app.startup_check import check_database, check_startup
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.migration import read_revision
 from dragoman.store.schema import HEAD

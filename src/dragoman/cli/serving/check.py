@@ -39,7 +39,7 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     from dragoman.cli.config_discovery import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above
     from dragoman.server.app.config_summary import explain_config  # late: YAML and the server take 0.3 s
-    from dragoman.server.app.startup_check import check_database, check_startup  # late: as above
+    from dragoman.server.app.dry_run import check_database, check_startup  # late: as above
 
     configure_logging("error", as_json=False)
     chosen, source = choose_config(config, operations or ())

@@ -27,7 +27,7 @@ from dragoman.cli.serving.workers import WorkerPool, WorkerSettings, worker_comm
 from dragoman.cli.terminal import print_line, print_note
 from dragoman.config import Config, HttpConfig
 from dragoman.errors import ConfigError, DragomanError, Unavailable
-from dragoman.http.server_address import is_loopback
+from dragoman.http.url_and_proxy import is_loopback
 from dragoman.server.app import Hub
 from dragoman.server.console.pages import is_built as console_is_built
 from dragoman.server.http.connection_limits import ConnectionLimits

@@ -21,13 +21,13 @@ from dragoman.operations.approval import (
     explain_mismatch,
 )
 from dragoman.operations.context import Context
-from dragoman.operations.earlier_calls import recorded_end
 from dragoman.operations.execution import PreparedCall, is_meta_call
 from dragoman.operations.ledger import CallCompletion, CallRecord, Ledger, LedgerEntry
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure
 from dragoman.operations.permission.policy import STRICTNESS, Decision, Policy, Verdict
 from dragoman.operations.permission.standing_rules import StandingRules, describe_decision
+from dragoman.operations.replayed_calls import recorded_end
 
 DEFAULT_APPROVAL_SECONDS = 86_400.0
 Restriction: TypeAlias = Callable[[Operation, Context], Verdict | None]

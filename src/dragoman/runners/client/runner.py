@@ -12,7 +12,7 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.errors import DragomanError, WireError
-from dragoman.http.reconnecting_client import (
+from dragoman.http.reconnecting_websocket import (
     ReconnectingClient,
     error_from_code,
     exchange_hello,

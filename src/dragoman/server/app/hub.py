@@ -29,7 +29,7 @@ from dragoman.runs.agent_operations import AgentOperations
 from dragoman.runs.crash_recovery import CutOffRuns
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.takeover import HostTakeover, QueuedTurns
-from dragoman.server.accounts.key_revocation import KeyMonitor
+from dragoman.server.accounts.key_monitor import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
     BackgroundJob,
@@ -42,7 +42,7 @@ from dragoman.server.app.engines import open_engine
 from dragoman.server.app.external_operations import ExternalOperations
 from dragoman.server.app.internal import listen_for_hosts
 from dragoman.server.app.model_setup import ModelSetup, listed_models
-from dragoman.server.app.operations import as_tuple, build_policy
+from dragoman.server.app.operation_setup import as_tuple, build_policy
 from dragoman.server.app.policy_names import unknown_policy_names
 from dragoman.server.app.providers import ProviderSet, answer_limits
 from dragoman.server.app.routing.routes import HubEndpoints, HubParts
@@ -57,9 +57,9 @@ from dragoman.server.fence import FenceGate
 from dragoman.server.gateway.handlers import Gateway, GatewaySettings
 from dragoman.server.hosts import LocalHost
 from dragoman.server.http.request_log import log_request
-from dragoman.server.internal.operations import SpokeCallHandlers
 from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
+from dragoman.server.internal.spoke_operations import SpokeCallHandlers
 from dragoman.server.metrics.metrics import Metrics, MetricSources
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version

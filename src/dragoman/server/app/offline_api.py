@@ -52,9 +52,9 @@ from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import HttpEndpoint
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.operations import OperationHandlers
-from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.standing_rules import PolicyRuleHandlers
 from dragoman.server.teams.tasks import TaskHandlers
 from dragoman.server.teams.triggers import TriggerHandlers
 from dragoman.store.store import DEFAULT_DATABASE, DatabaseSettings, Store
@@ -95,7 +95,7 @@ async def attach_to_data(data: Path, database: DatabaseSettings = DEFAULT_DATABA
 async def attach_to_config(config: Config) -> AsyncIterator[ASGIApp]:
     """Load the operations of a configuration; approvals and results live in memory until the end."""
     # late: the built-in operations, which data folders do not need
-    from dragoman.server.app.operations import build_policy, build_registry  # late: as above
+    from dragoman.server.app.operation_setup import build_policy, build_registry  # late: as above
 
     registry = build_registry(config, MemoryArtifactStore(), history=MemoryMessageSearch())
     approvals = MemoryApprovalStore(time.time)

@@ -14,7 +14,7 @@ from dragoman.operations.permission.patterns import (
     parse_pattern,
 )
 from dragoman.operations.registry import HUB_NAMESPACES
-from dragoman.server.app.operations import DECISIONS, as_tuple
+from dragoman.server.app.operation_setup import DECISIONS, as_tuple
 from dragoman.suggestions import suggest
 
 DEFAULT_AGENT = "default"

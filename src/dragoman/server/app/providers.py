@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from dragoman.config import Config, ProviderConfig, key_sources, read_key
 from dragoman.config.problems import blame_field
 from dragoman.http.connection import Timeouts
-from dragoman.http.server_address import proxies_from
 from dragoman.http.transport import Transport
+from dragoman.http.url_and_proxy import proxies_from
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.anthropic import AnthropicAdapter, AnthropicProvider, AnthropicSettings
 from dragoman.providers.claude_code.provider import ClaudeCodeProvider

@@ -34,7 +34,7 @@ from dragoman.operations.search.search import OperationSearch
 from dragoman.runs.crash_recovery import find_cut_off_runs
 from dragoman.server.app.background_jobs import AnswerReplayer, follow_standing_rules, run_in_background
 from dragoman.server.app.hooks import build_hooks
-from dragoman.server.app.operations import build_policy, build_registry, build_search
+from dragoman.server.app.operation_setup import build_policy, build_registry, build_search
 from dragoman.server.app.providers import secret_names
 from dragoman.server.app.team_memory import add_team_memory
 from dragoman.server.app.team_tools import TeamTools, ToolServices

@@ -21,13 +21,13 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.registry import Registry
 from dragoman.server.app.background_jobs import run_in_background
-from dragoman.server.app.operations import file_folders, web_settings
+from dragoman.server.app.operation_setup import file_folders, web_settings
 from dragoman.server.app.teams import TeamServices, teams_folder
 from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.store import Store
 from dragoman.teams.browser.browsers import TeamBrowsers
 from dragoman.teams.browser.operations import BrowserOperations
-from dragoman.teams.browser.session import BrowserSettings
+from dragoman.teams.browser.playwright_server import BrowserSettings
 from dragoman.teams.file_access import TeamFiles, TeamWorkplaces
 from dragoman.teams.openhive_aliases import ALIASES
 from dragoman.teams.plugins.operations import plugin_operations

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.errors import CallError, CallUncertain, TooLarge, Unavailable, WireError
-from dragoman.http.reconnecting_client import run_until_one_ends
+from dragoman.http.reconnecting_websocket import run_until_one_ends
 from dragoman.offload import offload
 from dragoman.operations.context import ProgressCallback
 from dragoman.spokes.client.jobs import JobRunner

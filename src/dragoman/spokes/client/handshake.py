@@ -5,7 +5,7 @@ from __future__ import annotations
 from websockets.asyncio.client import ClientConnection
 
 from dragoman.errors import DragomanError, WireError
-from dragoman.http.reconnecting_client import error_from_code, exchange_hello
+from dragoman.http.reconnecting_websocket import error_from_code, exchange_hello
 from dragoman.http.websocket_client import websocket_url
 from dragoman.spokes.protocol import (
     PATH,

@@ -13,7 +13,7 @@ import msgspec
 from typing_extensions import override
 
 from dragoman.errors import CallError, ConfigError, NotFound, Unavailable
-from dragoman.http.reconnecting_client import ReconnectingClient
+from dragoman.http.reconnecting_websocket import ReconnectingClient
 from dragoman.http.websocket_client import open_websocket
 from dragoman.operations.call_dispatcher import Calls, CallSettings
 from dragoman.operations.context import Context

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import CallError, LimitReached
 from dragoman.operations.context import Context
-from dragoman.teams.browser.session import BrowserSession, BrowserSettings
+from dragoman.teams.browser.playwright_server import BrowserSession, BrowserSettings
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamSpec
 from dragoman.tools.web.host_policy import HostPolicy, WebSettings

@@ -16,7 +16,7 @@ from dragoman.wire.ag_ui.blocks import Bodies, Body, CallBlock, ReasoningBlock, 
 from dragoman.wire.ag_ui.resumption import NOTHING_RECEIVED, ReceivedAnswer
 from dragoman.wire.ag_ui.state import state_events
 from dragoman.wire.encoder import SSE_HEADERS
-from dragoman.wire.history import DENIED
+from dragoman.wire.step_splitting import DENIED
 
 PROTOCOL_VERSION = "1.0"
 QUESTION = "data-question"

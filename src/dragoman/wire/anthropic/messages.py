@@ -30,8 +30,8 @@ from dragoman.messages import (
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.provider_metadata import FAMILY, cache_control_field, own_metadata
 from dragoman.wire.files import file_note
-from dragoman.wire.history import split_steps, tool_result_text
 from dragoman.wire.multimodal_outputs import read_multimodal_output
+from dragoman.wire.step_splitting import split_steps, tool_result_text
 
 _FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _CALL_METADATA_FIELDS = {"caller": "caller", "toolset_name": "toolsetName"}

@@ -15,8 +15,8 @@ from dragoman.messages import Message, ReasoningPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.messages import write_messages
 from dragoman.wire.claude_code.decoder import FAMILY, SESSION_KEY
-from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_body, encode_json
+from dragoman.wire.step_splitting import tool_result_text
 
 CONTINUE_TEXT = "Go on."
 CLOSING_TEXT = "(The message ends here.)"

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, assert_never
 
 from dragoman.messages import Message, Part, Role, StepStartPart, TextPart, ToolPart
-from dragoman.wire.history import tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import without_files
 from dragoman.wire.openai.messages import write_content
+from dragoman.wire.step_splitting import tool_result_text
 
 PromptLine = tuple[Role, str]
 

@@ -12,8 +12,8 @@ from typing import Any, assert_never
 from dragoman.errors import BadRequest
 from dragoman.messages import FilePart, Message, Part, ProviderMetadata, ReasoningPart, TextPart, ToolPart
 from dragoman.wire.files import base64_data, base_media_type, file_note, file_reference, inline_text
-from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.multimodal_outputs import read_multimodal_output
+from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
 
 def write_messages(

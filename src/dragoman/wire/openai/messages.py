@@ -27,10 +27,10 @@ from dragoman.wire.files import (
     file_reference,
     inline_text,
 )
-from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.openai.quirks import Quirks, safe_call_id, safe_tool_name
+from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
 _OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
 

@@ -12,11 +12,11 @@ from typing import Any, assert_never
 
 from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.wire.files import _DATA_URL, base64_data, base_media_type, file_reference, inline_text
-from dragoman.wire.history import local_tool_calls, split_steps, tool_result_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.openai.quirks import safe_call_id, safe_tool_name
 from dragoman.wire.reasoning_metadata import own_metadata
+from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
 _AUDIO_FORMATS = {
     "audio/wav": "wav",

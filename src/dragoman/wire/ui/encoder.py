@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from dragoman import events as e
 from dragoman.wire.encoder import SSE_HEADERS
-from dragoman.wire.history import DENIED
 from dragoman.wire.sse import DONE_FRAME
+from dragoman.wire.step_splitting import DENIED
 
 SdkVersion = Literal[6, 7]
 FINISH_REASONS = frozenset({"stop", "length", "content-filter", "tool-calls", "error", "other"})

@@ -11,7 +11,7 @@ from dragoman.server.app.services import HubServices
 from dragoman.server.approvals import AnswerApproval, ApprovalHandlers
 from dragoman.server.call_trees.json_lines import CallStreamHandlers
 from dragoman.server.calls import Abort, CallHandlers
-from dragoman.server.policy_rules import PolicyRuleHandlers
+from dragoman.server.standing_rules import PolicyRuleHandlers
 
 
 class CallApi(msgspec.Struct, frozen=True, kw_only=True):

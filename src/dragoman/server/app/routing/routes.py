@@ -81,8 +81,8 @@ from dragoman.server.http.endpoint import (
     reject_websocket,
 )
 from dragoman.server.http.route_table import RouteTable
+from dragoman.server.mcp_and_spokes import McpServerHandlers
 from dragoman.server.metrics.metrics import Metrics
-from dragoman.server.operation_sources import McpServerHandlers
 from dragoman.server.operations import OperationHandlers
 from dragoman.server.reference.documentation_site import site_endpoints
 from dragoman.server.reference.handlers import ReferenceHandlers

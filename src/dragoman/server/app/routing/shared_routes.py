@@ -14,9 +14,9 @@ from dragoman.server.call_trees.json_lines import CallStreamHandlers
 from dragoman.server.calls import CallHandlers
 from dragoman.server.http.endpoint import RequiredScope
 from dragoman.server.operations import OperationHandlers
-from dragoman.server.policy_rules import PolicyRuleHandlers
 from dragoman.server.runs import RunHandlers
 from dragoman.server.sessions.sessions import SessionHandlers
+from dragoman.server.standing_rules import PolicyRuleHandlers
 
 Routes: TypeAlias = Iterator[tuple[str, Mapping[str, Handler], RequiredScope]]
 """Path, handler by method, and the scope that a key needs (None: each handler checks for itself)."""

@@ -45,15 +45,15 @@ from dragoman.server.gateway.responses.agent_input import (
     read_input,
     user_message,
 )
-from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
-from dragoman.server.gateway.responses.creation import ResponseMemory
-from dragoman.server.gateway.responses.recorder import ResponseRecorder
-from dragoman.server.gateway.responses.run_reference import (
+from dragoman.server.gateway.responses.agent_turn import (
     AgentTurn,
     response_head,
     stored_head,
     turn_of,
 )
+from dragoman.server.gateway.responses.background import BackgroundAnswer, BackgroundResponses
+from dragoman.server.gateway.responses.creation import ResponseMemory
+from dragoman.server.gateway.responses.recorder import ResponseRecorder
 from dragoman.server.gateway.responses.state import (
     ExpandedRequest,
     ItemHead,

@@ -19,7 +19,7 @@ from dragoman.operations.operation import Operation
 from dragoman.operations.permission.access_control import AccessControl
 from dragoman.operations.permission.standing_rules import StandingRule, standing_items
 from dragoman.operations.registry import Registry
-from dragoman.store.policy_rules import rule_not_found
+from dragoman.store.standing_rules import rule_not_found
 from dragoman.store.store import Store
 
 Json: TypeAlias = dict[str, Any]
