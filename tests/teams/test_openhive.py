@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,35 @@ def test_what_cannot_be_read_is_told_without_its_text(tmp_path: Path) -> None:
         import_layout(tmp_path / "broken", tmp_path / "teams")
     assert "secret" not in str(caught.value)
     assert not (tmp_path / "teams").exists()
+
+
+def test_a_hostile_folder_brings_nothing_from_elsewhere_and_writes_nothing_by_halves(tmp_path: Path) -> None:
+    secret, layout = tmp_path / "secret", tmp_path / "layout"
+    secret.mkdir()
+    for name in ("own.md", "config.yaml"):
+        (secret / name).write_text("description: of another folder")
+    shutil.copytree(LAYOUT, layout)
+    team = layout / ".run/teams/main"
+    (team / "skills").symlink_to(secret)
+    (team / "team-rules/link.md").symlink_to(secret / "own.md")
+    (team / "team-rules/folder.md").mkdir()
+    os.mkfifo(team / "team-rules/pipe.md")
+    with (team / "team-rules/large.md").open("wb") as file:
+        file.truncate(5_000_000)
+    report = import_layout(layout, tmp_path / "teams")
+    left_out = {note.split()[0].rpartition("/")[2] for note in report.notes if "left out" in note}
+    assert left_out >= {"skills", "link.md", "folder.md", "pipe.md", "large.md"}
+    assert "another folder" not in "".join(path.read_text() for path in (tmp_path / "teams").rglob("*.*"))
+
+    (team.parent / "twin").mkdir()
+    (team.parent / "twin/config.yaml").write_text("name: ' MAIN '")
+    with pytest.raises(BadRequest, match="another team is named 'main' too"):
+        import_layout(layout, tmp_path / "more")
+    (team.parent / "twin/config.yaml").unlink()
+    (team.parent / "twin/config.yaml").symlink_to(secret / "config.yaml")
+    with pytest.raises(ConfigError, match="is a link"):
+        import_layout(layout, tmp_path / "more")
+    assert not (tmp_path / "more").exists()
 
 
 def test_odd_numbers_and_aliases_without_end_are_told(tmp_path: Path) -> None:

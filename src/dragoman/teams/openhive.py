@@ -30,7 +30,8 @@ FOLDERS: Mapping[str, str] = {
     "subagents": "subagents",
 }
 PROVIDER_URLS = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com"}
-MAX_YAML = 1_000_000  # bytes
+MAX_YAML = 1_000_000  # characters
+MAX_MARKDOWN = 1_000_000  # bytes
 MAX_TIMEOUT = 86_400_000  # milliseconds
 MAX_RATE = 1_000_000  # requests a second
 UNUSABLE = re.compile(r"[^a-z0-9_-]+")
@@ -70,6 +71,10 @@ def import_layout(source: Path, root: Path) -> ImportReport:
     found = find_teams(source)
     if not found:
         raise BadRequest(f"{source} has no team: no folder with a {CONFIG_FILE}")
+    names = [team.name for team in found]
+    for team in found:
+        if names.count(team.name) > 1:
+            raise BadRequest(f"{team.folder}: another team is named {team.name!r} too")
     report = ImportReport()
     report.profiles = list(read_profiles(source, report.notes))
     for team in found:
@@ -238,23 +243,38 @@ def write_team(team: OpenHiveTeam, folder: Path, *, fields: Mapping[str, Any], n
 
 
 def copy_markdown(source: Path, target: Path, *, notes: list[str]) -> None:
-    """Copy the `*.md` files of a folder; links are left out."""
+    """Copy the `*.md` files of a folder; links, what is not a file, and large files are left out."""
     target.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        notes.append(f"{source} is a link; it is left out")
+        return
     for path in sorted(source.glob("*.md")) if source.is_dir() else ():
-        if path.is_symlink():
-            notes.append(f"{path} is a link; it is left out")
+        if reason := unusable_reason(path):
+            notes.append(f"{path} {reason}; it is left out")
         else:
             shutil.copyfile(path, target / path.name)
 
 
+def unusable_reason(path: Path) -> str | None:
+    """Return why a Markdown file is not copied; None if it is."""
+    if path.is_symlink():
+        return "is a link"
+    if not path.is_file():
+        return "is not a file"
+    return f"has more than {MAX_MARKDOWN} bytes" if path.stat().st_size > MAX_MARKDOWN else None
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds fields. Raises ConfigError, without any of its text: it may hold keys."""
+    if path.is_symlink():
+        raise ConfigError(f"{path}: is a link; copy the file that it leads to")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        if len(text) > MAX_YAML:
-            raise ConfigError(f"{path}: longer than {MAX_YAML} characters")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(MAX_YAML + 1)
     except (OSError, UnicodeDecodeError):
         raise ConfigError(f"{path}: not valid YAML") from None
+    if len(text) > MAX_YAML:
+        raise ConfigError(f"{path}: longer than {MAX_YAML} characters")
     fields = parse_yaml(text, source=str(path))
     if fields is not None and not isinstance(fields, dict):
         raise ConfigError(f"{path}: expected fields, like `description: …`")
