@@ -67,16 +67,15 @@ def print_status(
 @database.command(
     "migrate",
     epilog=examples(
-        ("dragoman database migrate", "says from which revision to which"),
+        ("dragoman database migrate", "prints the old and new revision"),
         ("dragoman database backup before.db && dragoman database migrate", "with a way back"),
     ),
 )
 def migrate_tables(*, data: Data = DEFAULT_DATA, config: ConfigFile = None, url: DatabaseUrl = None) -> None:
     """Migrate the tables to the revision of this program.
 
-    A hub does that by itself when it starts; this is for those who want to see it apart. In an empty database
-    of Postgres it creates the tables. It is refused while a hub uses the database. Nothing happens where
-    there is nothing to do.
+    A hub migrates its database at startup; use this command to migrate beforehand. In an empty Postgres
+    database it creates the tables. It fails while a hub uses the database.
     """
     from dragoman.store.maintenance.migration import migrate  # late: SQLAlchemy takes 0.2 s
 
@@ -107,11 +106,11 @@ def make_backup(
         bool, typer.Option("--without-key", help="Leave out the key of the data folder; keep it elsewhere.")
     ] = False,
 ) -> None:
-    """Write a backup into one file, of SQLite and of Postgres alike, while the hub runs.
+    """Write a backup of the database, SQLite or Postgres, into one file while the hub runs.
 
-    It holds all rows at one moment, and what else a restored hub needs: the data folder's key, and answers
-    and usage that wait in spools. Only you can read it (mode 0600). The master key of `dragoman secrets` is
-    not in it. The rows are counted on both sides in the end; until then the file does not exist.
+    The backup is a consistent snapshot of all rows. It includes the data folder's key, and answers and usage
+    that are not yet in the database, but not the master key of `dragoman secrets`. Only you can read it
+    (mode 0600). The file appears after its row counts have been verified.
     """
     from dragoman.store.maintenance.backup import back_up  # late: SQLAlchemy takes 0.2 s
 
@@ -138,10 +137,10 @@ def restore_backup(
     url: DatabaseUrl = None,
     replace: Replace = False,
 ) -> None:
-    """Restore a backup, of any kind of database into any kind.
+    """Restore a backup into SQLite or Postgres, whichever it was made from.
 
-    It is refused while a hub uses the target, and where the target holds rows unless --replace is given.
-    What is there stays until the restored database is complete. Backups of older versions are migrated.
+    Fails while a hub uses the target, or if the target contains rows and --replace is not given. The old
+    rows stay until the restored database is complete. Backups of older versions are migrated.
     """
     from dragoman.store.maintenance.backup import restore  # late: SQLAlchemy takes 0.2 s
 
@@ -178,10 +177,10 @@ def copy_database(
 ) -> None:
     """Copy all rows from one database to another.
 
-    The source is read in one snapshot, so a hub may go on writing to it; what came since is told. Run the
-    same command again to copy that too: only differences are written. After an interruption, even kill -9, it
-    continues. In the end the counts and checksums of all tables are compared; until they are equal, no hub
-    starts on the target. The search index is not copied: searches build it again.
+    The source is read from a snapshot, so a hub can keep writing to it. Run the command again to copy later
+    changes: only differences are written. It also continues after an interruption, even kill -9. At the end,
+    row counts and checksums of all tables are compared; until they match, no hub starts on the target. The
+    search index is not copied: searches rebuild it.
     """
     from dragoman.store.maintenance.data_folder_copy import transfer  # late: as above
     from dragoman.store.maintenance.location import DatabaseLocation  # late: SQLAlchemy takes 0.2 s
@@ -217,10 +216,10 @@ def compact_database(
         bool, typer.Option("--full", help="Postgres: write all tables anew, which needs all hubs stopped.")
     ] = False,
 ) -> None:
-    """Give the space of deleted rows back to the system, and tell how much that was.
+    """Release the disk space of deleted rows, and print how much.
 
-    SQLite writes its file anew, for which the hub has to be stopped and the disk needs twice the size free.
-    Postgres vacuums beside running hubs: its tables reuse the space, and --full gives it back.
+    For SQLite, stop the hub first; the disk needs free space of twice the file size. Postgres is vacuumed
+    while hubs run, so that its tables reuse the space; --full returns it to the operating system.
     """
     from dragoman.store.maintenance.compact import compact  # late: SQLAlchemy takes 0.2 s
 

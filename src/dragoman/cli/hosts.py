@@ -53,7 +53,7 @@ def drain(
     key: Key = None,
     json: AsJson = False,
 ) -> None:
-    """Let a host begin no more runs. Its /readyz says 503, so that a load balancer leaves it out."""
+    """Drain a host: it starts no more runs, and its /readyz returns 503 for load balancers."""
 
     async def work(client: HubClient) -> Json:
         return await client.drain_host(find_host(await client.hosts(), host))

@@ -103,7 +103,7 @@ def options(
         typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """An agent hub you own: one process between people, models and tools."""
+    """A self-hosted agent hub that connects chat and API clients to models and tools."""
 
 
 def add_working_directory() -> None:

@@ -69,7 +69,7 @@ def runner(
 
     The command is started for each prompt, in this folder, without a shell. It finds the ids of the session
     and the turn in DRAGOMAN_SESSION and DRAGOMAN_TURN; the variable with the key is not passed on. If its
-    exit code is not 0, the answer ends with an error that quotes its last words on stderr. When the
+    exit code is not 0, the answer ends with an error that quotes the end of its stderr. When the
     answer is stopped, the command and all that it started are ended.
 
     What it printed is sent again if the connection is lost, and nothing twice. Ctrl-C or SIGTERM ends the

@@ -51,7 +51,7 @@ def spoke(
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option()] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="All output as JSON lines.")] = False,
 ) -> None:
-    """Serve operations of this process to a hub, until it is told to stop.
+    """Serve operations of this process to a hub until it is stopped.
 
     It reconnects when the connection is lost or the hub restarts. The key is read from the
     environment only. Ctrl-C or SIGTERM stops it: calls under way get a few seconds to end.

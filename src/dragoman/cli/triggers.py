@@ -106,7 +106,7 @@ def show(
 )
 def add(
     team: Annotated[str, typer.Argument(help="The team.")],
-    name: Annotated[str, typer.Argument(help="Names the trigger in the team.")],
+    name: Annotated[str, typer.Argument(help="The name of the trigger in its team.")],
     *,
     type: Annotated[str | None, typer.Option(help="When it fires: schedule, window, message, …")] = None,
     task: Annotated[str | None, typer.Option(help="What the team is to do.")] = None,

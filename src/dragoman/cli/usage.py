@@ -67,7 +67,7 @@ def usage(
 ) -> None:
     """Show usage and cost.
 
-    IN counts whole prompts, CACHED what of them the provider had in its cache. A cost after ≥ lacks calls
+    IN counts whole prompts, CACHED the part read from the provider's cache. A cost after ≥ lacks calls
     whose price is unknown; ~ marks counts that hold estimates.
     """
     query = {"since": since, "until": until, "owner": owner, "model": model, "key": key_id}

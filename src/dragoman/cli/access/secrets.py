@@ -87,13 +87,13 @@ def rotate(
     ] = None,
     new_key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help=f"A file with the new master key; {NEW_VARIABLE} is it itself."),
+        typer.Option(metavar="FILE", help=f"A file with the new master key; or set {NEW_VARIABLE}."),
     ] = None,
 ) -> None:
-    """Seal all secrets with a new master key. Either all are sealed anew, or all stay as they are.
+    """Re-encrypt all secrets with a new master key, in one transaction: all of them or none.
 
-    The key before comes from the configuration or the environment as ever. A running hub goes on with the
-    values that it has read; give it the new key when you restart it.
+    The current key comes from the configuration or the environment. A running hub keeps using the values
+    that it has read; restart it with the new key.
     """
     old, new = require_master_key(config), new_master_key(write, new_key_file)
     folder = require_data_folder(data)

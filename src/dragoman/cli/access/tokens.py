@@ -24,7 +24,7 @@ tokens = typer.Typer(no_args_is_help=True, help="Session tokens: access for the 
 @tokens.command("list", epilog=examples(("dragoman tokens list --json", "without their secrets")))
 def list_tokens(
     *,
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="The most to show.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Maximum number of tokens.")] = 100,
     hub: Hub = DEFAULT_HUB,
     key: Key = None,
     json: AsJson = False,
@@ -64,7 +64,7 @@ def create(
     *,
     owner: Annotated[str | None, typer.Option(help="A user of the app, for all of its sessions.")] = None,
     session: Annotated[str | None, typer.Option(metavar="ID", help="One session instead.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Sessions whose ids begin so instead.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Sessions whose ids begin with this, instead.")] = None,
     minutes: Annotated[float, typer.Option(help="How long it is valid, at most 120.")] = 15.0,
     role: Annotated[Literal["read", "write"], typer.Option(help="What it may do.")] = "write",
     model: Annotated[

@@ -36,7 +36,7 @@ ModelName: TypeAlias = Annotated[
 ]
 CommandFormatName: TypeAlias = Annotated[
     Literal["text", "json", "claude-code", "opencode"],
-    typer.Option("--format", help="How the command is talked with, as for `dragoman runner`."),
+    typer.Option("--format", help="The input and output of the command, as for `dragoman runner`."),
 ]
 DevSpokeId: TypeAlias = Annotated[
     str | None, typer.Option(help="The id of this process across restarts; a new one by default.")
@@ -46,7 +46,9 @@ DevSpokeId: TypeAlias = Annotated[
 @commands.command("dev", epilog=EPILOG)
 def dev(
     *,
-    command: list[str] = typer.Argument(None, metavar="[-- COMMAND...]", help="Answers as agent."),
+    command: list[str] = typer.Argument(
+        None, metavar="[-- COMMAND...]", help="The program that runs as the agent."
+    ),
     repository: Folder = Path(),
     model: ModelName = None,
     output_format: CommandFormatName = "text",

@@ -39,7 +39,7 @@ def doctor(
 ) -> None:
     """Check an installation end to end, and say what to do.
 
-    Looks at the configuration, the data folder and its permissions, disk space, the database, whether anybody
+    Checks the configuration, the data folder and its permissions, disk space, the database, whether anybody
     has a key, each provider (by its list of models, which costs nothing), the clock and the sandbox. Then it
     asks the running hub: its version, the key, streams and WebSockets through the address in use, providers,
     operations, MCP servers and the console. With `--hub` and neither a configuration nor data here, only the

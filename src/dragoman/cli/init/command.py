@@ -37,7 +37,7 @@ def init(
         Literal["litellm"] | None,
         typer.Option("--from", help="Translate another gateway's configuration."),
     ] = None,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="What --from translates.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The file for --from.")] = None,
     folder: Annotated[Path, typer.Option(help="The folder of the project.")] = Path(),
     model: Annotated[
         str | None,
@@ -47,12 +47,12 @@ def init(
         bool | None, typer.Option("--operation/--no-operation", help="Write an example operation.")
     ] = None,
     keys: Annotated[
-        bool | None, typer.Option("--keys/--no-keys", help="Whether others use it too, each with a key.")
+        bool | None, typer.Option("--keys/--no-keys", help="Whether other people use it, each with a key.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; take the defaults.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a dragoman.yaml that is there.")] = False,
 ) -> None:
-    """Begin a project: write dragoman.yaml, a first operation and .gitignore.
+    """Start a project: write dragoman.yaml, a first operation and .gitignore.
 
     Finds keys in the environment, and Ollama, LM Studio, vLLM and llama.cpp on this machine. No key is
     written into a file: the configuration names the variable. Nothing is sent to any provider.

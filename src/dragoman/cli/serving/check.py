@@ -29,12 +29,12 @@ EPILOG = examples(
 def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson = False) -> None:
     """Check a configuration.
 
-    Prints every error with its line and field, or else what the configuration means: providers and whether
-    their keys are there (never the keys), aliases, fallbacks and limits; MCP servers, which agents others can
-    call, when agents end their answers, the policy, and what operations may reach. Everything that `serve`
-    refuses is an error here too: the modules and files that the configuration names are loaded. Nothing is
-    sent to any provider, and no MCP server is started. A Postgres database is looked at and not changed: its
-    version and tables, how far its clock is off, and its connections.
+    Prints every error with its line and field, or else the resulting configuration: providers and whether
+    their keys are present (never the keys), aliases, fallbacks and limits, MCP servers, callable agents, stop
+    conditions, the policy, and what operations may access. Everything that `serve` rejects is an error here
+    too: the modules and files that the configuration names are loaded. The command sends nothing to any
+    provider and starts no MCP server. For a Postgres database, it prints the version, tables, clock offset and
+    connections, and changes nothing.
     """
     from dragoman.cli.config_discovery import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above

@@ -31,7 +31,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8000,
     no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="Admit everybody who reaches the port; loopback only.")
+        bool, typer.Option("--no-auth", help="Accept requests without a key; loopback only.")
     ] = False,
     operations: Places = None,
     workers: Annotated[

@@ -25,7 +25,7 @@ EPILOG = examples(
 
 @commands.command("budgets", epilog=EPILOG)
 def budgets(*, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False) -> None:
-    """Show budgets: what is spent, what requests under way have reserved, and when each begins anew.
+    """Show budgets: the amounts spent, the amounts reserved by active requests, and when each resets.
 
     Limits of owners are in the configuration, so a data folder shows those of keys only.
     """

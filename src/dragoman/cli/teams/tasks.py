@@ -266,7 +266,7 @@ def print_task(task: Json) -> None:
 def pause(
     name: TeamName, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
-    """Let a team begin no tasks until it is resumed; those that run go on."""
+    """Pause a team: it starts no tasks until it is resumed; running tasks continue."""
     change_pause(HubTarget(hub, key, data), name, action="pause", as_json=json)
 
 
@@ -274,7 +274,7 @@ def pause(
 def resume(
     name: TeamName, *, data: Data = DEFAULT_DATA, hub: Hub = None, key: Key = None, json: AsJson = False
 ) -> None:
-    """Let a team begin tasks again."""
+    """Resume a paused team."""
     change_pause(HubTarget(hub, key, data), name, action="resume", as_json=json)
 
 
