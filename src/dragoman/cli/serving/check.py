@@ -33,8 +33,8 @@ def check(*, config: ConfigFile = None, operations: Places = None, json: AsJson 
     their keys are present (never the keys), aliases, fallbacks and limits, MCP servers, callable agents, stop
     conditions, the policy, and what operations may access. Everything that `serve` rejects is an error here
     too: the modules and files that the configuration names are loaded. The command sends nothing to any
-    provider and starts no MCP server. For a Postgres database, it prints the version, tables, clock offset and
-    connections, and changes nothing.
+    provider and starts no MCP server. For a Postgres database, it prints the version, tables, clock offset
+    and connections, and changes nothing.
     """
     from dragoman.cli.config_discovery import choose_config, is_file_source, locating_errors  # late: as above
     from dragoman.config import locate_error  # late: as above
