@@ -60,12 +60,12 @@ def test_the_message_is_found_in_every_providers_error_body(provider: str) -> No
         ),
         (b"<h1>Sorry</h1>\n<p>come   back</p>", "Sorry come back"),
         (b"upstream\x00 connect\n error\x1b[31m", "upstream connect error[31m"),
-        (b"", "the provider answered 502 (Bad Gateway) and said nothing"),
-        (b"{}", "the provider answered 502 (Bad Gateway) and said nothing"),
-        (b"null", "the provider answered 502 (Bad Gateway) and said nothing"),
+        (b"", "the provider answered 502 (Bad Gateway) without an error message"),
+        (b"{}", "the provider answered 502 (Bad Gateway) without an error message"),
+        (b"null", "the provider answered 502 (Bad Gateway) without an error message"),
         (b"[" * 5000, "[" * (MAX_LINE - 1) + "…"),
         (b'{"error":' * 900 + b"1" + b"}" * 900, '{"error":' * 55 + '{"er…'),
-        ({"error": {"message": "\0"}}, "the provider answered 502 (Bad Gateway) and said nothing"),
+        ({"error": {"message": "\0"}}, "the provider answered 502 (Bad Gateway) without an error message"),
         (b"\xff\xfe broken", "�� broken"),
     ],
 )
@@ -74,7 +74,7 @@ def test_every_body_gives_one_readable_line(body: Any, message: str) -> None:
 
 
 def test_a_status_without_a_name_has_a_message_too() -> None:
-    assert refused(599).message == "the provider answered 599 (a status of its own) and said nothing"
+    assert refused(599).message == "the provider answered 599 (a nonstandard status) without an error message"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ PACKAGE = "src/dragoman"
 PLACE = "docs/map.md"
 HEAD = """# The map
 
-Imports go down this page only; `make check` fails the build otherwise. A package's name says what it holds,
-and so does a file's. [recipes.md](recipes.md) lists the files to touch for each usual change.
+This page lists the packages of Dragoman in the order of their layers, for contributors. Imports go down
+this page only, which `make check` enforces. [recipes.md](recipes.md) lists the files to edit for each common
+change.
 
 ```
  people         cli/   server/ (HTTP endpoints; app/ wires it all)

@@ -70,7 +70,7 @@ def find_host(found: Sequence[Json], wanted: str) -> str:
     ids = [each["id"] for each in found if wanted == each["id"]]
     ids = ids or [each["id"] for each in found if wanted == each["name"]]
     if not ids:
-        raise NotFound(f"there is no host {wanted!r}", hint="`dragoman hosts` lists those that there are")
+        raise NotFound(f"there is no host {wanted!r}", hint="`dragoman hosts` lists the hosts")
     if len(ids) > 1:
         raise BadRequest(
             f"{len(ids)} hosts are named {wanted!r}", hint=f"name one by its id: {', '.join(ids)}"

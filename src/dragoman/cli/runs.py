@@ -193,7 +193,7 @@ async def stream_answer(client: HubClient, run: Json, *, screen: EventRenderer) 
             is_shown = True
     if is_shown and screen.reason is None and not screen.failed:
         raise DragomanError(
-            "the stream ended in mid-answer; the hub may go on with it",
+            "the stream ended during the answer; the hub may still continue it",
             hint=f"`dragoman runs follow {run['id']}` follows it again",
         )
     return is_shown

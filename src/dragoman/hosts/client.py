@@ -115,7 +115,7 @@ class HostClient:
             if record is None or record.fenced_at is not None:
                 raise HostGone(f"the host {host!r} has ended")
             if record.url is None or record.token is None:
-                raise HostUnreachable(f"the host {host!r} has not said yet where it listens", hint=URL_HINT)
+                raise HostUnreachable(f"the host {host!r} has not published its address yet", hint=URL_HINT)
             self._records[host] = record
         return record
 

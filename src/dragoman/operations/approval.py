@@ -201,7 +201,7 @@ class Grant:
         if not approved or item.provider is None:
             return None
         if approved[0] is None:
-            return "the approval does not say who runs it"
+            return "the approval does not name its provider"
         return approved[0].differences(item.provider) or None
 
     def _find_unused(self, operation: str, input_hash: str, *, provider: CallProvider) -> ApprovalKey | None:

@@ -184,8 +184,8 @@ def page_text(text: str) -> str:
 
 
 def empty_error(status: int) -> str:
-    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "a status of its own"
-    return f"the provider answered {status} ({phrase}) and said nothing"
+    phrase = HTTPStatus(status).phrase if status in set(HTTPStatus) else "a nonstandard status"
+    return f"the provider answered {status} ({phrase}) without an error message"
 
 
 def redirect_error(status: int, location: str, *, secrets: Collection[str]) -> ProviderError:

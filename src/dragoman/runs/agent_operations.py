@@ -41,7 +41,7 @@ class AgentOperations:
         resolved = runs.agents.resolve(agent=name)
         require_model_access(outer.identity.models, resolved.agent.model, routing=runs.agents.routing)
         if assignment.restored is not None and resolved.agent.after_crash == "close":
-            raise CallUncertain(f"{name} was cut off by a crash of the hub, and does not go on after one")
+            raise CallUncertain(f"{name} was interrupted by a crash of the hub and cannot continue")
         context = bounded_context(outer, resolved.agent)
         if assignment.restored is not None and context.budget is not None:
             await runs.factory.billing.meter.shared_budgets.rejoin(context.budget)

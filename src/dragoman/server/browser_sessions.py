@@ -134,7 +134,7 @@ class BrowserAuth:
 def key_of(caller: Identity) -> str:
     """Return the id of the caller's key. Raises Forbidden on a hub without keys."""
     if caller.key_id is None:
-        raise Forbidden("this hub has no keys, so nobody signs in")
+        raise Forbidden("this hub has no keys, so no sign-in is needed")
     return caller.key_id
 
 

@@ -100,7 +100,7 @@ class HostHandlers:
             if host.id == id:
                 await exchange.respond(200, msgspec.to_builtins(host))
                 return
-        raise NotFound(f"there is no host {id[:100]!r}", hint="GET /api/hosts lists those that there are")
+        raise NotFound(f"there is no host {id[:100]!r}", hint="GET /api/hosts lists the hosts")
 
     async def _hosts(self) -> Sequence[HostStatus]:
         own = self._local.record

@@ -63,7 +63,7 @@ class McpServerHandlers:
             raise BadRequest("the body names no server", field="name", hint='send {"name": …, "url": …}')
         if body.get("command") and exchange.identity.key_id is None:
             raise Forbidden(
-                "a program is started only for callers with a key, and this hub wants none",
+                "only callers with a key can add a server with a command, and this hub has no keys",
                 hint="put the server into dragoman.yaml, or serve with keys",
             )
         await exchange.respond(201, status_to_json(await self._editor.add(name, body)))

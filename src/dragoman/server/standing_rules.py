@@ -127,7 +127,7 @@ class PolicyRuleHandlers:
 
     def _make_rule(self, item: ApprovalItem, approval: ApprovalRequest, *, by: Identity) -> StandingRule:
         if item.provider is None:
-            raise Conflict(f"approval {approval.id!r} does not say who runs {item.operation}")
+            raise Conflict(f"approval {approval.id!r} does not name the provider of {item.operation}")
         return StandingRule(
             id=new_id("rul"),
             owner=approval.owner,

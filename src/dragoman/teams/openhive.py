@@ -80,7 +80,7 @@ def import_layout(source: Path, root: Path) -> ImportReport:
     for team in found:
         check_team_name(team.name)
         if (root / team.name).exists():
-            raise Conflict(f"{root / team.name} is there already", hint="remove it, or name another folder")
+            raise Conflict(f"{root / team.name} already exists", hint="remove it, or name another folder")
     files = {team.name: convert_team(team, found, report=report) for team in found}
     for team in found:
         write_team(team, root / team.name, fields=files[team.name], notes=report.notes)

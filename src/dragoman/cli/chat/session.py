@@ -122,7 +122,7 @@ class ChatSession:
             return "failed"
         if renderer.reason is None:
             raise DragomanError(
-                "the stream ended in mid-answer; the hub may go on with it",
+                "the stream ended during the answer; the hub may still continue it",
                 hint=f"`dragoman chat --session {self.session}` follows it again",
             )
         self.pending_approvals, self.questions = renderer.waiting, renderer.questions

@@ -103,7 +103,7 @@ async def check_key(client: HubClient, key: str | None) -> Finding:
         return Finding("key", "failed", error.message, f"a key with the scope `chat`: {KEY_TODO}")
     except DragomanError as error:
         return Finding("key", "failed", error.message, error.hint)
-    return ok("key", "it is valid" if key else "this hub wants none")
+    return ok("key", "it is valid" if key else "this hub requires none")
 
 
 async def check_streaming(url: str, key: str | None) -> Finding:

@@ -63,7 +63,7 @@ def init(
         raise BadRequest("--from and a file belong together", hint="dragoman init --from litellm config.yaml")
     config = folder / CONFIG_FILE
     if config.exists() and not force:
-        raise Conflict(f"{config} is there already", hint="`dragoman check` explains it; --force replaces it")
+        raise Conflict(f"{config} already exists", hint="`dragoman check` explains it; --force replaces it")
     folder.mkdir(parents=True, exist_ok=True)
     asks = not yes and is_terminal()
     if file is not None:

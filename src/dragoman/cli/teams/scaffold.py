@@ -36,7 +36,7 @@ def make_team(root: Path, name: str, *, parent: str | None, description: str) ->
     check_team_name(name)
     folder = root / name
     if folder.exists():
-        raise Conflict(f"{folder} is there already")
+        raise Conflict(f"{folder} already exists")
     if parent is not None:
         read_teams(root).get(parent)
     for each in FOLDERS:

@@ -25,7 +25,7 @@ def tool_value(raw: Mapping[str, Any]) -> Any:
     blocks = [block for each in content or [] for block in content_blocks(each)]
     structured = raw.get("structuredContent")
     if raw.get("isError"):
-        raise CallError(joined_text(blocks) or "the tool failed, and did not say why")
+        raise CallError(joined_text(blocks) or "the tool failed without an error message")
     files = any(block["type"] != "text" for block in blocks)
     if files:
         return {"content": blocks} | ({} if structured is None else {"structuredContent": structured})

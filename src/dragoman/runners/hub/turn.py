@@ -244,7 +244,7 @@ class TurnSource:
             return deadline
         deadline = self._last_frame_at() + self._settings.idle
         if now >= deadline:
-            raise RunnerGone(f"the runner said nothing for {self._settings.idle:g} seconds")
+            raise RunnerGone(f"the runner sent nothing for {self._settings.idle:g} seconds")
         return deadline
 
     def _loop_start(self) -> float:

@@ -106,7 +106,7 @@ class TokenHandlers:
 def require_key(caller: Identity) -> str:
     """Return the id of the caller's key. Conflict on a hub without keys."""
     if caller.key_id is None:
-        raise Conflict("this hub wants no keys, so a token would bound nothing", hint="serve with keys")
+        raise Conflict("this hub requires no keys, so session tokens have no effect", hint="serve with keys")
     return caller.key_id
 
 

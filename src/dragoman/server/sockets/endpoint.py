@@ -138,7 +138,7 @@ class SessionSocketEndpoint:
             async with asyncio.timeout(AUTH_TIMEOUT):
                 frame = decode_frame(await socket.receive())
         except TimeoutError:
-            raise BadRequest("no `auth` frame came in time") from None
+            raise BadRequest("no `auth` frame arrived in time") from None
         finally:
             self._unauthenticated -= 1
         if not isinstance(frame, SocketKey):

@@ -41,7 +41,7 @@ class CompiledOffer:
 
 async def not_bound(_: Any, context: Context) -> Any:
     """Stand for the function of an operation that nobody serves yet."""
-    raise Unavailable(f"nobody runs the call {context.call_id}")
+    raise Unavailable(f"no spoke serves the call {context.call_id}")
 
 
 class SpokeBalancer:
