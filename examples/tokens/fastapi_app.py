@@ -46,15 +46,15 @@ PAGE = """<!doctype html><meta charset="utf-8"><title>Chat</title>
 <form><input name="text" autofocus> <button>Send</button></form><pre></pre>
 <script type="module">
 document.cookie ||= "user=ada; path=/; samesite=strict"           // instead of a sign-in
-const access = await (await fetch("/api/token", {method: "POST"})).json()
-const id = access.prefix + "chat", out = document.querySelector("pre")
+const access = fetch("/api/token", {method: "POST"}).then(answer => answer.json())
+const out = document.querySelector("pre")
 document.querySelector("form").onsubmit = async event => {
   event.preventDefault()
-  const text = new FormData(event.target).get("text")
+  const text = new FormData(event.target).get("text"), {hub, token, prefix} = await access
   const message = {id: crypto.randomUUID(), role: "user", parts: [{type: "text", text}]}
-  const answer = await fetch(access.hub + "/api/chat", {
-    method: "POST", body: JSON.stringify({id, messages: [message]}),
-    headers: {"content-type": "application/json", authorization: "Bearer " + access.token}})
+  const answer = await fetch(hub + "/api/chat", {
+    method: "POST", body: JSON.stringify({id: prefix + "chat", messages: [message]}),
+    headers: {"content-type": "application/json", authorization: "Bearer " + token}})
   out.textContent += "\\n> " + text + "\\n"
   let rest = ""
   for await (const piece of answer.body.pipeThrough(new TextDecoderStream())) {

@@ -6,16 +6,19 @@ import asyncio
 import base64
 import mimetypes
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from dragoman.cli.chat.session import ChatSession, new_session_id
 from dragoman.cli.hub_client.client import HubClient
 from dragoman.cli.hub_client.url_quoting import path_segment
-from dragoman.cli.terminal import format_age, print_note, print_table
+from dragoman.cli.terminal import format_age, print_line, print_note, print_table
 from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.suggestions import suggest
 
 MAX_ATTACHMENT = 5_000_000  # bytes of the files of one message: base64 makes 6.7 MB of them, of 8 MB
+MAX_MODELS = 40  # lines of a list
 
 
 Choices: TypeAlias = Literal["models", "agents", "sessions", "files"]
@@ -54,9 +57,16 @@ async def open_session(chat: ChatSession, id: str) -> None:
 
 
 async def choose_model(chat: ChatSession, name: str) -> None:
-    """Answer with another model from now on; without a name as the hub is configured."""
+    """Answer with another model from now on; without a name as the hub is configured, and list the models."""
+    models = await list_choices(chat, "models")
+    if not name:
+        for model in models[:MAX_MODELS]:
+            print_line(model)
+        if len(models) > MAX_MODELS:
+            print_note(f"and {len(models) - MAX_MODELS} more; Tab completes them")
     chat.model = name or None
-    print_note(f"model: {chat.model or 'as the hub is configured'}")
+    unlisted = f" is not in the hub's list{suggest(name, models)}" if name and name not in models else ""
+    print_note(f"model: {chat.model or 'as the hub is configured'}{unlisted}")
 
 
 async def choose_agent(chat: ChatSession, name: str) -> None:
@@ -71,7 +81,8 @@ async def choose_agent(chat: ChatSession, name: str) -> None:
 
 async def stop_answer(chat: ChatSession, _: str) -> None:
     """Stop the answer that is active in the session, whoever asked for it."""
-    await chat.client.stop(chat.session)
+    with suppress(NotFound):  # nothing was sent yet
+        await chat.client.stop(chat.session)
     print_note("nothing is being answered in this session now")
 
 
@@ -154,7 +165,7 @@ COMMANDS: Mapping[str, ChatCommand] = {
     "/sessions": ChatCommand("", "list your sessions", list_sessions),
     "/open": ChatCommand("ID", "continue one of them", open_session, "sessions"),
     "/model": ChatCommand(
-        "NAME", "answer with this model from now on (provider/model)", choose_model, "models"
+        "NAME", "answer with this model from now on; without a name list them", choose_model, "models"
     ),
     "/agent": ChatCommand(
         "NAME", "let this agent answer from now on; without a name list them", choose_agent, "agents"
@@ -188,9 +199,11 @@ async def list_choices(chat: ChatSession, choices: Choices) -> Sequence[str]:
 
 
 async def run_command(chat: ChatSession, line: str) -> None:
-    """Run a line that begins with a slash. An unknown command lists them all."""
+    """Run a line that begins with a slash. BadRequest for an unknown command."""
     word, _, rest = line.partition(" ")
-    command = COMMANDS.get(ALIASES.get(word, word), COMMANDS["/help"])
+    command = COMMANDS.get(ALIASES.get(word, word))
+    if command is None:
+        raise BadRequest(f"there is no command {word}{suggest(word, COMMANDS)}", hint="/help lists them")
     await command.run(chat, rest.strip())
 
 

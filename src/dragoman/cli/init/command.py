@@ -167,6 +167,8 @@ def write_config(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         read_config(draft)
         draft.replace(path)
+    except ConfigError as error:
+        raise ConfigError(error.message.replace(str(draft), str(path)), hint=error.hint) from None
     except OSError as error:
         raise ConfigError(
             f"cannot write {str(path)!r}: {error.strerror}",
