@@ -92,6 +92,10 @@ def test_what_is_told_keeps_to_its_tokens_and_counts_the_rest() -> None:
     assert text.splitlines()[2].startswith('{"type":"identity"')
     assert "more: find them with memory.search." in text
     assert render_memories(memories, tokens=10) == ""
+    long, short = memory("long", "語" * 5_000, kind="identity"), [memory(f"s{n}", "brief") for n in range(3)]
+    text = render_memories([long, *short], tokens=300)
+    assert '"long"' not in text, "a memory that does not fit keeps no other one out"
+    assert [line.startswith("{") for line in text.splitlines()].count(True) == 3
     assert render_memories([], tokens=1_000) == ""
 
 

@@ -41,10 +41,10 @@ def render_memories(memories: Sequence[Memory], *, tokens: int) -> str:
     left = tokens - estimate_text(f"{HEAD}{TAIL}")
     for memory in ordered:
         line = quote_memory(memory)
-        left -= estimate_text(line) + 1
-        if left < 0:
-            break
-        lines.append(line)
+        size = estimate_text(line) + 1
+        if size <= left:  # a long one must not keep those behind it out
+            left -= size
+            lines.append(line)
     if not lines:
         return ""
     more = len(ordered) - len(lines)
