@@ -37,10 +37,11 @@ def is_worker(args: Any, env: Mapping[str, str]) -> bool:
 def load(arguments: Sequence[str]) -> None:
     """Collect the tests, and forget everything but the modules. What fails here is said by the workers.
 
-    Hubs in the workers find all SQL compiled, as programs do that are forked.
+    Hubs in the workers find all SQL compiled, as programs do that are forked. Nothing is captured: streams
+    that modules remember as they are imported, as the MCP SDK does, stay open.
     """
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*arguments, "-n", "0", "--collect-only", "-q"])
+        pytest.main([*arguments, "-n", "0", "--collect-only", "-q", "--capture", "no"])
     importlib.import_module("tests.zygote").load()  # pytest complains about plugins that it did not import
 
 
