@@ -114,8 +114,6 @@ def compile_for_postgres() -> None:
     compiled = importlib.import_module("dragoman.store.database").COMPILED
     for kind in statement_classes():
         compiled[postgres, kind] = kind(postgres("postgresql:///none"))
-    schema = importlib.import_module("dragoman.store.postgres.schema")
-    schema.definitions(schema.DIALECT)
 
 
 def statement_classes() -> Iterator[type]:
