@@ -147,8 +147,8 @@ def test_a_line_for_people_says_when_where_for_whom_and_what(capsys: Err) -> Non
     logging.getLogger("dragoman.server.gateway.handlers").info("two", extra={"fields": {"a": 1, "b": "x"}})
     lines = capsys.readouterr().err.splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in lines] == [
-        "WARNING server.gateway.routes: one",
-        "INFO    server.gateway.routes [r1]: two a=1 b=x",
+        "WARNING server.gateway.handlers: one",
+        "INFO    server.gateway.handlers [r1]: two a=1 b=x",
     ]
 
 

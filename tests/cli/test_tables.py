@@ -34,7 +34,7 @@ TABLES = dict(headings_in(SOURCE))
 
 def test_the_tables_of_all_commands_are_found() -> None:
     files = {Path(name.partition(":")[0]).name for name in TABLES}
-    commands = ("keys", "approvals", "calls", "sessions", "spokes", "servers", "ops")
+    commands = ("keys", "approvals", "calls", "sessions", "spokes", "mcp_servers", "ops")
     assert {f"{name}.py" for name in commands} <= files
 
 

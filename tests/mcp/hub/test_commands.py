@@ -119,7 +119,10 @@ def test_a_hub_that_wants_no_keys_starts_no_program_for_whoever_asks(tmp_path: P
     mark = tmp_path / "started"
     with world(tmp_path, {}) as hub:
         refused = hub.dragoman("servers", "add", "bad", "--", "touch", str(mark))
-        assert (refused.code, "a program is started only for callers with a key" in refused.err) == (1, True)
+        assert (refused.code, "only callers with a key can add a server with a command" in refused.err) == (
+            1,
+            True,
+        )
         assert hub.ask("GET", "/api/mcp/servers")["servers"] == []
     assert not mark.exists()
 
