@@ -25,9 +25,7 @@ from dragoman.wire.runner.frames import (
 
 ENDED_TURNS = 16  # ids of turns that are over, so that a late frame is called late
 FRAME_SIZE = 500  # characters that a frame counts at least
-PAUSED_WINDOWS = (
-    8  # windows that wait for the answer to a turn's question: small frames count more than they have
-)
+PAUSED_WINDOWS = 8  # that a turn may send before its question is answered; small frames count as FRAME_SIZE
 
 
 class RunnerLink(Protocol):

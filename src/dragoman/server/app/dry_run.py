@@ -34,8 +34,8 @@ async def check_startup(config: Config, environ: Mapping[str, str]) -> Sequence[
 async def check_database(config: Config) -> dict[str, Any] | None:
     """Return what the Postgres database of a configuration is, as JSON values; None for SQLite.
 
-    `problem` says why it cannot be reached: a hub would start, and wait for it. Raises StoreError for what
-    waiting does not help against.
+    `problem` says why it cannot be reached: a hub would start, and wait for it. Raises StoreError for a
+    fault that does not pass by itself, such as a wrong password.
     """
     if config.database is None:
         return None
