@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -192,6 +192,15 @@ class Terminal:
         self._until_it_waits()  # before, the terminal would take it for the end of a line
         os.write(self._screen, b"\x04")
         return self.wait()
+
+    def see_rest(self) -> str:
+        """Read what is shown until the program ends."""
+        deadline = time.monotonic() + LIMIT
+        with suppress(OSError):  # a terminal without a program ends with an error
+            while piece := self._read(deadline, "the end"):
+                self._unread += piece
+        seen, self._unread = self._unread, ""
+        return seen
 
     def wait(self) -> int:
         """The exit code, once it has ended."""

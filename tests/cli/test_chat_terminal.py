@@ -30,7 +30,9 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(hub: Hub) -> None:
     assert "as the hub is configured" in chat.see("you> ")
     chat.type("and now?")
     assert "Good day." in chat.see("you> ")
-    assert chat.leave() == 0
+    chat.type("/quit")
+    assert "`dragoman chat --session talk` continues it" in chat.see_rest()
+    assert chat.wait() == 0
     shown = run("sessions", "show", "talk", "--hub", hub.url, "--json").json
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant"] * 2
     assert shown["messages"][1]["metadata"]["finishReason"] == "aborted"
@@ -43,6 +45,7 @@ def test_a_second_ctrl_c_at_the_prompt_leaves(hub: Hub) -> None:
     chat.see("Ctrl-C again")
     chat.see("you> ")
     chat.press(signal.SIGINT)
+    assert "continues it" not in chat.see_rest()  # nothing was sent, so there is no session
     assert chat.wait() == 0
 
 
@@ -75,6 +78,7 @@ def test_commands_begin_with_a_slash(hub: Hub) -> None:
     chat.type("/help")
     assert "/quit" in chat.see("you> ")
     chat.type("/quit")
+    assert "continues it" not in chat.see_rest()  # there is no session nowhere
     assert chat.wait() == 0
 
 

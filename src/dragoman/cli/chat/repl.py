@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 from dragoman.cli.access.call_preview import print_items
@@ -10,10 +11,11 @@ from dragoman.cli.chat.prompt import ChatPrompt, Interrupted
 from dragoman.cli.chat.session import ChatSession, run_interruptible
 from dragoman.cli.chat.slash_commands import Choices, QuitChat, list_choices, print_session, run_command
 from dragoman.cli.terminal import print_error, print_note
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, NotFound
 
 PROMPT = "you> "
 MAX_PREVIEW = 60  # lines of what an approval would run
+MAX_LOOKUP = 2.0  # seconds, when the user leaves
 
 
 class ChatRepl:
@@ -31,8 +33,20 @@ class ChatRepl:
                 if line := (await self._read_line()).strip():
                     await self._handle_line(line)
         except QuitChat:
-            session = self._chat.session
-            print_note(f"session {session}; `dragoman chat --session {session}` continues it")
+            if await self._is_stored():
+                session = self._chat.session
+                print_note(f"session {session}; `dragoman chat --session {session}` continues it")
+
+    async def _is_stored(self) -> bool:
+        """Whether the session can be continued: the first message creates it, and it may be deleted since."""
+        try:
+            async with asyncio.timeout(MAX_LOOKUP):
+                await self._chat.client.session(self._chat.session)
+        except NotFound:
+            return False
+        except (DragomanError, TimeoutError):
+            pass  # a hub that does not answer now may have the session
+        return True
 
     async def _choose(self, choices: Choices) -> list[str]:
         return [*await list_choices(self._chat, choices)]
