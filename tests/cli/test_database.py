@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -109,6 +110,40 @@ def test_a_backup_is_restored_into_another_folder_and_replaces_on_request(
         run("database", "status", "--data", folder, "--json").json for folder in (data, tmp_path / "new")
     ]
     assert status[0]["tables"] == status[1]["tables"]
+
+
+def test_an_address_decides_which_folder_is_locked_and_has_the_key(
+    run: Run, data: Path, tmp_path: Path
+) -> None:
+    (data / "hub.key").write_bytes(b"its key")
+    file, new = tmp_path / "b.db", tmp_path / "new"
+    made = run("database", "backup", file, "--database", f"sqlite:{data}")
+    assert (made.code, "hub.key" in made.err) == (0, False)
+    address = ("--database", f"sqlite:{new}")
+    assert run("database", "restore", file, *address).code == 0
+    assert (new / "hub.key").read_bytes() == b"its key"
+    with in_use(new):
+        refused = run("database", "restore", file, *address, "--replace")
+    assert (refused.code, "is in use by process" in refused.err) == (1, True)
+    assert not (tmp_path / ".dragoman").exists()
+
+
+@pytest.mark.parametrize(("name", "mode"), [("copy.db", 0o755), ("hub.db", 0o1777)])
+def test_a_folder_of_others_keeps_its_permissions(
+    name: str, mode: int, run: Run, data: Path, tmp_path: Path
+) -> None:
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(mode)
+    address = f"sqlite:{shared / name}"
+    shown = [run("database", "copy", "--from", f"sqlite:{data}", "--to", address)]
+    file = tmp_path / "b.db"
+    shown += [
+        run("database", *words, "--database", address)
+        for words in (("migrate",), ("compact",), ("backup", file), ("restore", file, "--replace"))
+    ]
+    assert [(each.code, "permissions" in each.err) for each in shown] == [(0, False)] * 5
+    assert stat.S_IMODE(shared.stat().st_mode) == mode
+    assert stat.S_IMODE((shared / name).stat().st_mode) == 0o600
 
 
 def test_a_copy_tells_its_rows_and_a_second_one_writes_nothing(run: Run, data: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import stat
 from contextlib import closing
@@ -37,13 +38,11 @@ def file(tmp_path: Path) -> Path:
 
 
 def make(data: Path, file: Path, *, progress: Progress | None = None, **options: Any) -> BackupManifest:
-    return back_up(
-        DatabaseLocation.of_folder(data), file, folder=data, progress=progress or Progress(), **options
-    )
+    return back_up(DatabaseLocation.of_folder(data), file, progress=progress or Progress(), **options)
 
 
 def bring_back(file: Path, folder: Path, **options: Any) -> RestoreReport:
-    return restore(file, DatabaseLocation.of_folder(folder), folder=folder, progress=Progress(), **options)
+    return restore(file, DatabaseLocation.of_folder(folder), progress=Progress(), **options)
 
 
 async def histories(folder: Path) -> bytes:
@@ -104,6 +103,49 @@ async def test_a_restored_hub_has_the_key_and_the_spools_of_its_folder(
     async with await Store.open(new) as store:
         (stored,) = await store.mcp_servers.list()
         assert (stored.name, stored.body) == ("mail", SERVER)
+
+
+async def test_a_backup_has_the_spools_of_all_hosts_of_the_folder(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    async with await Store.open(data):
+        pass
+    (data / "usage.spool").write_bytes(b"1\n")
+    for name in ("2", "3"):
+        (host := data / "hosts" / name / "answers.spool").mkdir(parents=True)
+        (host / "r.json").write_bytes(name.encode())
+        (host.parent / "usage.spool.replay").write_bytes(f"{name}\n".encode())
+    make(data, file)
+    bring_back(file, new := tmp_path / "new")
+    assert body_of(new / "usage.spool").split() == [b"1", b"2", b"3"]
+    answers = {path.name: body_of(path) for path in (new / "answers.spool").iterdir()}
+    assert answers == {"2-r.json": b"2", "3-r.json": b"3"}
+
+
+async def test_files_that_find_no_room_change_nothing_in_the_folder(
+    data: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Store.open(data) as store:
+        await store.mcp_servers.put("mail", SERVER)
+    (data / "usage.spool").write_bytes(b"{}\n")
+    make(data, file)
+    new = tmp_path / "new"
+    async with await Store.open(new):
+        (new / "hub.key").write_bytes(b"another")
+    before = {path.name: body_of(path) for path in new.iterdir()}
+
+    def find_full_disk(_: int) -> None:
+        full.append(1)
+        if len(full) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    full: list[int] = []
+    with monkeypatch.context() as small:
+        small.setattr("dragoman.store.maintenance.backup.os.fsync", find_full_disk)
+        with pytest.raises(StoreError, match=r"new': No space left on device") as refused:
+            bring_back(file, new, replace=True)
+    assert refused.value.hint == "free some space on its disk"
+    assert {path.name: body_of(path) for path in new.iterdir()} == before
 
 
 async def test_a_backup_without_the_key_does_not_have_it(data: Path, file: Path) -> None:

@@ -116,7 +116,7 @@ def make_backup(
 
     location = locate(data, config, url=url)
     with showing_progress() as progress:
-        manifest = back_up(location, file, folder=data, progress=progress, with_key=not without_key)
+        manifest = back_up(location, file, progress=progress, with_key=not without_key)
     print_line(f"{file}: {describe_rows(manifest.rows)}, {format_size(file.stat().st_size)}")
     print_manifest_notes(manifest)
 
@@ -139,14 +139,15 @@ def restore_backup(
 ) -> None:
     """Restore a backup into SQLite or Postgres, whichever it was made from.
 
-    Fails while a hub uses the target, or if the target contains rows and --replace is not given. The old
-    rows stay until the restored database is complete. Backups of older versions are migrated.
+    Fails while a hub uses the target, or if the target contains rows and --replace is not given. The target
+    is changed once the backup is verified: SQLite at the end, in one step; Postgres row by row, and no hub
+    starts on it before the end. Backups of older versions are migrated.
     """
     from dragoman.store.maintenance.backup import restore  # late: SQLAlchemy takes 0.2 s
 
     location = locate(data, config, url=url, is_new=True)
     with showing_progress() as progress:
-        report = restore(file, location, folder=data, progress=progress, replace=replace)
+        report = restore(file, location, progress=progress, replace=replace)
     manifest = report.manifest
     made = f" of {format_day(manifest.created_at)}" if manifest.created_at else ""
     print_line(f"{location.name}: restored the backup{made}, {describe_rows(manifest.rows)}")

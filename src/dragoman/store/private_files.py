@@ -29,11 +29,24 @@ def make_private_folder(folder: Path) -> None:
         log.warning("other users could read %s in %s: their permissions were removed", names, folder)
 
 
+def make_database_folder(file: Path) -> None:
+    """Create the folder of a database, for this user only; take permissions from an existing data folder.
+
+    A file of another name than `hub.db` may be in any folder, which keeps its permissions.
+    """
+    if any(file.match(pattern) for pattern in OWN_FILES):
+        make_private_folder(file.parent)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+
+
 def make_private(path: Path) -> bool:
     """Remove the permissions of group and others. Return whether there were any that could be removed."""
     try:
         found = path.lstat()
         wanted = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
+        if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+            return False  # of all users, such as /tmp: closing it would break their programs
         if stat.S_ISLNK(found.st_mode) or not stat.S_IMODE(found.st_mode) & ~wanted:
             return False
         path.chmod(stat.S_IMODE(found.st_mode) & wanted)

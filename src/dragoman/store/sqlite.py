@@ -20,7 +20,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import dialect
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import OutageScope, Params, Row
-from dragoman.store.private_files import FILE_MODE, make_private, make_private_folder
+from dragoman.store.private_files import FILE_MODE, make_database_folder, make_private
 from dragoman.store.schema import needs_migration, upgrade_schema
 
 # The lock on a data folder: two hubs never share one.
@@ -172,7 +172,7 @@ class SQLiteBackend:
         The lock stays when the rest fails, so that no other hub takes the folder while this one retries.
         """
         try:
-            make_private_folder(self._path.parent)
+            make_database_folder(self._path)
             if self._exclusive and not self._is_locked:
                 self._lock.enter_context(lock_folder(self._path.parent))
                 self._is_locked = True

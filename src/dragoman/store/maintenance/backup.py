@@ -6,29 +6,32 @@ and that `copy` takes as a source.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from dragoman.errors import Conflict, NotFound, StoreError
+from dragoman.errors import BadRequest, Conflict, NotFound, StoreError
 from dragoman.json_decoding import DECODE_ERRORS
+from dragoman.store.hosts.host_folder import HOSTS_FOLDER
 from dragoman.store.maintenance.copy import DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.private_files import FILE_MODE, FOLDER_MODE, make_private_folder
-from dragoman.store.schema import current_revision
-from dragoman.store.sqlite import SQLiteBackend, error_kind, lock_folder
+from dragoman.store.private_files import FILE_MODE, FOLDER_MODE, make_database_folder, make_private_folder
+from dragoman.store.schema import current_revision, upgrade_schema
+from dragoman.store.sqlite import DIALECT, SQLiteBackend, error_kind, lock_folder
 from dragoman.store.store import ANSWERS_FOLDER, DATABASE_FILE, FOLDER_KEY_FILE
 
-FILE_PATTERNS = (FOLDER_KEY_FILE, "usage.spool*", f"{ANSWERS_FOLDER}/*.json")
+USAGE_SPOOL = "usage.spool"
+FILE_PATTERNS = (FOLDER_KEY_FILE, f"{USAGE_SPOOL}*", f"{ANSWERS_FOLDER}/*.json")
 CACHE_FILE = "keys.cache"
 PAGES = 2_000  # pages of one step
 MANIFEST = "backup.json"
@@ -52,18 +55,18 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(
-    location: DatabaseLocation, file: Path, *, folder: Path, progress: Progress, with_key: bool = True
+    location: DatabaseLocation, file: Path, *, progress: Progress, with_key: bool = True
 ) -> BackupManifest:
     """Write a backup to a new file. Raises Conflict when it exists, NotFound, StoreError.
 
-    A hub may go on writing. Files of the data folder are read before the database: what moves from a spool
-    into the database in between is in both, and is stored once when it is replayed.
+    A hub may go on writing. Files of the database's data folder are read before the database: what moves
+    from a spool into the database in between is in both, and is stored once when it is replayed.
     """
     location.require()
     if file.exists():
         raise Conflict(f"{str(file)!r} exists", hint="name a new file; a backup replaces none")
     with draft_folder(file) as draft:
-        bodies = dict(read_files(folder, with_key=with_key))
+        bodies = read_files(location.folder, with_key=with_key)
         if location.path is not None:
             with raising_sqlite_errors(location.path):
                 rows = copy_pages(location.path, draft / DATABASE_FILE, progress=progress)
@@ -116,41 +119,48 @@ class RestoreReport(NamedTuple):
 
 
 def restore(
-    file: Path, location: DatabaseLocation, *, folder: Path, progress: Progress, replace: bool = False
+    file: Path, location: DatabaseLocation, *, progress: Progress, replace: bool = False
 ) -> RestoreReport:
-    """Restore a backup into a database that is empty, or that it may `replace`, and its files into `folder`.
+    """Restore a backup into a database that is empty, or that it may `replace`, and into its data folder.
 
-    Raises Conflict, NotFound; StoreError when a hub uses the database, or when the file is damaged. Until the
-    restored database is complete, the former one is as it was (SQLite), or hubs refuse it (Postgres).
+    Raises BadRequest without a data folder, Conflict, NotFound; StoreError when a hub uses the database, or
+    when the file is damaged. Until the restored database is complete, the former one is as it was (SQLite),
+    or hubs refuse it (Postgres).
     """
     if not file.is_file():
         raise NotFound(f"there is no file {str(file)!r}")
-    make_private_folder(folder)
-    draft = folder / "restore.partial"
-    with lock_folder(folder) if location.path is not None else lock_nothing():
+    if (folder := location.folder) is None:
+        raise BadRequest("a restored database needs a data folder", hint="name it with --data")
+    with using_folder(location), draft_folder(folder / "restore") as draft:
         if location.path is not None and not replace:
             require_empty(location.path)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(mode=FOLDER_MODE)
-        try:
-            manifest, bodies = stage(file, draft / DATABASE_FILE, progress=progress)
-            if location.path is not None:  # who ends here has no database without its key
-                replaced_key = write_files(folder, bodies)
-                replace_file(draft / DATABASE_FILE, location.path)
-            else:
-                restore_rows(
-                    draft / DATABASE_FILE, location, name=file.name, progress=progress, replace=replace
-                )
-                replaced_key = write_files(folder, bodies)
-            return RestoreReport(manifest, replaced_key)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        manifest, bodies = stage(file, draft / DATABASE_FILE, progress=progress)
+        if location.path is not None:  # who ends here has no database without its key
+            replaced_key = write_files(folder, bodies)
+            replace_file(draft / DATABASE_FILE, location.path)
+        else:
+            restore_rows(draft / DATABASE_FILE, location, name=file.name, progress=progress, replace=replace)
+            replaced_key = write_files(folder, bodies)
+        return RestoreReport(manifest, replaced_key)
 
 
 @contextmanager
-def lock_nothing() -> Iterator[None]:
-    """A block without a lock: the backend of Postgres takes its own."""
-    yield
+def using_folder(location: DatabaseLocation) -> Iterator[None]:
+    """Create the data folder of a database, and lock that of SQLite: the backend of Postgres locks by itself.
+
+    Raises StoreError when a hub uses it, or when it cannot be written.
+    """
+    folder = location.folder or Path()
+    with ExitStack() as stack:
+        try:
+            if location.path is None:
+                make_private_folder(folder)
+            else:
+                make_database_folder(location.path)
+                stack.enter_context(lock_folder(folder))
+        except OSError as error:
+            raise unwritable(folder, error) from None
+        yield
 
 
 def stage(file: Path, draft: Path, *, progress: Progress) -> tuple[BackupManifest, Mapping[str, bytes]]:
@@ -164,13 +174,7 @@ def stage(file: Path, draft: Path, *, progress: Progress) -> tuple[BackupManifes
             compare_counts(manifest.rows, {name: rows.get(name, 0) for name in manifest.rows})
             for table in ("backup_files", "copy_progress"):
                 raw.execute(f"DROP TABLE IF EXISTS {table}")
-        backend = SQLiteBackend(draft, synchronous="full")
-        try:
-            backend.prepare()  # migrates an older one
-        finally:
-            backend.release()
-        with closing(open_file(draft)) as raw:
-            raw.execute("PRAGMA journal_mode = DELETE")
+            upgrade_schema(raw, DIALECT)
     return manifest, bodies
 
 
@@ -217,32 +221,69 @@ def replace_file(draft: Path, path: Path) -> None:
 # Files of the data folder.
 
 
-def read_files(folder: Path, *, with_key: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that a restored hub needs: its key, and what its spools hold."""
-    patterns = FILE_PATTERNS if with_key else FILE_PATTERNS[1:]
+def read_files(folder: Path | None, *, with_key: bool) -> Mapping[str, bytes]:
+    """Return the files that a restored hub needs: its key, and what its spools hold.
+
+    What the spools of other hosts of the same data folder hold is in the files of the first one.
+    """
+    if folder is None:
+        return {}
+    bodies = dict(find_files(folder, FILE_PATTERNS if with_key else FILE_PATTERNS[1:]))
+    hosts = folder / HOSTS_FOLDER
+    for host in sorted(hosts.iterdir()) if hosts.is_dir() else ():
+        for name, body in find_files(host, FILE_PATTERNS[1:]):
+            if name.startswith(USAGE_SPOOL):
+                bodies[USAGE_SPOOL] = b"\n".join([*filter(None, [bodies.get(USAGE_SPOOL)]), body])
+            else:
+                bodies[name.replace("/", f"/{host.name}-")] = body
+    return bodies
+
+
+def find_files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and the contents of the files that match."""
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         with suppress(FileNotFoundError):  # replayed in the meantime, so the database has it
             yield path.relative_to(folder).as_posix(), path.read_bytes()
 
 
 def write_files(folder: Path, bodies: Mapping[str, bytes]) -> Path | None:
-    """Write files into the folder; return where its former key is, if that was another."""
-    key, replaced = folder / FOLDER_KEY_FILE, None
-    if FOLDER_KEY_FILE in bodies and key.exists() and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
-        replaced = folder / f"{FOLDER_KEY_FILE}.replaced-{time.strftime('%Y%m%dT%H%M%S')}"
-        key.replace(replaced)
-    (folder / CACHE_FILE).unlink(missing_ok=True)
-    for name, body in bodies.items():
-        path = folder / name
-        path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-        draft = path.with_name(f"{path.name}.partial")  # half a key is none
+    """Write files into the folder; return where its former key is, if that was another. StoreError.
+
+    Files get their names when all are on the disk, so a full disk changes none.
+    """
+    drafts: dict[Path, Path] = {}
+    try:
+        for name, body in bodies.items():
+            drafts[write_draft(folder / name, body)] = folder / name
+        key, replaced = folder / FOLDER_KEY_FILE, None
+        if FOLDER_KEY_FILE in bodies and key.exists() and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
+            replaced = folder / f"{FOLDER_KEY_FILE}.replaced-{time.strftime('%Y%m%dT%H%M%S')}"
+            key.replace(replaced)
+        (folder / CACHE_FILE).unlink(missing_ok=True)
+        for draft, path in drafts.items():
+            draft.replace(path)
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)
+    return replaced
+
+
+def write_draft(path: Path, body: bytes) -> Path:
+    """Write a file beside its place, to the disk: half a key is none. Return where it is. OSError."""
+    path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    draft = path.with_name(f"{path.name}.partial")
+    try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(body)
             opened.flush()
             os.fsync(opened.fileno())
-        draft.replace(path)
-    return replaced
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    return draft
 
 
 def write_manifest(
@@ -312,13 +353,13 @@ def list_master_keys(raw: sqlite3.Connection) -> list[str]:
 def copy_files(source: Path, target: Path) -> None:
     """Copy the files that a hub needs from one data folder to another. Raises Conflict for another key."""
     require_key(source, target)
-    write_files(target, dict(read_files(source, with_key=True)))
+    write_files(target, read_files(source, with_key=True))
 
 
 def require_key(source: Path, target: Path) -> None:
     """Raise Conflict when two data folders have different keys."""
     key = target / FOLDER_KEY_FILE
-    bodies = dict(read_files(source, with_key=True))
+    bodies = read_files(source, with_key=True)
     if key.exists() and FOLDER_KEY_FILE in bodies and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
         raise Conflict(
             f"{str(key)!r} is another key than that of {str(source)!r}",
@@ -390,14 +431,29 @@ def draft_folder(file: Path) -> Iterator[Path]:
     try:
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"cannot write {str(file)!r}: {error.strerror}") from None
-    with lock_folder(folder):
+        raise unwritable(file, error) from None
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_folder(folder))
+        except OSError as error:
+            raise unwritable(file, error) from None
+        except StoreError:
+            raise Conflict(
+                f"another process is writing {str(folder)!r}", hint="wait until it has ended"
+            ) from None
         for path in folder.glob(f"{DATABASE_FILE}*"):
             path.unlink()
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """Return the error of a file or folder that cannot be written."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = "free some space on its disk" if is_full else "check that this user may write to its folder"
+    return StoreError(f"cannot write {str(path)!r}: {error.strerror}", hint=hint)
 
 
 def publish_new(draft: Path, file: Path) -> None:
