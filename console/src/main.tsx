@@ -5,6 +5,7 @@ import { CONSOLE_PATH } from "./api/base";
 import { HubError } from "./api/client";
 import { SessionGate } from "./api/session";
 import { App } from "./shell/app";
+import { keepFocus } from "./shell/focus";
 import { SCREENS, screenOf } from "./shell/screens";
 import { SignInPage } from "./shell/sign_in";
 import { applyTheme } from "./shell/theme";
@@ -14,6 +15,7 @@ import "./components/components.css";
 import "./shell/shell.css";
 
 applyTheme();
+keepFocus();
 // The screen of the address is loaded while the sign-in is looked at.
 (screenOf(location.pathname.slice(CONSOLE_PATH.length)) ?? SCREENS[0])?.preload().catch(() => undefined); // it is tried again when it is shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def upstream() -> Iterator[Upstream]:
     server = Upstream()
     yield server
     server.close()
+
+
+@pytest.fixture
+def gate(upstream: Upstream) -> Iterator[str]:
+    """A gate that the model waits at, opened at last."""
+    name = uuid.uuid4().hex
+    yield name
+    upstream.open(name)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,14 +60,6 @@ def hub(start_hub: Callable[..., Hub]) -> Hub:
     )
 
 
-@pytest.fixture
-def gate(upstream: Upstream) -> Iterator[str]:
-    """A gate that the model waits at, opened at last."""
-    name = uuid.uuid4().hex
-    yield name
-    upstream.open(name)
-
-
 def say(page: Page, text: str) -> None:
     """Write a message and send it."""
     page.get_by_label("Message", exact=True).fill(text)
@@ -80,7 +72,7 @@ def answers(page: Page) -> Locator:
 
 def is_ready(page: Page) -> None:
     """Wait until the last answer has ended and can be answered again."""
-    expect(answers(page).last.get_by_role("button", name="Answer again")).to_be_enabled()
+    expect(answers(page).last.get_by_role("button", name="Regenerate")).to_be_enabled()
 
 
 def stored(hub: Hub, page: Page) -> list[dict[str, Any]]:
@@ -259,7 +251,7 @@ def test_a_message_is_edited_answered_again_and_forked(console: Console, upstrea
     page.get_by_role("button", name="Earlier version").click()
     expect(answers(page)).to_contain_text("First.")
     expect(page.get_by_text("version one", exact=False).last).to_be_visible()
-    page.get_by_role("button", name="Answer again").click()
+    page.get_by_role("button", name="Regenerate").click()
     expect(answers(page)).to_contain_text("Third.")
     is_ready(page)
     before = page.url
@@ -294,7 +286,7 @@ def test_sessions_are_found_by_title_and_by_what_was_said(console: Console, upst
     expect(page.get_by_role("complementary").get_by_text(words)).to_be_visible()
     expect(page).to_have_url(re.compile(f"q={words}"))
     page.get_by_label("Search sessions").fill("no such title")
-    expect(page.get_by_text("No session has such a title")).to_be_visible()
+    expect(page.get_by_text("No sessions match")).to_be_visible()
     console.expected_errors = {404}
     session = page.url.partition("?")[0].rpartition("/")[2]
     assert console.hub.request("DELETE", f"/api/sessions/{session}")[0] == 204  # in another tab, perhaps

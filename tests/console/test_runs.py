@@ -122,7 +122,7 @@ def test_what_was_left_out_of_a_large_tree_is_loaded_when_asked_for(console: Con
     )
     page = open_run(console, run)
     calls = page.get_by_role("treeitem").locator("b", has_text="shop.price")
-    expect(page.get_by_role("note")).to_contain_text("of 3 calls are here")
+    expect(page.get_by_role("note")).to_contain_text("of 3 calls are loaded")
     expect(calls).to_have_count(0)
     page.unroute("**/nodes?limit=200000")
     page.get_by_role("treeitem").filter(has_text="hub.call").click()

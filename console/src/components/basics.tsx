@@ -18,7 +18,9 @@ export function Button({ look = "plain", icon, busy = false, children, className
       {...rest}
       className={`btn btn-${look} ${children === undefined ? "btn-icon" : ""} ${className}`}
       aria-busy={busy || undefined}
-      disabled={rest.disabled === true || busy}
+      // A disabled button loses the focus, which a busy one needs again.
+      aria-disabled={busy || undefined}
+      onClick={(event) => (busy ? event.preventDefault() : rest.onClick?.(event))}
     >
       {icon !== undefined && <Icon name={icon} size={14} />}
       {children}
@@ -35,7 +37,7 @@ export function ScreenHeader(props: { title: ReactNode; sub?: ReactNode; childre
   return (
     <header className="screen-header">
       {props.back}
-      <h1>{props.title}</h1>
+      <h1 tabIndex={-1}>{props.title}</h1>
       {props.sub !== undefined && <div className="sub">{props.sub}</div>}
       <div className="actions">{props.children}</div>
     </header>

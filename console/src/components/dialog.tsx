@@ -1,9 +1,9 @@
 /** A dialog over the native <dialog>: its first field has the focus, Esc closes it, and the focus returns. */
-import { useEffect, useId, useRef, type ReactNode } from "react";
+import { useEffect, useId, useLayoutEffect, useRef, type ReactNode } from "react";
 import { Button } from "./basics";
 
 const FIELDS = ["input", "select", "textarea"].map((name) => `.dialog-body ${name}:not([type="hidden"])`);
-const FIRST_FIELD = `:is(${FIELDS.join(", ")}), .dialog-actions button`;
+const FIRST_FIELD = `:is(${FIELDS.join(", ")}), .dialog-actions button, .palette input`;
 
 export function Dialog(props: {
   open: boolean;
@@ -23,11 +23,16 @@ export function Dialog(props: {
     if (element === null) return;
     if (open && !element.open) {
       element.showModal();
-      // The browser would choose the button that closes it.
-      if (look === "box") element.querySelector<HTMLElement>(FIRST_FIELD)?.focus();
+      // The browser would choose the title, which is right where there is something to read.
+      if (look !== "sheet") element.querySelector<HTMLElement>(FIRST_FIELD)?.focus();
     }
     if (!open && element.open) element.close();
   }, [open]);
+  // One that leaves the page while it is open: only a dialog that closes gives the focus back.
+  useLayoutEffect(() => {
+    const element = dialog.current;
+    return () => element?.close();
+  }, []);
   return (
     <dialog
       ref={dialog}
@@ -40,7 +45,7 @@ export function Dialog(props: {
       {open && (
         <div className="dialog-inside">
           <div className={look === "palette" ? "visually-hidden" : "dialog-head"}>
-            <h2 id={id}>{props.title}</h2>
+            <h2 id={id} tabIndex={-1}>{props.title}</h2>
             {look !== "palette" && <Button look="quiet" icon="x" aria-label="Close" onClick={props.onClose} />}
           </div>
           {look === "palette" ? props.children : <div className="dialog-body">{props.children}</div>}

@@ -5,6 +5,7 @@ import { Icon } from "./icons";
 import { useKeys } from "./keys";
 import { useUrlState } from "./url";
 
+const LISTS = ["[role=grid]", "[role=treeitem][tabindex='0']", ".chat-session[aria-current=true]", ".chat-session"];
 const DELAY = 250; // ms after the last key
 
 export function SearchField({ name = "q", placeholder = "Search" }: { name?: string; placeholder?: string }) {
@@ -30,18 +31,24 @@ export function SearchField({ name = "q", placeholder = "Search" }: { name?: str
         aria-label={placeholder}
         onChange={(event) => setText(event.target.value)}
         onKeyDown={(event) => {
-          if (event.key === "Enter" || event.key === "ArrowDown") {
+          const isLeaving = event.key === "Escape" && text === "";
+          if (isLeaving) document.querySelector<HTMLElement>("main h1")?.focus(); // where single keys work
+          if (event.key === "Enter" || event.key === "ArrowDown" || isLeaving) {
             event.preventDefault();
-            document.querySelector<HTMLElement>("main [role=grid], main [role=tree]")?.focus();
+            focusList();
           }
-          if (event.key !== "Escape") return;
-          if (text === "") input.current?.blur();
-          setText("");
+          if (event.key === "Escape") setText("");
         }}
       />
       <Kbd>/</Kbd>
     </label>
   );
+}
+
+/** Leave a field for the list that it searches, if there is one. */
+export function focusList(): void {
+  const found = LISTS.map((each) => document.querySelector<HTMLElement>(`main ${each}`));
+  found.find((each) => each !== null)?.focus();
 }
 
 /** A filter as a select; the first choice, "", means all. */

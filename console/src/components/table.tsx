@@ -38,12 +38,17 @@ export interface TableProps<Row> {
 
 const END_ROWS = 20;
 
+/** Where the cursor was in each list: who comes back from a row goes on from there. */
+const cursors = new Map<string, string>();
+
 export function Table<Row>(props: TableProps<Row>) {
   const { rows, rowId, rowHeight = 38, onSelect, onOpen, onEnd } = props;
   const list = useRef<VListHandle>(null);
+  const grid = useRef<HTMLDivElement>(null);
   const narrow = useNarrow();
   const medium = useMedia(MEDIUM);
-  const [cursor, setCursor] = useState<string | null>(props.selected ?? null);
+  const [cursor, setCursor] = useState<string | null>(props.selected ?? cursors.get(props.label) ?? null);
+  useEffect(() => void (cursor !== null && cursors.set(props.label, cursor)), [cursor]);
   const selected = props.selected !== undefined ? props.selected : cursor;
   const at = rows.findIndex((row) => rowId(row) === selected);
   const huge = useHuge();
@@ -61,6 +66,7 @@ export function Table<Row>(props: TableProps<Row>) {
   const move = (to: number) => {
     const row = rows[Math.max(0, Math.min(rows.length - 1, to))];
     if (row === undefined) return;
+    grid.current?.focus({ preventScroll: true }); // a row that has the focus may leave the page
     setCursor(rowId(row));
     onSelect?.(row);
     list.current?.scrollToIndex(rows.indexOf(row), { align: "nearest" });
@@ -71,7 +77,7 @@ export function Table<Row>(props: TableProps<Row>) {
   };
   useKeys("Lists", {
     j: ["next row", () => move(at + 1)],
-    k: ["row before", () => move(at < 0 ? 0 : at - 1)],
+    k: ["previous row", () => move(at < 0 ? 0 : at - 1)],
     Enter: ["open the row", open],
     G: ["last row", () => move(rows.length - 1)],
   });
@@ -84,6 +90,7 @@ export function Table<Row>(props: TableProps<Row>) {
   if (rows.length === 0) return <>{props.empty ?? null}</>;
   return (
     <div
+      ref={grid}
       className="table"
       role="grid"
       aria-label={props.label}
@@ -95,7 +102,6 @@ export function Table<Row>(props: TableProps<Row>) {
         const isRow = event.target instanceof HTMLElement && event.target.getAttribute("role") === "row";
         if (step === undefined || (event.target !== event.currentTarget && !isRow)) return;
         event.preventDefault();
-        event.currentTarget.focus(); // the row that has the focus may leave the page
         move(at + step);
       }}
     >
@@ -155,6 +161,11 @@ const HUGE = window.matchMedia("(min-width: 2000px)");
 /** Whether the window is a telephone's. */
 export function useNarrow(): boolean {
   return useMedia(NARROW);
+}
+
+/** Whether the window is wider than a tablet's. */
+export function useWide(): boolean {
+  return !useMedia(MEDIUM);
 }
 
 /** Whether the window has room for what others open. */

@@ -18,7 +18,7 @@ export function App() {
   const visible = SCREENS.filter((screen) => screen.isVisible(session));
   const bindings: KeyBindings = {
     "mod+k": ["go to a screen, session, run or operation", () => setLayer("palette")],
-    "?": ["this list", openKeys],
+    "?": ["show this list", openKeys],
   };
   for (const screen of visible) bindings[`g ${screen.key}`] = [screen.title, () => go(screen.path)];
   useKeys("Everywhere", bindings);

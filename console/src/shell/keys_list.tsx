@@ -5,7 +5,7 @@ import { MOD } from "./navigation";
 export function KeysList({ open, onClose }: { open: boolean; onClose: () => void }) {
   const single = useSingleKeys();
   return (
-    <Dialog open={open} onClose={onClose} title="Keys">
+    <Dialog open={open} onClose={onClose} title="Keyboard shortcuts">
       {open &&
         boundKeys().map(([title, keys]) => (
           <section key={title} className="keys-group">
@@ -26,7 +26,7 @@ export function KeysList({ open, onClose }: { open: boolean; onClose: () => void
         ))}
       <label className="check">
         <input type="checkbox" checked={single} onChange={(event) => setSingleKeys(event.target.checked)} />
-        Single keys, such as <Kbd>j</Kbd>, work outside of inputs
+        Single-key shortcuts, such as <Kbd>j</Kbd>, work outside of text fields
       </label>
     </Dialog>
   );

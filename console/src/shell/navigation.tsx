@@ -61,7 +61,7 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
             {session.can("admin") && session.keysRequired && <span className="muted">admin</span>}
           </span>
           <ThemeButton />
-          <Button look="quiet" icon="help" aria-label="Keys" title="Keys (?)" onClick={onKeys} />
+          <Button look="quiet" icon="help" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick={onKeys} />
           {session.keysRequired && (
             <Button look="quiet" icon="out" aria-label="Sign out" title="Sign out" onClick={() => void session.signOut()} />
           )}

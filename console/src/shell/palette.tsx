@@ -86,7 +86,7 @@ function PaletteBody({ onClose, onKeys }: { onClose: () => void; onKeys: () => v
           </li>
         ))}
       </ul>
-      {choices.length === 0 && <p className="palette-none muted">Nothing is called “{text}”.</p>}
+      {choices.length === 0 && <p className="palette-none muted">No results for “{text}”.</p>}
     </div>
   );
 }
@@ -119,7 +119,7 @@ function useChoices(text: string, onKeys: () => void): Choice[] {
       const run = () => applyTheme(theme);
       choices.push({ id: `theme:${theme}`, icon: "sun", text: `Theme: ${theme}`, kind: "setting", run });
     }
-    choices.push({ id: "keys", icon: "help", text: "Keys", kind: "setting", run: onKeys });
+    choices.push({ id: "keys", icon: "help", text: "Keyboard shortcuts", kind: "setting", run: onKeys });
     if (session.keysRequired) {
       choices.push({ id: "out", icon: "out", text: "Sign out", kind: "setting", run: () => void session.signOut() });
     }

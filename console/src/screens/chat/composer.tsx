@@ -82,6 +82,7 @@ export function Composer(props: ComposerProps) {
     const draft = { text: text.trim(), files, agent: props.agent, model: props.model, whenBusy };
     setText("");
     setFiles([]);
+    input.current?.focus();
     props.onSend(draft).catch((error: unknown) => {
       // What was not accepted is not lost.
       setText(draft.text);
@@ -136,7 +137,7 @@ export function Composer(props: ComposerProps) {
             event.preventDefault();
             submit();
           }
-          if (event.key === "Escape") event.currentTarget.blur();
+          if (event.key === "Escape") document.querySelector<HTMLElement>(".chat-log")?.focus();
         }}
       />
       <div className="chat-box-bar">
@@ -197,7 +198,9 @@ export function Composer(props: ComposerProps) {
             <Button
               icon="stop"
               busy={stopping}
-              onClick={() => {
+              onClick={(event) => {
+                // The button goes. A keyboard on the screen of a telephone need not open for that.
+                if (event.currentTarget.matches(":focus-visible")) input.current?.focus();
                 setStopping(true);
                 void props.onStop().catch(() => setStopping(false));
               }}

@@ -104,7 +104,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
         <Waiting queued={state.queued} onWithdraw={(id) => void controller.withdraw(id).catch(toastError)} />
         {isDeleted && (
           <p className="chat-deleted" role="status">
-            This session was deleted. What you see is no longer stored; a message begins it anew. <Link href="/chat">New session</Link>
+            This session was deleted. What you see is no longer stored; a new message creates it again. <Link href="/chat">New session</Link>
           </p>
         )}
         {state.error !== null && <ErrorNotice error={state.error} onRetry={retryOf(controller, settings.current)} />}
@@ -273,9 +273,9 @@ function lastSentences(message: Message): { key: string; sentence: string }[] {
 function Beginning({ isNew }: { isNew: boolean }) {
   const session = useSession();
   return (
-    <Empty title={isNew ? "Start with a message" : "Nothing was said here yet"}>
+    <Empty title={isNew ? "Start with a message" : "No messages yet"}>
       <p>
-        Write a message below. What the agent calls is shown as it happens; what needs your consent waits here and in the <Link href="/inbox">inbox</Link>.
+        Write a message below. Tool calls are shown as they happen. Calls that need your approval wait here and in the <Link href="/inbox">inbox</Link>.
       </p>
       {session.can("operations") && (
         <p className="muted small">

@@ -1,5 +1,5 @@
 /** One message: its parts, and what can be done with it. */
-import { memo, useState } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import { Link } from "wouter";
 import { apiUrl } from "../../api/client";
 import { Button, Icon, Money, Tokens, bytes, copyText, duration, spell } from "../../components";
@@ -60,7 +60,7 @@ function UserMessage({ message, isBusy, actions }: MessageViewProps) {
     );
   }
   return (
-    <article className="chat-user" aria-label="You" data-message={message.id}>
+    <article className="chat-user" aria-label="You" data-message={message.id} tabIndex={-1}>
       <div className="chat-bubble">
         {files.length > 0 && <Files files={files} />}
         {text !== "" && <p>{text}</p>}
@@ -115,7 +115,7 @@ function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, ac
   const failure = message.metadata?.error ?? error;
   const sources = message.parts.filter((part) => part.type === "source-url") as OtherPart[];
   return (
-    <article className="chat-assistant" aria-label="Answer" aria-busy={isLive} data-message={message.id}>
+    <article className="chat-assistant" aria-label="Answer" aria-busy={isLive} data-message={message.id} tabIndex={-1}>
       {message.parts.map((part, index) => {
         if (isTool(part)) {
           // The question below says what the call asks.
@@ -187,7 +187,7 @@ function Footer({ message, isBusy, runId, actions }: Pick<MessageViewProps, "mes
       <span className="chat-tools">
         <Siblings message={message} disabled={isBusy} onSwitch={actions.switchTo} />
         <Button look="quiet" icon="copy" aria-label="Copy answer" title="Copy answer" onClick={() => void copyText(textOf(message))} />
-        <Button look="quiet" icon="again" aria-label="Answer again" title="Answer again" disabled={isBusy} onClick={() => actions.regenerate(message.id)} />
+        <Button look="quiet" icon="again" aria-label="Regenerate" title="Regenerate" disabled={isBusy} onClick={() => actions.regenerate(message.id)} />
         <Button look="quiet" icon="fork" aria-label="Fork from here" title="Fork from here" disabled={isBusy} onClick={() => actions.fork(message.id)} />
       </span>
     </footer>
@@ -202,17 +202,30 @@ const ENDINGS: Record<string, string> = {
   error: "failed",
 };
 
+/** The version that was just switched to, which takes the focus from the one before. */
+let switched: { id: string; step: number } | null = null;
+
 /** The versions of a message: an edit or another answer is beside the earlier one. */
 function Siblings({ message, disabled, onSwitch }: { message: Message; disabled: boolean; onSwitch: (id: string) => void }) {
   const siblings = message.metadata?.siblings;
+  const buttons = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    if (disabled || switched?.id !== message.id) return;
+    const [earlier, later] = buttons.current?.querySelectorAll("button") ?? [];
+    const [wanted, other] = switched.step < 0 ? [earlier, later] : [later, earlier];
+    switched = null;
+    (wanted?.disabled === true ? other : wanted)?.focus({ preventScroll: true });
+  }, [message.id, disabled]);
   if (siblings === undefined || siblings.ids.length < 2) return null;
   const { ids, index } = siblings;
   const to = (step: number) => {
     const id = ids[index + step];
-    if (id !== undefined) onSwitch(id);
+    if (id === undefined) return;
+    switched = { id, step };
+    onSwitch(id);
   };
   return (
-    <span className="chat-siblings">
+    <span className="chat-siblings" ref={buttons}>
       <Button look="quiet" icon="left" aria-label="Earlier version" disabled={disabled || index === 0} onClick={() => to(-1)} />
       <span className="num">
         {index + 1} / {ids.length}

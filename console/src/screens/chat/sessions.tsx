@@ -80,7 +80,7 @@ export function SessionList({ current }: { current: string | undefined }) {
   };
   useKeys("Sessions", {
     j: ["next session", () => open(1)],
-    k: ["session before", () => open(-1)],
+    k: ["previous session", () => open(-1)],
     n: ["new session", () => go("/chat")],
   });
   return (
@@ -112,7 +112,7 @@ export function SessionList({ current }: { current: string | undefined }) {
             ))}
           </section>
         ))}
-        {query.isSuccess && sessions.length === 0 && (q === "" && status === "" ? null : <p className="chat-none muted small">No session has such a title or state.</p>)}
+        {query.isSuccess && sessions.length === 0 && (q === "" && status === "" ? null : <p className="chat-none muted small">No sessions match.</p>)}
         {q.length > 1 && <Found q={q} />}
         {query.hasNextPage && (
           <Button className="chat-more" busy={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>

@@ -1,5 +1,5 @@
 /** One request: what exactly would run, for whom, which rule asks; and its answer. */
-import { useState, type FormEvent } from "react";
+import { useEffect, useRef, useState, type FormEvent, type RefObject } from "react";
 import { Link } from "wouter";
 import { Button, Expiry, Icon, Kind, spell, Status, Time, useIsPast } from "../../components";
 import { ruleText } from "../runs/types";
@@ -9,6 +9,11 @@ import type { Approval } from "./types";
 export function Entry(props: {
   approval: Approval;
   current: boolean;
+  /** Whether the current one takes the focus. */
+  takesFocus: RefObject<boolean>;
+  /** From 1, of so many; -1 if there are more than are loaded. */
+  place: number;
+  of: number;
   picked: boolean;
   busy: boolean;
   primary: boolean;
@@ -19,13 +24,29 @@ export function Entry(props: {
   onAlways: () => void;
   onAnswer: (text: string) => void;
 }) {
-  const { approval } = props;
+  const { approval, current, takesFocus } = props;
+  const element = useRef<HTMLElement>(null);
+  useEffect(() => {
+    let frame = 0;
+    const take = () => {
+      if (!current || !takesFocus.current) return;
+      element.current?.focus({ preventScroll: true });
+      if (document.activeElement === element.current) takesFocus.current = false;
+      else frame = requestAnimationFrame(take); // the list hides an entry until it has measured it
+    };
+    take();
+    return () => cancelAnimationFrame(frame);
+  });
   const isOver = useIsPast(approval.expiresAt) && approval.status === "pending"; // the hub has not said so yet
   const open = approval.status === "pending" && !isOver;
   const isQuestion = approval.question !== null;
   const title = isQuestion ? approval.operation : approval.operations.join(", ");
   return (
     <article
+      ref={element}
+      tabIndex={current ? 0 : -1}
+      aria-posinset={props.place}
+      aria-setsize={props.of}
       className={`inbox-entry ${props.current ? "inbox-current" : ""}`}
       aria-label={`${isQuestion ? "Question of" : "Approval of"} ${title}`}
       aria-current={props.current || undefined}

@@ -20,6 +20,7 @@ export default function InboxScreen() {
   const client = useQueryClient();
   const narrow = useNarrow();
   const list = useRef<VListHandle>(null);
+  const takesFocus = useRef(false);
   const [busy, setBusy] = useState<Set<string>>(new Set());
   const [picked, setPicked] = useState<Set<string>>(new Set());
   const [denying, setDenying] = useState<string[] | null>(null);
@@ -52,6 +53,7 @@ export default function InboxScreen() {
   const [cursor, setCursor] = useState<string | null>(null);
   const at = Math.max(0, rows.findIndex((row) => row.id === cursor));
   const current = rows[at];
+  const kept = useMemo(() => [at], [at]); // the one with the focus stays, however far somebody scrolls
   const counts = data?.pages[0]?.counts;
 
   // A new request is put in at the end, where it belongs by its age; what somebody else answers goes.
@@ -81,13 +83,14 @@ export default function InboxScreen() {
         if (failed.length > 0) toast(`${failed.length} could not be answered: ${failed[0]!.error!.message}`, "bad");
       }
       setPicked(new Set());
-      if (next !== undefined && ids.includes(current?.id ?? "")) setCursor(next.id);
+      if (next !== undefined && ids.includes(current?.id ?? "")) {
+        takesFocus.current = true;
+        setCursor(next.id);
+      }
     } catch (failure) {
       toastError(failure);
     } finally {
       await reload();
-      // The button that was pressed has left the page with its request.
-      if (document.activeElement === document.body) document.querySelector<HTMLElement>(".inbox-list")?.focus();
       setBusy((now) => new Set([...now].filter((id) => !ids.includes(id))));
     }
   };
@@ -105,6 +108,7 @@ export default function InboxScreen() {
   const move = (step: number) => {
     const row = rows[Math.max(0, Math.min(rows.length - 1, at + step))];
     if (row === undefined) return;
+    takesFocus.current = true;
     setCursor(row.id);
     list.current?.scrollToIndex(rows.indexOf(row), { align: "nearest" });
   };
@@ -119,16 +123,18 @@ export default function InboxScreen() {
     row !== undefined && row.status === "pending" && !isPast(row.expiresAt) && row.mayAnswer && row.question === null;
   useKeys("Inbox", {
     j: ["next request", () => move(1)],
-    k: ["request before", () => move(-1)],
+    k: ["previous request", () => move(-1)],
     a: ["approve", () => isApproval(current) && void answer([current.id], { approved: true })],
     d: ["deny, with a reason", () => current?.mayAnswer === true && !isPast(current.expiresAt) && setDenying([current.id])],
     x: ["select for several at once", () => isApproval(current) && pick(current.id, !picked.has(current.id))],
     A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && setAlways(current)],
     h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
-    Escape: ["select nothing", () => setPicked(new Set())],
+    Escape: ["clear the selection", () => setPicked(new Set())],
   });
   const selectable = rows.filter(isApproval).slice(0, MAX_BULK);
   const oldest = rows[0];
+  const approved = (counts?.["approved"] ?? 0) + (counts?.["used"] ?? 0);
+  const answered = approved + (counts?.["denied"] ?? 0) + (counts?.["expired"] ?? 0);
   return (
     <>
       <ScreenHeader
@@ -137,7 +143,7 @@ export default function InboxScreen() {
           narrow
             ? undefined
             : history
-            ? "what was answered"
+            ? "answered requests"
             : counts !== undefined && `${count(counts["pending"] ?? 0)} waiting${oldest !== undefined ? ` · oldest ${relativeTime(oldest.createdAt)}` : ""}`
         }
       >
@@ -192,8 +198,8 @@ export default function InboxScreen() {
           className="inbox-list"
           role="feed"
           aria-label={history ? "Answered requests" : "Waiting requests"}
-          tabIndex={0}
           data={rows}
+          keepMounted={kept}
           onScroll={() => {
             const handle = list.current;
             if (handle === null || !hasNextPage || isFetching) return;
@@ -205,6 +211,9 @@ export default function InboxScreen() {
               key={row.id}
               approval={row}
               current={row.id === current?.id}
+              takesFocus={takesFocus}
+              place={index + 1}
+              of={hasNextPage ? -1 : rows.length}
               primary={!history && row.id === current?.id && index === at}
               picked={picked.has(row.id)}
               busy={busy.has(row.id)}
@@ -218,9 +227,9 @@ export default function InboxScreen() {
           )}
         </VList>
       )}
-      {!history && counts !== undefined && (
+      {!history && counts !== undefined && answered > 0 && (
         <p className="inbox-foot muted small">
-          Asked in the last 24 hours: {count((counts["approved"] ?? 0) + (counts["used"] ?? 0))} approved, {count(counts["denied"] ?? 0)} denied, {count(counts["expired"] ?? 0)} expired
+          Asked in the last 24 hours: {count(approved)} approved, {count(counts["denied"] ?? 0)} denied, {count(counts["expired"] ?? 0)} expired
         </p>
       )}
       <DenyDialog

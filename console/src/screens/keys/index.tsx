@@ -52,7 +52,7 @@ export default function KeysScreen() {
   const show = (id: string) => go(id === "keys" ? "/keys" : `/keys?tab=${id}`, { replace: true });
   const other = () => show(tab === "keys" ? "tokens" : "keys");
   const close = () => setLayer(null);
-  useKeys("Keys", { n: ["new key", () => setLayer({ at: "new" })], "[": ["tab before", other], "]": ["next tab", other] });
+  useKeys("Keys", { n: ["new key", () => setLayer({ at: "new" })], "[": ["previous tab", other], "]": ["next tab", other] });
   return (
     <>
       <ScreenHeader title="Keys" sub={data && `${data.keys.filter((key) => stateOf(key) !== "revoked").length} in use`}>
@@ -197,7 +197,7 @@ function matches(key: ApiKey, q: string, state: string): boolean {
 function NoKeys({ some, onNew }: { some: boolean; onNew: () => void }) {
   if (some)
     return (
-      <Empty icon="key" title="No key fits">
+      <Empty icon="key" title="No keys match">
         <p>Change the filter, or search for another owner, label or prefix.</p>
       </Empty>
     );
@@ -241,7 +241,7 @@ function KeyDetails({ value, onLayer }: { value: ApiKey; onLayer: (layer: Layer)
         </div>
       )}
       <p>
-        <Link href={`/usage?key=${encodeURIComponent(value.id)}`}>What it used</Link>
+        <Link href={`/usage?key=${encodeURIComponent(value.id)}`}>View its usage</Link>
       </p>
       {!isRevoked && (
         <div className="keys-actions">

@@ -58,7 +58,7 @@ export default function OperationsScreen() {
     const at = tabs.findIndex(({ id }) => id === tab) + by;
     show(tabs[(at + tabs.length) % tabs.length]?.id ?? "operations");
   };
-  useKeys("Operations", isAdmin ? { "[": ["tab before", () => step(-1)], "]": ["next tab", () => step(1)] } : null);
+  useKeys("Operations", isAdmin ? { "[": ["previous tab", () => step(-1)], "]": ["next tab", () => step(1)] } : null);
   return (
     <>
       <ScreenHeader title="Operations" />

@@ -123,10 +123,10 @@ function Server({ server }: { server: McpServer }) {
   return (
     <div className="operations-server-body">
       <div className="operations-go">
-        <Button icon="again" onClick={() => void act(() => api.post(`${path}/reconnect`), "It connects anew.")}>
+        <Button icon="again" onClick={() => void act(() => api.post(`${path}/reconnect`), "It is reconnecting.")}>
           Reconnect
         </Button>
-        <Button onClick={() => void refresh()}>Read anew</Button>
+        <Button onClick={() => void refresh()}>Refresh</Button>
       </div>
       <Details
         rows={[

@@ -95,8 +95,8 @@ function OfTask({ node, onLoadBelow }: { node: TreeNode; onLoadBelow: (() => Pro
       {node.error !== null && <p className="runs-error">{node.error}</p>}
       <Details
         rows={[
-          ["began", <Time at={node.startedAt} />],
-          ["took", duration(node.duration)],
+          ["started", <Time at={node.startedAt} />],
+          ["duration", duration(node.duration)],
           ["cost", <Money value={node.cost} />],
           ["id", <code>{node.id}</code>],
         ]}
@@ -193,8 +193,8 @@ function rowsOfCall(call: CallDetails): [string, React.ReactNode][] {
   rows.push(["owner", call.owner]);
   if (call.agent !== null) rows.push(["agent", call.agent]);
   if (call.source !== null) rows.push(["source", call.source]);
-  rows.push(["began", <Time at={call.startedAt} />]);
-  rows.push(["took", duration(call.duration)]);
+  rows.push(["started", <Time at={call.startedAt} />]);
+  rows.push(["duration", duration(call.duration)]);
   if (call.attempts !== null) rows.push(["attempts", count(call.attempts)]);
   if (below !== null && (below.modelCalls > 0 || below.calls > 1)) {
     rows.push(["below", `${count(below.calls - 1)} calls, ${count(below.failed)} failed`]);
@@ -228,7 +228,7 @@ function OfModel({ call }: { call: ModelDetails }) {
           ["output", `${count(number("outputTokens"))} tokens`],
           ["reasoning", count(number("reasoningTokens"))],
           ["cost", <Money value={call.cost} />],
-          ["price of", call.priceModel ?? "–"],
+          ["priced as", call.priceModel ?? "–"],
           ["estimated", usage["estimated"] === true ? "yes: the provider did not count" : "no"],
         ]}
       />
@@ -239,10 +239,10 @@ function OfModel({ call }: { call: ModelDetails }) {
           ["model", call.modelServed ?? "–"],
           ["requested", call.modelAsked ?? "–"],
           ["first token", duration(call.firstByte)],
-          ["took", duration(call.duration)],
-          ["ended by", call.finishReason ?? "–"],
+          ["duration", duration(call.duration)],
+          ["finish reason", call.finishReason ?? "–"],
           ["door", call.door ?? "–"],
-          ["began", <Time at={call.startedAt} />],
+          ["started", <Time at={call.startedAt} />],
           ["id", <code>{call.id}</code>],
         ]}
       />
@@ -271,10 +271,10 @@ function RunDetails({ root }: { root: Root }) {
           ["owner", root.owner],
           ["agent", root.agent ?? "–"],
           ["door", root.door ?? "–"],
-          ["began", <Time at={root.startedAt} />],
-          ["ended by", root.finishReason ?? "–"],
+          ["started", <Time at={root.startedAt} />],
+          ["finish reason", root.finishReason ?? "–"],
           ["model calls", count(root.modelCalls)],
-          ["without price", count(root.unpriced)],
+          ["unpriced", count(root.unpriced)],
           ["id", <code>{root.id}</code>],
         ]}
       />

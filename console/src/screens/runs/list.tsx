@@ -1,7 +1,7 @@
 /** Runs, calls that nothing else made, and model calls of the gateway: the newest first. */
 import { useInfiniteQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
-import { useMemo, useRef, useState } from "react";
-import { useLocation } from "wouter";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents } from "../../api/events";
 import { useSession } from "../../api/session";
@@ -39,7 +39,7 @@ const MORE: [name: string, label: string, placeholder: string][] = [
   ["model", "Model", "openai/gpt-5-mini"],
   ["owner", "Owner", "ann"],
   ["session", "Session", "an id"],
-  ["min_duration", "Took at least", "5 or 2min"],
+  ["min_duration", "Duration at least", "5 or 2min"],
 ];
 
 export function RunsList() {
@@ -96,9 +96,9 @@ export function RunsList() {
     void refetch();
   };
   useKeys("Runs", {
-    r: ["show what is new", show],
-    e: ["only what failed", () => setParams({ error: params.get("error") === "1" ? null : "1" })],
-    Escape: ["drop the filters", () => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))],
+    r: ["show new rows", show],
+    e: ["only failed", () => setParams({ error: params.get("error") === "1" ? null : "1" })],
+    Escape: ["clear the filters", () => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))],
   });
   const counts = data?.pages[0]?.counts;
   const columns = useColumns(session.can("admin"), ended);
@@ -227,16 +227,16 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
       },
       {
         id: "what",
-        title: "What",
+        title: "Summary",
         width: "minmax(0, 6fr)",
         wide: true,
         cell: (row) => <span className="muted">{whatOf(row)}</span>,
       },
       { id: "door", title: "Door", width: "80px", wide: "extra", cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
-      { id: "began", title: "Began", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
+      { id: "began", title: "Started", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
       {
         id: "took",
-        title: "Took",
+        title: "Duration",
         width: "72px",
         numeric: true,
         wide: true,
@@ -302,7 +302,9 @@ function Counts({ counts }: { counts: NonNullable<RootPage["counts"]> }) {
 
 function TextFilter({ name, label, placeholder }: { name: string; label: string; placeholder: string }) {
   const [params, setParams] = useUrlState();
-  const [text, setText] = useState(params.get(name) ?? "");
+  const current = params.get(name) ?? "";
+  const [text, setText] = useState(current);
+  useEffect(() => setText(current), [current]); // the filters may be cleared elsewhere
   const apply = () => setParams({ [name]: text.trim() });
   return (
     <label className="runs-text-filter">
@@ -323,16 +325,16 @@ function NoRows({ filtered }: { filtered: boolean }) {
   const [, setParams] = useUrlState();
   if (filtered) {
     return (
-      <Empty icon="filter" title="Nothing fits these filters">
-        <Button onClick={() => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))}>Drop the filters</Button>
+      <Empty icon="filter" title="No runs match these filters">
+        <Button onClick={() => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))}>Clear filters</Button>
       </Empty>
     );
   }
   return (
-    <Empty icon="runs" title="Nothing has run yet">
-      <p>Every answer, every call of an operation and every model request shows up here with its tree of calls, whichever door it came through.</p>
+    <Empty icon="runs" title="No runs yet">
+      <p>Every answer, operation call and model request is listed here with its call tree, whichever API it came through.</p>
       <p>
-        Ask something in the <a href="chat">chat</a>, or call an operation: <code>dragoman ops call time.now</code>
+        Ask something in the <Link href="/chat">chat</Link>, or call an operation: <code>dragoman ops call time.now</code>
       </p>
     </Empty>
   );

@@ -1,6 +1,6 @@
 /** One run, or one call with what is below it: figures, tree and waterfall, details; messages, events, prompt. */
 import { useMemo, useRef, useState } from "react";
-import { Link } from "wouter";
+import { Link, useLocation } from "wouter";
 import { api, apiUrl } from "../../api/client";
 import {
   Button,
@@ -14,6 +14,7 @@ import {
   copyText,
   count,
   duration,
+  focusList,
   money,
   toast,
   toastError,
@@ -72,6 +73,7 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
   const { loading, complete, version } = state;
   const { root, path } = head;
   const [params, setParams] = useUrlState();
+  const [, go] = useLocation();
   const [changes, setChanges] = useState(0);
   const [sheet, setSheet] = useState(false);
   const narrow = useNarrow();
@@ -87,11 +89,12 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
     setParams({ tab: tabs[(at + by + tabs.length) % tabs.length]!.id });
   };
   useKeys("Run", {
-    "[": ["tab before", () => step(-1)],
+    "[": ["previous tab", () => step(-1)],
     "]": ["next tab", () => step(1)],
-    f: ["only what failed", () => setParams({ failed: filter.failed ? null : "1" })],
+    f: ["only failed", () => setParams({ failed: filter.failed ? null : "1" })],
+    u: ["all runs", () => go("/runs")],
     c: ["copy the id", () => void copyText(selected)],
-    Escape: ["close the details, drop the filter", () => (sheet ? setSheet(false) : setParams({ failed: null, q: null }))],
+    Escape: ["close the details, clear the filter", () => (sheet ? setSheet(false) : setParams({ failed: null, q: null }))],
   });
   const isCut = !complete && node.kind === "call";
   const isTaskRun = node.kind === "run" && node !== tree.root;
@@ -135,7 +138,7 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
               <div className="runs-more muted small" role="note">
                 <span>
                   {count(tree.size)} of {count(root.calls)}
-                  {root.complete ? "" : "+"} calls are here.
+                  {root.complete ? "" : "+"} calls are loaded.
                 </span>
                 {state.next === null ? (
                   <span>Select a call and load what is below it, or export the tree.</span>
@@ -301,7 +304,10 @@ function TreeToolbar(props: {
           aria-label="Filter calls"
           value={text}
           onChange={(event) => setParams({ q: event.target.value })}
-          onKeyDown={(event) => event.key === "Escape" && (setParams({ q: null }), input.current?.blur())}
+          onKeyDown={(event) => {
+            if (event.key === "Escape") setParams({ q: null });
+            if (event.key === "Escape" || event.key === "Enter" || event.key === "ArrowDown") focusList();
+          }}
         />
       </label>
       <Button aria-pressed={failed} className={failed ? "runs-pressed" : ""} icon="x" onClick={() => setParams({ failed: failed ? null : "1" })}>

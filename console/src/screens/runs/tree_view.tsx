@@ -74,18 +74,18 @@ export function TreeView(props: {
   const levels = Object.fromEntries(
     [1, 2, 3, 4, 5, 6, 7, 8, 9].map((level) => [
       String(level),
-      [`open ${level} level${level > 1 ? "s" : ""}`, () => (tree.openTo(level), onChange())],
+      [`expand ${level} level${level > 1 ? "s" : ""}`, () => (tree.openTo(level), onChange())],
     ]),
   ) as Record<string, [string, () => void]>;
   useKeys("Run", {
     j: ["next call", () => select(rows[at + 1])],
-    k: ["call before", () => select(rows[at - 1])],
+    k: ["previous call", () => select(rows[at - 1])],
     Enter: ["details", props.onDetails],
     ".": ["next error", () => nextError(1)],
-    ",": ["error before", () => nextError(-1)],
+    ",": ["previous error", () => nextError(-1)],
     ...levels,
-    "0": ["open everything", () => (tree.openTo(Number.POSITIVE_INFINITY), onChange())],
-    "alt+→": ["open siblings (Alt+←: close)", () => collapseSiblings(true)],
+    "0": ["expand everything", () => (tree.openTo(Number.POSITIVE_INFINITY), onChange())],
+    "alt+→": ["expand siblings (Alt+←: collapse)", () => collapseSiblings(true)],
   });
 
   // What is selected by an address, a key or an error comes into view; its row takes the focus if a key asked for it.
@@ -105,7 +105,7 @@ export function TreeView(props: {
             </span>
           ))}
         </div>
-        <div className="runs-time">time</div>
+        <div className="runs-time">Duration</div>
       </div>
       <VList
         ref={list}

@@ -40,7 +40,7 @@ export function Configuration() {
         </p>
       </div>
       {sections.length === 0 && (
-        <Empty icon="search" title="No setting fits">
+        <Empty icon="search" title="No settings match">
           <p>Search for a section such as “policy”, or for a value.</p>
         </Empty>
       )}

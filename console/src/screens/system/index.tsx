@@ -25,7 +25,7 @@ export default function SystemScreen() {
     const at = TABS.findIndex(({ id }) => id === tab) + by;
     show(TABS[(at + TABS.length) % TABS.length]?.id ?? "overview");
   };
-  useKeys("System", { "[": ["tab before", () => step(-1)], "]": ["next tab", () => step(1)] });
+  useKeys("System", { "[": ["previous tab", () => step(-1)], "]": ["next tab", () => step(1)] });
   const { data } = useSystem();
   return (
     <>
@@ -33,8 +33,8 @@ export default function SystemScreen() {
         <Button
           look="quiet"
           icon="again"
-          aria-label="Read anew"
-          title="Read anew"
+          aria-label="Refresh"
+          title="Refresh"
           onClick={() => void client.invalidateQueries({ queryKey: ["system"] })}
         />
       </ScreenHeader>

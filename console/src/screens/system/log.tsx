@@ -44,7 +44,7 @@ export function Log() {
         </div>
       )}
       {error === null && ready && lines.length === 0 && (
-        <Empty icon="system" title={level !== "" || text !== "" ? "No line fits" : "Nothing is logged yet"}>
+        <Empty icon="system" title={level !== "" || text !== "" ? "No lines match" : "Nothing is logged yet"}>
           <p>
             The last 2,000 lines of this process are here, from the level that <code>dragoman serve --log-level</code> lets
             through. Secrets are redacted.

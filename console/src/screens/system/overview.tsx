@@ -17,6 +17,7 @@ import {
   toast,
   toastError,
   useHuge,
+  useWide,
 } from "../../components";
 import { Providers } from "./providers";
 import { Storage } from "./storage";
@@ -32,6 +33,7 @@ export function useSystem() {
 
 export function Overview() {
   const { data, error, refetch } = useSystem();
+  const wide = useWide();
   const huge = useHuge();
   if (error !== null) return <ErrorNotice error={error} onRetry={() => void refetch()} />;
   if (data === undefined) return <Loading />;
@@ -62,13 +64,9 @@ export function Overview() {
       )}
       <div className="system-cards">
         <Hosts />
+        {wide && <Providers />}
         <Queue />
-        {huge && (
-          <>
-            <Providers />
-            <Storage />
-          </>
-        )}
+        {huge && <Storage />}
       </div>
     </>
   );

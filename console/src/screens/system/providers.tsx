@@ -25,7 +25,7 @@ export function Providers() {
     );
   return (
     <section className="card system-card system-providers" aria-label="Providers">
-      <h2>The last hour of providers</h2>
+      <h2>Providers</h2>
       <div className="system-scroll" tabIndex={0} role="region" aria-label="Providers, the last hour">
         <table className="system-table">
           <thead>

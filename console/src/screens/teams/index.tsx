@@ -33,7 +33,7 @@ export default function TeamsScreen() {
     const at = TABS.findIndex(({ id }) => id === tab) + by;
     show(TABS[(at + TABS.length) % TABS.length]?.id ?? "teams");
   };
-  useKeys("Teams", { "[": ["tab before", () => step(-1)], "]": ["next tab", () => step(1)] });
+  useKeys("Teams", { "[": ["previous tab", () => step(-1)], "]": ["next tab", () => step(1)] });
   const names = (data?.teams ?? []).map((team) => team.name);
   const one = params.get("of") ?? names[0];
   const choices = (all: boolean) => [...(all ? [["", "all teams"]] : []), ...names.map((name) => [name, name])] as [string, string][];

@@ -45,7 +45,7 @@ export function MemoryList({ team }: { team: string }) {
           rows={data.memories}
           rowId={(each) => each.id}
           empty={
-            <Empty icon="brain" title={q === null ? `${team} remembers nothing yet` : "No memory fits"}>
+            <Empty icon="brain" title={q === null ? `${team} remembers nothing yet` : "No memories match"}>
               <p>
                 A team saves what later runs should know, with <code>memory.save</code>: facts, lessons, preferences. Each run is
                 told the newest ones at its beginning.

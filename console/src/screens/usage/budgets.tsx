@@ -64,7 +64,7 @@ export function BudgetBar({ budget, name, kind }: { budget: Budget; name: string
   const used = budget.spent + budget.reserved;
   const share = budget.limit > 0 ? Math.min(1, used / budget.limit) : 1;
   const per = budget.window === "total" ? "in total" : `/ ${budget.window}`;
-  const title = budget.resetsAt === null ? "It does not begin anew." : `It begins anew ${relativeTime(budget.resetsAt)}.`;
+  const title = budget.resetsAt === null ? "It is never reset." : `It is reset ${relativeTime(budget.resetsAt)}.`;
   return (
     <div title={title}>
       <div className="usage-budget-line">

@@ -33,15 +33,15 @@ export default function UsageScreen() {
     setParams({ show: MEASURES[(at + MEASURES.length) % MEASURES.length]?.id ?? "" });
   };
   useKeys("Usage", {
-    "[": ["measure before", () => step(-1)],
+    "[": ["previous measure", () => step(-1)],
     "]": ["next measure", () => step(1)],
-    R: ["read anew", () => void refetch()],
+    R: ["refresh", () => void refetch()],
   });
   const groups = GROUPS.filter(([id]) => id !== "owner" || session.can("admin"));
   return (
     <>
       <ScreenHeader title="Usage" sub={<AsOf text={`last ${range[1]}`} at={data?.asOf} />}>
-        <Button icon="again" look="quiet" aria-label="Read anew" title="Read anew (R)" busy={isFetching} onClick={() => void refetch()} />
+        <Button icon="again" look="quiet" aria-label="Refresh" title="Refresh (R)" busy={isFetching} onClick={() => void refetch()} />
         <a className="btn" href={apiUrl("/api/usage", { ...query, format: "csv" })} download="usage.csv">
           CSV
         </a>

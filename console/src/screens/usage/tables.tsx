@@ -89,7 +89,7 @@ export function UsageTable({ answer, by, selected, onSelect }: UsageTableProps) 
                         look="quiet"
                         icon="filter"
                         aria-label={`Only ${value}`}
-                        title="Only this, by another thing"
+                        title="Filter by this"
                         onClick={() => setParams({ [by]: value, by: by === "model" ? "key" : null, row: null })}
                       />
                     )}

@@ -1,0 +1,116 @@
+"""The keyboard focus: it is never lost, whatever leaves the page under it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console
+
+INPUT = {"time": "2026-01-01T10:00:00Z", "to_timezone": "Europe/Berlin"}
+BATCH = {"calls": [{"name": "hub_call", "arguments": {"calls": [{"tool": "time.convert", "input": INPUT}]}}]}
+
+
+@pytest.fixture(scope="module")
+def hub(start_hub: Callable[..., Hub]) -> Hub:
+    return start_hub(policy=[{"ask": "time.convert"}])
+
+
+def expect_focus(page: Page, name: str | re.Pattern[str]) -> None:
+    """Something of this name, or with this text, takes the focus and shows it."""
+    focused = page.locator(":focus")
+    expect(focused).to_be_visible()
+    label = focused.get_attribute("aria-label") or focused.inner_text()
+    assert re.search(name, label), label
+    assert focused.evaluate("(it) => it.matches(':focus-visible')")
+
+
+def press(page: Page, button: Locator) -> None:
+    """Press a button as the keyboard does, once it can be pressed."""
+    expect(button).to_be_enabled()
+    button.focus()
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.promise("console-keyboard")
+def test_what_takes_its_place_has_the_focus_when_a_button_of_the_chat_goes(
+    console: Console, upstream: Upstream, gate: str
+) -> None:
+    page = console.open("/chat")
+    message = page.get_by_label("Message", exact=True)
+    mark = upstream.teach([{"text": "One."}], [{"text": "Two."}, {"gate": gate}], in_order=True)
+    message.fill(f"{mark} count")
+    press(page, page.get_by_role("button", name="Send"))  # it goes while the answer is made
+    expect(message).to_be_focused()
+    press(page, page.get_by_role("button", name="Regenerate"))  # its answer goes
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("Two.")
+    expect_focus(page, "Copy")
+    press(page, page.get_by_role("button", name="Stop"))
+    expect(message).to_be_focused()
+    upstream.open(gate)
+    press(page, page.get_by_role("button", name="Earlier version"))
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("One.")
+    expect(page.get_by_role("button", name="Later version")).to_be_focused()
+
+    message.fill(f"{upstream.teach([BATCH], [{'text': 'Denied.'}])} convert")
+    press(page, page.get_by_role("button", name="Send"))
+    press(page, page.get_by_role("button", name="Deny…"))
+    press(page, page.get_by_role("dialog").get_by_role("button", name="Deny"))
+    expect(page.get_by_role("article", name="Answer").last).to_contain_text("Denied.")
+    expect_focus(page, "Answer")
+    message.focus()
+    page.keyboard.press("Escape")
+    expect_focus(page, "Messages")
+
+
+@pytest.mark.promise("console-keyboard")
+def test_dialogs_and_screens_give_the_focus_back_or_to_a_title(console: Console, hub: Hub) -> None:
+    for city in ("Paris", "Rome"):
+        body = {**INPUT, "to_timezone": f"Europe/{city}"}
+        assert hub.request("POST", "/api/operations/time.convert/call", body)[1]["status"] == "pending"
+    page = console.open("/inbox")
+    expect(page.get_by_role("article")).to_have_count(2)
+    page.keyboard.press("j")
+    expect_focus(page, "Approval of time.convert")
+    page.keyboard.press("a")
+    expect(page.get_by_role("article")).to_have_count(1)
+    expect_focus(page, "Approval of time.convert")
+    press(page, page.get_by_role("button", name="Approve", exact=True))
+    expect(page.get_by_role("article")).to_have_count(0)
+    expect(page.get_by_role("heading", name="Inbox")).to_be_focused()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    expect(page.get_by_role("heading", name="Runs")).to_be_focused()
+    page.keyboard.press("j")
+    expect(page.get_by_role("grid", name="Runs")).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("tree")).to_be_visible()
+    expect_focus(page, "call_")
+    page.keyboard.press("u")
+    expect(page.get_by_role("row", selected=True)).to_have_attribute("aria-rowindex", "3")  # where it was
+    page.get_by_role("button", name="More").click()
+    page.get_by_label("Operation").fill("no.such")
+    page.keyboard.press("Enter")
+    press(page, page.get_by_role("button", name="Clear filters"))
+    expect(page.get_by_label("Operation")).to_have_value("")
+    expect_focus(page, "Runs")
+    page.keyboard.press("g")
+    page.keyboard.press("k")
+    expect(page.get_by_role("heading", name="Keys")).to_be_focused()
+    page.keyboard.press("n")
+    page.get_by_label("Label", exact=True).fill("short-lived")
+    page.keyboard.press("Enter")
+    press(page, page.get_by_role("button", name="Done"))
+    expect(page.get_by_role("heading", name="Keys")).to_be_focused()
+    page.get_by_role("row", name="short-lived").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="short-lived")).to_be_focused()
+    press(page, page.get_by_role("button", name="Revoke"))
+    press(page, page.get_by_role("button", name="Revoke", exact=True).last)
+    expect_focus(page, "View its usage")  # the button is gone with what it did
