@@ -68,6 +68,10 @@ class DragomanError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled and copied by calling its class with `args`, which lack keyword arguments.
+        return _restore_error, (type(self), self.args), vars(self)
+
     @property
     def message_and_hint(self) -> str:
         """The message, with the hint in parentheses if there is one: for those who are shown one text."""
@@ -79,6 +83,11 @@ class DragomanError(Exception):
         if self.hint:
             body["hint"] = self.hint
         return body
+
+
+def _restore_error(kind: type[DragomanError], args: tuple[Any, ...]) -> DragomanError:
+    """Return an error without its fields, for `pickle` and `copy`."""
+    return kind.__new__(kind, *args)
 
 
 def release_frames(error: BaseException) -> None:

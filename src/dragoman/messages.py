@@ -32,6 +32,8 @@ ToolType = Literal["dynamic-tool", "tool-*"]
 DataType = Literal["data-context", "data-question", "data-anthropic", "data-*"]
 """`data-<name>`, as far as a type can express it: the hub's own types, and any other."""
 ProviderMetadata: TypeAlias = dict[str, dict[str, Any]]
+OUTPUT_CALL: ProviderMetadata = {"dragoman": {"output": True}}
+"""The metadata of a call that gives the value of an agent with an output: it is not a call of any tool."""
 FINAL_STATES: frozenset[str] = frozenset({"output-available", "output-error", "output-denied"})
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dragoman import operation
 from dragoman.agent.agent import Agent
 from dragoman.agent.context.policy import ContextPolicy
 from dragoman.agent.hooks.events import Block, Modify, PostModel, PreModel, RunEnd, UserPromptSubmit
@@ -238,6 +239,23 @@ async def test_a_last_tool_gives_the_answer_where_a_provider_has_no_schemas() ->
     assert (result.exit_reason, result.output, result.steps) == ("success", Sum(total=4), 3)
     assert [tool.name for tool in provider(agent).requests[0].tools] == ["math_add", "final_answer"]
     assert isinstance(provider(agent).requests[0].tools[0], Tool)
+
+
+@operation(namespace="final", effect="read")
+async def answer(name: str) -> str:
+    """An operation that a model is shown as `final_answer`."""
+    return f"answered {name}"
+
+
+@pytest.mark.parametrize("way", ["schema", "tool", "words"])
+async def test_an_operation_with_the_name_of_the_last_tool_runs_like_any_other(way: Any) -> None:
+    own = ScriptedCall("final_answer", {"name": "ann"}, id="f1")
+    last = calling(ScriptedCall("final_answer_2", {"total": 4}, id="f2")) if way == "tool" else '{"total": 4}'
+    agent = Agent(scripted(calling(own), last), operations=[answer], output=Output(Sum, way=way))
+    result = await agent.run(ASK)
+    assert (result.exit_reason, result.output) == ("success", Sum(total=4))
+    [call, *_] = result.messages[-1].tool_calls
+    assert (call.name, call.output) == ("final_answer", "answered ann")
 
 
 @pytest.mark.parametrize(

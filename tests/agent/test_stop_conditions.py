@@ -91,6 +91,37 @@ def test_a_pattern_that_is_none_is_refused() -> None:
         text_matches("(")
 
 
+async def later(_: SoFar) -> bool:
+    return False
+
+
+class Later:
+    async def __call__(self, _: SoFar) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("stop", ["steps(3)", 5, later, Later(), [steps(1), later], {"steps": 3}], ids=repr)
+def test_what_can_be_no_condition_is_refused_at_once(stop: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must be a condition or a function|must not be async"):
+        Agent(scripted("4"), stop_when=stop)
+
+
+def deferred(so_far: SoFar) -> Any:
+    return later(so_far)
+
+
+def named(_: SoFar) -> Any:
+    return steps(3)
+
+
+@pytest.mark.parametrize("stop", [steps, deferred, named])
+async def test_an_answer_of_a_condition_that_is_no_bool_is_never_taken_for_true(stop: Any) -> None:
+    result = await Agent(scripted(calling(), "4"), operations=[add], stop_when=stop).run(ASK)
+    assert result.error is not None
+    assert "not a bool" in result.error.message
+    assert result.steps == 1
+
+
 def test_no_step_is_needed_to_ask_a_condition() -> None:
     nothing = SoFar(steps=(), taken=0, seconds=0.0, usage=Usage(), cost=None)
     conditions = [

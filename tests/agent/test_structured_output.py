@@ -100,6 +100,11 @@ def test_json_is_found_among_words_and_repaired(text: str) -> None:
     assert Output(City).read(text) == City(name="Bonn")
 
 
+@pytest.mark.parametrize("text", ["The numbers are [1, 2].", "[1, 2] it is", 'So: {"value": [1, 2]}!'])
+def test_a_list_is_found_among_words_like_an_object(text: str) -> None:
+    assert Output(list[int]).read(text) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -243,6 +248,20 @@ def test_the_way_may_be_chosen() -> None:
     request = Output(City, way="tool", name="city").prepare(asking("gpt-5"), "openai")
     assert request.tool_choice == NamedToolChoice("city")
     assert Output(City, way="tool", name="city").read('{"name": "x"}') == City(name="x")
+
+
+def test_a_tool_of_the_same_name_is_never_left_out() -> None:
+    output, own = Output(City, way="tool"), Tool("final_answer", "Mine.", {"type": "object"})
+    with pytest.raises(ConfigError, match="has a tool 'final_answer' of its own"):
+        output.prepare(asking("m", own), "openai")
+    other = output.beside([own, Tool("final_answer_2", "", {"type": "object"})])
+    request = other.prepare(asking("m", own), "openai")
+    assert [tool.name for tool in request.tools] == ["final_answer", "final_answer_3"]
+    assert [tool.name for tool in other.prepare(request, "openai").tools] == [
+        tool.name for tool in request.tools
+    ]
+    assert isinstance(other.read("", [called({"name": "x"})]), Problem), "a call of the other tool"
+    assert output.beside([TOOL]) is output
 
 
 def test_a_type_without_a_schema_is_refused() -> None:

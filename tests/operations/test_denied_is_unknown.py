@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.identity import Identity
+from dragoman.mcp.server.server import McpServer
 from dragoman.operations.approval import MemoryApprovalStore
 from dragoman.operations.call_dispatcher import Calls
 from dragoman.operations.context import Context
@@ -131,6 +133,33 @@ async def test_only_who_may_call_an_operation_waits_while_its_server_starts(rule
                 assert task.done() is not (waits and is_possible), spelling
                 task.cancel()
                 await asyncio.wait([task])
+
+
+@pytest.mark.parametrize("pinned", ["mail.send", "mail.*", "mail.s?nd"])
+@pytest.mark.parametrize(
+    ("rules", "waits"),
+    [
+        ([Rule(decision="deny", operations=("mail",))], False),
+        ([Rule(decision="deny", operations=("*",))], False),
+        ([Rule(decision="deny", operations=("mail",), identities=("bob",))], True),
+        ([Rule(decision="deny", operations=("*",)), Rule(decision="allow", operations=("mail.send",))], True),
+        ([Rule(decision="deny", operations=("*",)), Rule(decision="ask", operations=("mail.s*d",))], True),
+    ],
+    ids=repr,
+)
+async def test_a_list_of_tools_waits_only_for_pinned_operations_that_its_caller_may_see(
+    pinned: str, rules: list[Rule], waits: bool
+) -> None:
+    registry = Registry()
+    registry.add_supplier("mail", Starting())
+    access = AccessControl(Policy(rules), MemoryApprovalStore(time.time), clock=time.time)
+    async with Calls(registry, MemoryLedger(), access_control=access) as calls:
+        server = McpServer(MetaTools(registry, calls), calls, registry=registry, pinned=[pinned])
+        task = asyncio.ensure_future(server.tools(Identity("ann")))
+        await idle()
+        assert task.done() is not waits
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def idle() -> None:

@@ -429,6 +429,17 @@ async def test_an_answer_in_a_format_is_the_only_text_of_its_response(tmp_path: 
         assert raw.headers["x-dragoman-dropped"] == "top_p,text.verbosity"
 
 
+async def test_a_client_tool_with_the_name_of_the_last_tool_is_called_by_its_client(tmp_path: Path) -> None:
+    own: Any = {"tools": [{**PAINT, "name": "final_answer"}], "text": {"format": ANSWER}}
+    call = {"name": "final_answer", "input": {"colour": "red"}}
+    async with serving(tmp_path, [{"tools": [call]}, {"text": '{"n": 7}'}]) as hub, client_of(hub) as client:
+        first = await ask(client, **own)
+        assert [(each.type, each.name) for each in first.output] == [("function_call", "final_answer")]
+        output: Any = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "done"}
+        second = await ask(client, [output], previous_response_id=first.id, **own)
+        assert (kinds(second), second.output_text) == (["message"], '{"n": 7}')
+
+
 async def test_an_answer_that_never_fits_its_format_fails_and_a_bad_schema_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path, [{"text": "No JSON."}] * 3) as hub, client_of(hub) as client:
         failed = await ask(client, text={"format": ANSWER})

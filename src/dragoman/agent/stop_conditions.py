@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.meta_tool_calls import batch_entries
 from dragoman.agent.tool_names import matches_id
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, ConfigError
 from dragoman.events import FinishReason, Usage
 from dragoman.messages import ToolPart
 
@@ -71,6 +72,7 @@ class Halt(msgspec.Struct, frozen=True):
     why: str
 
 
+CONDITION_HINT = "such as steps(3), tool_called('math_add'), or a function that takes a SoFar"
 Predicate: TypeAlias = Callable[[SoFar], bool]
 StopCondition: TypeAlias = "Condition | Predicate"
 
@@ -178,11 +180,31 @@ def tools_of(conditions: Sequence[Condition]) -> tuple[str, ...]:
 
 
 def as_condition(stop: StopCondition) -> Condition:
-    """Return a predicate as a condition; it is checked after steps only, and ends in `success`."""
+    """Return a predicate as a condition; it is checked after steps only, and ends in `success`.
+
+    Raises ConfigError for what cannot be one: its answer would be true, whatever it is.
+    """
     if isinstance(stop, Condition):
         return stop
     name = getattr(stop, "__name__", "its stop condition")
-    return make_condition(name, lambda so_far: bool(so_far.steps) and stop(so_far))
+    if not callable(stop):
+        raise ConfigError(
+            f"a stop condition must be a condition or a function, not {stop!r:.80}", hint=CONDITION_HINT
+        )
+    if inspect.iscoroutinefunction(stop) or inspect.iscoroutinefunction(type(stop).__call__):
+        raise ConfigError(f"the stop condition {name} must not be async", hint=CONDITION_HINT)
+
+    def is_met(so_far: SoFar) -> bool:
+        answer: object = bool(so_far.steps) and stop(so_far)
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if isinstance(answer, Condition) or inspect.isawaitable(answer):
+            raise ConfigError(
+                f"the stop condition {name} returned {answer!r:.80}, not a bool", hint=CONDITION_HINT
+            )
+        return bool(answer)
+
+    return make_condition(name, is_met)
 
 
 def combined_condition(stop_when: StopCondition | Sequence[StopCondition] | None) -> Condition | None:

@@ -12,7 +12,7 @@ from dragoman.agent.tools.toolbox import Toolbox
 from dragoman.agent.turn_spec import Batch, StepRequest, TurnSpec
 from dragoman.errors import ProviderError
 from dragoman.fold import Fold
-from dragoman.messages import ToolPart
+from dragoman.messages import OUTPUT_CALL, ToolPart
 from dragoman.model_request import Tool
 from dragoman.operations.arguments.broken_json import repair_json
 from dragoman.operations.context import Context
@@ -86,9 +86,16 @@ class StreamNormaliser:
             event = msgspec.structs.replace(event, tool_call_id=self._id_mapping[key])
         if isinstance(event, e.ToolInputError):
             event = self._repair_arguments(event)
+        if not isinstance(event, e.ToolInputDelta) and self._is_output_call(event):
+            return msgspec.structs.replace(
+                event, provider_metadata={**(event.provider_metadata or {}), **OUTPUT_CALL}
+            )
         if isinstance(event, e.ToolInputAvailable) and not event.provider_executed:
             return self._check_tool_name(event)
         return event
+
+    def _is_output_call(self, event: e.ToolInputStart | e.ToolInputAvailable | e.ToolInputError) -> bool:
+        return event.tool_name == self._output_tool and not event.provider_executed
 
     def _repair_arguments(self, event: e.ToolInputError) -> e.ToolInputError | e.ToolInputAvailable:
         """Broken JSON of a call's arguments read as what was meant, if that can be said for sure."""
@@ -103,8 +110,6 @@ class StreamNormaliser:
 
     def _check_tool_name(self, event: e.ToolInputAvailable) -> e.Event:
         called = event.tool_name
-        if called == self._output_tool:
-            return event
         hidden = self._visible_tools is not None and called not in self._visible_tools
         if self._toolbox.kind(called) != "unknown" and not hidden:
             return self._describe(event)

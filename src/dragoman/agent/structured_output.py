@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from copy import copy
+from itertools import count
+from typing import Any, ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import msgspec
 import pydantic
@@ -138,11 +140,26 @@ class Output(Generic[T]):
                 prepared = replace(request, options={**request.options, **option})
                 return self._with_instructions(prepared) if family in ("ollama", "local") else prepared
             case "tool":
-                others = [tool for tool in request.tools if tool.name != self.tool.name]
+                others = [tool for tool in request.tools if tool != self.tool]
+                if any(tool.name == self.tool.name for tool in others):
+                    raise ConfigError(
+                        f"the request has a tool {self.tool.name!r} of its own",
+                        hint="name the output tool: Output(type, name=...)",
+                    )
                 choice = "required" if others else NamedToolChoice(self.tool.name)
                 return replace(request, tools=(*others, self.tool), tool_choice=choice)
             case "words":
                 return self._with_instructions(request)
+
+    def beside(self, tools: Sequence[Tool]) -> Self:
+        """Return the output with another name for its tool if one of these tools has its name."""
+        taken = {tool.name for tool in tools if tool != self.tool}
+        if self.tool.name not in taken:
+            return self
+        name = next(name for number in count(2) if (name := f"{self.tool.name[:60]}_{number}") not in taken)
+        other = copy(self)
+        other.tool = replace(self.tool, name=name)
+        return other
 
     def read(self, text: str, tool_calls: Sequence[ToolPart] = ()) -> T | Problem:
         """Return the value in a step: from its call of `tool`, else from its text."""
@@ -280,14 +297,15 @@ def _wrap_in_object(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_candidates(text: str) -> Iterator[Any]:
-    """Yield the JSON values that a text may mean: all of it, fenced blocks, the span from first to last
-    brace.
+    """Yield the JSON values that a text may mean: all of it, fenced blocks, the spans from the first to the
+    last brace and bracket.
     """
     bare = strip_code_fence(text.strip())[:MAX_TEXT_LENGTH]
     pieces = [bare, *(repaired[1] for repaired in _FENCED.finditer(bare))]
-    start, end = bare.find("{"), bare.rfind("}")
-    if 0 <= start < end:
-        pieces.append(bare[start : end + 1])
+    for opening, closing in ("{}", "[]"):
+        start, end = bare.find(opening), bare.rfind(closing)
+        if 0 <= start < end:
+            pieces.append(bare[start : end + 1])
     for piece in dict.fromkeys(pieces):
         try:
             yield decode_json(piece)
@@ -318,6 +336,7 @@ class StructuredAnswer:
         """Return the request that asks for the value, with the previous problem if there was one."""
         if self._output is None:
             return request
+        self._output = self._output.beside(request.tools)
         problem, self.problem = self.problem, None
         if problem is not None:
             request = replace(request, messages=(*request.messages, self._output.remind(problem)))

@@ -107,8 +107,9 @@ class McpServer:
 
     async def tools(self, identity: Identity) -> list[dict[str, Any]]:
         """Return the tools in the form of `tools/list`: the same for the same caller and policy."""
-        await self._wait_for_pinned()
-        return self._tool_list.tools(Context(identity=identity))
+        context = Context(identity=identity)
+        await self._wait_for_pinned(context)
+        return self._tool_list.tools(context)
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         """Return the schema of a pinned operation, whose parameters may have to be repeated in headers."""
@@ -140,19 +141,20 @@ class McpServer:
     async def _target(self, request: ToolCall) -> Target:
         target: Target | None = meta_tool_id(request.name)
         if target is None:
-            await self._wait_for_pinned()
-            target = self._tool_list.find_pinned(request.name, Context(identity=request.identity))
+            context = Context(identity=request.identity)
+            await self._wait_for_pinned(context)
+            target = self._tool_list.find_pinned(request.name, context)
         if target is None:
             raise UnknownTool(
                 f"no tool {request.name[:200]!r}", hint="operations are called through the tool hub_call"
             )
         return target
 
-    async def _wait_for_pinned(self) -> None:
+    async def _wait_for_pinned(self, context: Context) -> None:
         """Wait briefly for pinned operations of servers that are starting: clients list tools once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PINNED_WAIT_SECONDS):
-                await self._tool_list.wait_for_pinned()
+                await self._tool_list.wait_for_pinned(context)
 
     async def _run(self, request: ToolCall, target: Target, *, approval: str | None = None) -> CallOutcome:
         context = Context(identity=request.identity, approval=approval, for_model=True)

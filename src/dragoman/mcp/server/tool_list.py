@@ -146,9 +146,11 @@ class ToolList:
                 pinned[name] = operation
         return pinned
 
-    async def wait_for_pinned(self) -> None:
-        """Wait for pinned operations of servers that are starting."""
-        await self._registry.wait_for(self.pinned)
+    async def wait_for_pinned(self, context: Context) -> None:
+        """Wait for pinned operations of servers that are starting, if the caller may see them."""
+        examples = self._calls.access_control.policy.examples()
+        ids = [id for pattern in self.pinned for id in examples_of(pattern, examples)]
+        await self._calls.wait_for_operations(ids, context)
 
     def _pinned_operations(self) -> Iterator[Operation]:
         for pattern in self.pinned:
@@ -159,6 +161,16 @@ class ToolList:
                 yield self._registry.get(pattern)
             except NotFound:
                 log.debug("the pinned operation %r is not here now", pattern)
+
+
+def examples_of(pattern: str, examples: Sequence[str]) -> Sequence[str]:
+    """Return ids that a pattern matches: for a caller who may see none of them, it matches nothing.
+
+    `examples` has an id for each pattern of the policy's rules, since each may decide otherwise.
+    """
+    lowered = pattern.lower()
+    some_id = re.sub(r"[*?]", "x", lowered)
+    return [some_id, *(each for each in examples if some_id != lowered and fnmatchcase(each, lowered))]
 
 
 def tool_name(id: str) -> str:

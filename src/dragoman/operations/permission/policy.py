@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -150,6 +151,11 @@ class Policy:
                 self._verdicts.clear()
             verdict = self._verdicts[key] = max(table.matches_for(operation), key=precedence_of).verdict
         return verdict
+
+    def examples(self) -> Sequence[str]:
+        """Return an id for each pattern of the rules: one that it matches, in lower case."""
+        texts = (pattern.text for patterns in self._patterns for pattern in patterns)
+        return [re.sub(r"[*?]", "x", text) for text in texts]
 
     def is_visible(self, operation: Operation, *, identity: Identity, agent: str | None = None) -> bool:
         """Return whether the caller may call it, at least with approval."""

@@ -331,7 +331,7 @@ class A2aHandlers:
             id = task.queued.id if isinstance(task, WaitingTask) else task.id
             raise A2aError(f"task {id!r} has ended", "UNSUPPORTED_OPERATION", hint="GetTask returns it")
         begun = task if isinstance(task, WaitingTask) else BegunTask(task, run)
-        await self._stream(exchange, service, begun=begun, envelope=envelope)
+        await self._stream(exchange, service, begun=begun, envelope=envelope, is_new=False)
 
     async def _stream(
         self,
@@ -341,8 +341,9 @@ class A2aHandlers:
         begun: BegunTask | WaitingTask,
         envelope: StreamEnvelope,
         history_length: int | None = None,
+        is_new: bool = True,
     ) -> None:
-        """Send a task, and its run from the start of its answer; one that has ended or waits at once."""
+        """Send a task, if it is new as submitted, and its run from the start; at once if it has ended."""
         if isinstance(begun, WaitingTask) and begun.state not in TERMINAL_STATES:
             written = write_task(begun, history_length=history_length)
             first = envelope.frame(StreamItem(task=written))
@@ -352,6 +353,8 @@ class A2aHandlers:
             begun = waited
         if isinstance(begun, BegunTask) and begun.run is not None:
             first_task = write_task(begun.task, history_length=history_length, with_artifacts=False)
+            if is_new:
+                first_task = first_task.in_state("TASK_STATE_SUBMITTED")
             await self._follow(exchange, service, begun=begun, first=first_task, envelope=envelope)
             return
         task = begun if isinstance(begun, WaitingTask) else begun.task
@@ -392,9 +395,8 @@ class A2aHandlers:
         def flush_later() -> None:
             loop.call_later(CHUNK_SECONDS, follower.wake)
 
-        status = msgspec.structs.replace(first.status, state="TASK_STATE_SUBMITTED")
         encoder = TaskStreamEncoder(
-            msgspec.structs.replace(first, status=status),
+            first,
             envelope=envelope,
             clock=loop.time,
             on_waiting=flush_later,

@@ -84,7 +84,7 @@ class TaskStreamEncoder:
         return bytes(frames)
 
     def begin(self) -> bytes:
-        """Return the task and its state `WORKING`, once."""
+        """Return the task and, unless it is in it already, its state `WORKING`, once."""
         if self._has_begun:
             return b""
         self._has_begun = True
@@ -93,8 +93,12 @@ class TaskStreamEncoder:
             context_id=self._task.context_id,
             status=A2aTaskStatus(state="TASK_STATE_WORKING", timestamp=self._task.status.timestamp),
         )
-        first = b"" if self._is_task_sent else self._envelope.frame(StreamItem(task=self._task))
-        return first + self._envelope.frame(StreamItem(status_update=working))
+        update = self._envelope.frame(StreamItem(status_update=working))
+        if self._is_task_sent:
+            return update
+        first = self._envelope.frame(StreamItem(task=self._task))
+        is_working = self._task.status.state == working.status.state  # of a task that was begun before
+        return first if is_working else first + update
 
     def end(self) -> bytes:
         """Return what is left of open texts."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from dragoman.messages import DataPart, FilePart, Message, Part, TextPart
 
@@ -81,6 +82,10 @@ class A2aTask(A2aStruct, frozen=True):
     artifacts: tuple[A2aArtifact, ...] = ()
     history: tuple[A2aMessage, ...] = ()
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+    def in_state(self, state: TaskState) -> A2aTask:
+        """Return the task in another state."""
+        return replace(self, status=replace(self.status, state=state))
 
 
 class StatusUpdate(A2aStruct, frozen=True):

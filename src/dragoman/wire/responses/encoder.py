@@ -63,8 +63,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     """The `encrypted_content` of the compaction that the answer follows."""
     shows_compactions: bool = False
     """Summaries of what an agent leaves out are compactions."""
-    output_tool: str | None = None
-    """The answer is in the client's format; this tool takes it from models that give it by a call."""
+    has_format: bool = False
+    """The answer is in a format of the client's, such as JSON."""
 
 
 class ResponsesStreamEncoder:
@@ -79,7 +79,7 @@ class ResponsesStreamEncoder:
         self._items = ItemEncoder(
             self._events, head.tools, base_id=base_id, hub_runs_calls=head.hub_runs_calls
         )
-        self._final_text = None if head.output_tool is None else FinalText(head.output_tool)
+        self._final_text = FinalText() if head.has_format else None
         self.status: ResponseStatus = "queued" if head.queued else "in_progress"
         self._usage: e.Usage | None = None
         self._finish: e.FinishReason | None = None

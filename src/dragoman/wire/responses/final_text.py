@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman import events as e
+from dragoman.messages import OUTPUT_CALL
 from dragoman.wire.responses.item_encoder import INPUT_EVENTS, OUTPUT_EVENTS
 
 _CALL_EVENTS = (*INPUT_EVENTS, *OUTPUT_EVENTS)
 
 
 class FinalText:
-    """Leaves out the texts of all steps but the last, and the calls of the tool that takes the value."""
+    """Leaves out the texts of all steps but the last, and the calls that give the value."""
 
-    def __init__(self, output_tool: str) -> None:
-        self._output_tool = output_tool
+    def __init__(self) -> None:
         self._output_calls: set[str] = set()
         self._texts: list[e.Event] = []
 
@@ -36,7 +36,7 @@ class FinalText:
                     selected += self._take_texts()
                 case _:
                     pass
-            if not self._is_of_output_tool(event):
+            if not self._is_of_output_call(event):
                 selected.append(event)
         return selected
 
@@ -44,9 +44,10 @@ class FinalText:
         texts, self._texts = self._texts, []
         return texts
 
-    def _is_of_output_tool(self, event: e.Event) -> bool:
+    def _is_of_output_call(self, event: e.Event) -> bool:
         if not isinstance(event, _CALL_EVENTS):
             return False
-        if getattr(event, "tool_name", None) == self._output_tool:
+        metadata = getattr(event, "provider_metadata", None) or {}
+        if all(metadata.get(key) == value for key, value in OUTPUT_CALL.items()):
             self._output_calls.add(event.tool_call_id)
         return event.tool_call_id in self._output_calls

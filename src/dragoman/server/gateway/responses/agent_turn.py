@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from dragoman.agent.structured_output import DEFAULT_NAME
 from dragoman.ids import new_id
 from dragoman.store.responses import StoredResponse
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
@@ -60,7 +59,7 @@ def response_head(
         hub_runs_calls=True,
         shows_approvals=parsed.tools.declares_hub,
         shows_compactions=parsed.compact_threshold is not None,
-        output_tool=output_tool(parsed.response_fields),
+        has_format=has_format(parsed.response_fields),
     )
 
 
@@ -79,14 +78,14 @@ def stored_head(response: StoredResponse) -> ResponseHead:
         hub_runs_calls=True,
         shows_approvals=tools.declares_hub,
         shows_compactions=request.compact_threshold is not None,
-        output_tool=output_tool(body),
+        has_format=has_format(body),
     )
 
 
-def output_tool(fields: Mapping[str, Any]) -> str | None:
-    """Return the tool that takes an answer in a format; None if the answer is text."""
+def has_format(fields: Mapping[str, Any]) -> bool:
+    """Return whether an answer has another format than text."""
     format = (fields.get("text") or {}).get("format") or {}
-    return None if format.get("type", "text") == "text" else DEFAULT_NAME
+    return bool(format.get("type", "text") != "text")
 
 
 def turn_of(response: StoredResponse) -> AgentTurn | None:
