@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.store.connection import Params
 from dragoman.store.maintenance.row_batches import TABLES
-from dragoman.store.sqlite import lock_folder
+from dragoman.store.sqlite import SQLiteConnection, lock_folder
 from dragoman.store.store import DATABASE_FILE, Store
 from tests.cli.conftest import Run
 from tests.cli.program import Terminal
@@ -172,6 +174,21 @@ def test_compacting_frees_the_space_of_deleted_rows_but_not_under_a_hub(run: Run
     assert done.code == 0
     assert "freed 6." in done.out
     assert (data / DATABASE_FILE).stat().st_size < 1_000_000
+
+
+def test_compacting_needs_no_room_in_the_folder_for_temporary_files(
+    run: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, folders = SQLiteConnection.execute, []
+
+    def note_folder(connection: SQLiteConnection, sql: str, params: Params) -> int:
+        if sql == "VACUUM":
+            folders.append(os.environ.get("SQLITE_TMPDIR"))
+        return execute(connection, sql, params)
+
+    monkeypatch.setattr(SQLiteConnection, "execute", note_folder)
+    assert run("database", "compact", "--data", data).code == 0
+    assert (folders, "SQLITE_TMPDIR" in os.environ) == ([str(data)], False)
 
 
 def test_a_database_of_postgres_goes_through_all_commands_and_no_password_is_shown(

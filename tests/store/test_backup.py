@@ -272,6 +272,30 @@ async def test_a_folder_with_another_key_gets_no_row_of_a_copy(data: Path, tmp_p
     assert DATABASE_FILE not in names_in(other)
 
 
+async def test_no_hub_starts_on_a_copy_before_the_key_and_the_spools_are_there(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ReplayingProgress(Progress):
+        """The hub of the source stores what is in its spool meanwhile."""
+
+        def start(self, stage: str, total: int) -> None:
+            (data / "usage.spool").unlink(missing_ok=True)
+
+    async with await Store.open(data) as store:
+        await store.mcp_servers.put("files", SERVER)
+    (data / "usage.spool").write_bytes(b"{}\n")
+    places = DatabaseLocation.of_folder(data), DatabaseLocation.of_folder(new := tmp_path / "new")
+    with monkeypatch.context() as killed:
+        killed.setattr("dragoman.store.maintenance.data_folder_copy.write_files", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            transfer(*places, progress=Progress())
+    with pytest.raises(StoreError, match="is not finished"):
+        await Store.open(new)
+    transfer(*places, progress=ReplayingProgress())
+    assert (body_of(new / "hub.key"), body_of(new / "usage.spool")) == (body_of(data / "hub.key"), b"{}\n")
+    await histories(new)
+
+
 async def test_a_copy_whose_target_fails_names_the_target(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

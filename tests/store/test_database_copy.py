@@ -19,6 +19,7 @@ from dragoman.errors import BadRequest, Conflict, NotFound, StoreError
 from dragoman.operations.results.artifact import Artifact
 from dragoman.store.connection import Backend, BackendConnection, Params
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
+from dragoman.store.maintenance.data_folder_copy import transfer
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.row_batches import TABLES, RowFormat, RowStatements, read_digest
@@ -206,7 +207,9 @@ async def is_killed(source: Place, place: Place, *, commits: int, after: bool) -
         if commits > 5:
             with pytest.raises(StoreError, match="is not finished") as refusal:
                 await place.open()
-            assert refusal.value.hint == "run `dragoman database copy` again: it continues"
+            assert (
+                refusal.value.hint == "run the same `dragoman database copy` or `restore` again: it continues"
+            )
         killed = True
     else:
         killed = False
@@ -305,6 +308,36 @@ async def test_a_target_with_other_data_is_refused_unless_it_may_be_replaced(
     assert [row[0] for row in contents(target)["sessions"]] == ["other"]
     copy(source, target, replace=True)
     assert contents(target) == contents(source)
+
+
+async def test_a_copy_that_another_version_has_begun_says_so(source: Place, target: Place) -> None:
+    async with await source.open(), await target.open():
+        pass
+    target.query("UPDATE alembic_version SET version_num = 'copying 0001'")
+    with pytest.raises(
+        StoreError, match="begun by a program of revision 0001, and this one copies"
+    ) as refusal:
+        copy(source, target)
+    assert "a new, empty database" in str(refusal.value.hint)
+
+
+@pytest.mark.parametrize("backend_name", ["sqlite", "postgres"])
+async def test_a_database_is_not_copied_onto_itself_by_another_address(
+    backend_name: BackendName, tmp_path: Path
+) -> None:
+    with empty_place(backend_name, tmp_path / "source") as place:
+        async with await place.open() as store:
+            await converse(store, "hello")
+        (tmp_path / "same").mkdir()
+        if place.url is None:
+            (tmp_path / "same" / "hub.db").hardlink_to(place.folder / "hub.db")
+            other = DatabaseLocation.of_folder(tmp_path / "same")
+        else:
+            other = DatabaseLocation.parse(f"{place.url}&keepalives_idle=7")
+        before = contents(place)
+        with pytest.raises(BadRequest, match="are the same database"):
+            transfer(location(place), other, progress=QUIET, replace=True)
+        assert contents(place) == before
 
 
 async def test_a_copy_that_a_hub_has_used_since_is_not_overwritten(source: Place, target: Place) -> None:

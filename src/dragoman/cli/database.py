@@ -199,6 +199,10 @@ def copy_database(
         print_note("stop its hub and run the same command again: it copies what is missing", level="warning")
     if origin.folder is not None and destination.path is None:
         print_note(f"start the hub with the data folder {origin.folder}: its key is not in the database")
+    if origin.path is None and destination.folder is not None and report.rows.get("mcp_servers"):
+        print_note(
+            f"copy hub.key of the hub's data folder to {destination.folder}: it is not in the database"
+        )
 
 
 @database.command(

@@ -36,7 +36,7 @@ class UnfinishedCopy(StoreError):
     def __init__(self, name: str, revision: str) -> None:
         super().__init__(
             f"the copy into {name!r} is not finished",
-            hint="run `dragoman database copy` again: it continues",
+            hint="run the same `dragoman database copy` or `restore` again: it continues",
         )
         self.revision = revision
 

@@ -350,16 +350,9 @@ def list_master_keys(raw: sqlite3.Connection) -> list[str]:
     return sorted(found)
 
 
-def copy_files(source: Path, target: Path) -> None:
-    """Copy the files that a hub needs from one data folder to another. Raises Conflict for another key."""
-    require_key(source, target)
-    write_files(target, read_files(source, with_key=True))
-
-
-def require_key(source: Path, target: Path) -> None:
-    """Raise Conflict when two data folders have different keys."""
-    key = target / FOLDER_KEY_FILE
-    bodies = read_files(source, with_key=True)
+def require_key(folder: Path, bodies: Mapping[str, bytes], *, source: Path) -> None:
+    """Raise Conflict when a folder has another key than the files of the folder `source`."""
+    key = folder / FOLDER_KEY_FILE
     if key.exists() and FOLDER_KEY_FILE in bodies and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
         raise Conflict(
             f"{str(key)!r} is another key than that of {str(source)!r}",

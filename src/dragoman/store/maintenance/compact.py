@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +15,8 @@ from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.status import file_size, read_size
 from dragoman.store.maintenance.transactions import raising_store_errors, snapshot
 from dragoman.store.tables.core import metadata
+
+TMPDIR = "SQLITE_TMPDIR"
 
 
 class CompactReport(NamedTuple):
@@ -49,10 +53,22 @@ def compact_file(path: Path, backend: Backend) -> CompactReport:
             f"compacting {before} bytes needs twice as much free space, and the disk has {free}",
             hint="free some space, or copy the database to another disk with `dragoman database backup`",
         )
-    with closing(backend.connect(writing=True)) as connection:
+    with temporary_files_in(path.parent), closing(backend.connect(writing=True)) as connection:
         connection.execute("VACUUM", {})
         connection.fetch_all("PRAGMA wal_checkpoint(TRUNCATE)", {})
     return CompactReport(before, file_size(path))
+
+
+@contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Let SQLite write the new file there, whose free space was checked: /tmp may be small, and in memory."""
+    former = os.environ.get(TMPDIR)
+    os.environ.setdefault(TMPDIR, str(folder))
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[TMPDIR]
 
 
 def vacuum(location: DatabaseLocation, backend: Backend, *, full: bool) -> CompactReport:

@@ -222,23 +222,27 @@ class DatabaseCopy:
         )
         self._clear_progress = target.compile(delete(copy_progress))
 
-    def run(self) -> CopyReport:
+    def run(self, *, before_done: Callable[[], object] = lambda: None) -> CopyReport:
         """Copy. Raises Conflict for a target that holds other data; StoreError.
 
-        The target is prepared and locked here; the caller releases it.
+        The target is prepared and locked here; the caller releases it. Hubs refuse the target until
+        `before_done` has returned.
         """
         require_revision(self._source)
         try:
             self._target.prepare()
         except UnfinishedCopy as error:
             if error.revision != f"{COPYING}{HEAD}":
-                raise
+                raise begun_by_another(error.revision.removeprefix(COPYING)) from None
         with raising_store_errors(self._target):
             target = self._target.connect(writing=True)
             try:
                 started = self._begin(target)
                 with snapshot(self._source) as source:
-                    return self._copy(source, target, started=started)
+                    report = self._copy(source, target, started=started)
+                before_done()
+                self._set_state(target, "done")
+                return report
             finally:
                 target.rollback()
                 target.close()
@@ -387,7 +391,7 @@ class DatabaseCopy:
                     yield row
 
     def _verify(self, target: BackendConnection, digests: Sequence[TableDigest]) -> None:
-        """Compare counts and digests of all tables, and mark the copy as done. Raises StoreError."""
+        """Compare counts and digests of all tables. Raises StoreError."""
         self._progress.start("checking", sum(digest.count for digest in digests))
         for table, digest in zip(self._tables, digests, strict=True):
             found = self._target_digest(target, table)
@@ -400,7 +404,6 @@ class DatabaseCopy:
                 )
             params = {"name": table.name, "value": str(digest)}
             self._run(target, partial(target.execute, self._set_progress, params))
-        self._set_state(target, "done")
 
     def _target_digest(self, target: BackendConnection, table: TableCopy) -> TableDigest:
         digest = self._run(target, partial(read_digest, target, table.target_reader, form=table.form))
@@ -419,11 +422,20 @@ def pieces(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         yield rows[start : start + LOOKUP_KEYS]
 
 
+def begun_by_another(revision: str) -> StoreError:
+    """Return the error of a copy that a program of another revision has begun."""
+    return StoreError(
+        f"the copy into the target was begun by a program of revision {revision}, and this one copies {HEAD}",
+        hint="finish it with that program, or copy into a new, empty database",
+    )
+
+
 def require_revision(source: Backend) -> None:
     """Raise StoreError unless the source has the tables of this program."""
     revision = read_revision(source)
     if revision != HEAD:
         raise StoreError(
             f"the source is of revision {revision}, and this program copies {HEAD}",
-            hint="`dragoman database migrate` migrates an older one; a newer one needs a newer dragoman",
+            hint="`dragoman database migrate` migrates an older one, of which the program that wrote it makes"
+            " backups; a newer one needs a newer dragoman",
         )

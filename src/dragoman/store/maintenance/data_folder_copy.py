@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from sqlalchemy import text
+
 from dragoman.errors import BadRequest
-from dragoman.store.maintenance.backup import copy_files, require_key
+from dragoman.store.maintenance.backup import read_files, require_key, write_files
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
+from dragoman.store.maintenance.transactions import snapshot
+
+GET_PLACE = text(
+    "SELECT concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), oid,"
+    " current_schema()::regnamespace::oid)"
+    " FROM pg_database WHERE datname = current_database() AND current_schema() IS NOT NULL"
+)
 
 
 def transfer(
@@ -14,20 +26,55 @@ def transfer(
 ) -> CopyReport:
     """Copy all rows; between two data folders also the key and the spools.
 
+    These are read before the rows, and written before a hub may start on the target: what moves from a spool
+    into the source in between is in both, and is stored once when it is replayed.
+
     Raises BadRequest when both are one; NotFound, Conflict, StoreError.
     """
     source.require()
-    if source.identity == target.identity:
+    if is_same_database(source, target):
         raise BadRequest("the source and the target are the same database")
-    if source.path is not None and target.path is not None:
-        require_key(source.path.parent, target.path.parent)
     backend = target.backend(exclusive=True)
     try:
         origin = source.backend(exclusive=False)
         copy = DatabaseCopy(origin, backend, source_name=source.identity, progress=progress, replace=replace)
-        report = copy.run()
-        if source.path is not None and target.path is not None:
-            copy_files(source.path.parent, target.path.parent)
-        return report
+        return copy.run(before_done=prepare_files(source, target))
     finally:
         backend.release()
+
+
+def is_same_database(source: DatabaseLocation, target: DatabaseLocation) -> bool:
+    """Whether two addresses are those of one database: with `--replace` it would lose all its rows."""
+    if source.identity == target.identity:
+        return True
+    if source.path is not None and target.path is not None:
+        return target.path.exists() and source.path.samefile(target.path)
+    if source.path is not None or target.path is not None:
+        return False
+    places = [read_place(location) for location in (source, target)]
+    return None not in places and places[0] == places[1]
+
+
+def read_place(location: DatabaseLocation) -> str | None:
+    """Return the same for each address of one schema of Postgres; None when the schema does not exist."""
+    backend = location.backend(exclusive=False)
+    with snapshot(backend) as connection:
+        row = connection.fetch_one(backend.compile(GET_PLACE), {})
+        return str(row[0]) if row and row[0] is not None else None
+
+
+def prepare_files(source: DatabaseLocation, target: DatabaseLocation) -> Callable[[], object]:
+    """Read the files of a data folder; return what writes them to another one.
+
+    Raises Conflict when that has another key.
+    """
+    if (
+        source.path is None
+        or target.path is None
+        or source.path.parent.resolve() == target.path.parent.resolve()
+    ):
+        return lambda: None
+    folder = target.path.parent
+    bodies = read_files(source.path.parent, with_key=True)
+    require_key(folder, bodies, source=source.path.parent)
+    return partial(write_files, folder, bodies)
