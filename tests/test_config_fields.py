@@ -218,7 +218,7 @@ def test_a_key_that_cannot_be_read_or_sent_is_an_error_that_does_not_show_it(tmp
         read_key(KeyConfig(api_key_file=str(tmp_path / "none")), name="up", environ={})
     with pytest.raises(ConfigError) as error:
         read_key(KeyConfig(api_key_env="A"), name="up", environ={"A": "hunter2\nx"})
-    assert error.value.message == "providers.up: the key has a character that no header can carry"
+    assert error.value.message == "providers.up: the key contains a character that is not allowed in a header"
 
 
 def test_the_master_key_comes_from_its_file_or_its_variable_or_the_file_that_one_names(

@@ -77,7 +77,7 @@ async def test_a_step_goes_to_no_model_that_its_key_may_not_ask(tmp_path: Path) 
             },
             headers={"authorization": f"Bearer {secret}"},
         )
-        assert "on_prepare_step: this key may not ask the model 'dear/big'; it may ask sim/*" in response.text
+        assert "on_prepare_step: this key may not use the model 'dear/big'; it may use sim/*" in response.text
         await hub.hub.meter.ledger.flush()
         [row] = await hub.hub.store.usage.list()
         assert row.provider == "sim"

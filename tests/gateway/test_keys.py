@@ -53,8 +53,8 @@ async def test_a_key_may_be_sent_in_either_familys_header_at_either_endpoint(tmp
 @pytest.mark.parametrize(
     ("headers", "text"),
     [
-        ({}, "this hub wants a key"),
-        ({"authorization": "Basic abc"}, "this hub wants a key"),
+        ({}, "this hub requires a key"),
+        ({"authorization": "Basic abc"}, "this hub requires a key"),
         ({"x-api-key": "dgm_nope"}, "this key is unknown"),
         ({"authorization": "Bearer sk-of-openai"}, "this key is unknown"),
     ],
@@ -128,7 +128,7 @@ async def test_a_model_that_a_key_may_not_use_is_refused_in_each_endpoints_forma
             "/v1/messages/count_tokens", json={"model": "up/big", "messages": []}, headers=key
         )
         assert [answer.status_code for answer in (openai, anthropic, counted)] == [403] * 3
-        text = "this key may not ask the model 'up/big'; it may ask up/small*"
+        text = "this key may not use the model 'up/big'; it may use up/small*"
         assert text in openai.json()["error"]["message"]
         assert text in anthropic.json()["error"]["message"]
         assert anthropic.json()["error"]["type"] == "permission_error"

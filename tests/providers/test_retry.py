@@ -325,5 +325,5 @@ def test_a_policy_says_how_long_the_first_pause_is_how_they_grow_and_whether_cha
 
 @pytest.mark.parametrize("name", ["retries", "base", "cap", "max_wait"])
 def test_a_policy_that_cannot_be_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} of a RetryPolicy is not below 0"):
+    with pytest.raises(ConfigError, match=f"{name} of a RetryPolicy must not be below 0"):
         replace(RetryPolicy(), **{name: -1})

@@ -199,7 +199,7 @@ def test_a_key_asks_what_its_patterns_fit(patterns: list[str] | None, model: str
     with pytest.raises(Forbidden) as refused:
         require_model_access(patterns, model, routing=routes)
     allowed = ", ".join(patterns or ()) or "none"
-    assert refused.value.message == f"this key may not ask the model {model!r}; it may ask {allowed}"
+    assert refused.value.message == f"this key may not use the model {model!r}; it may use {allowed}"
 
 
 def test_who_may_ask_does_not_depend_on_which_provider_cools_down() -> None:

@@ -386,7 +386,8 @@ async def test_a_provider_without_embeddings_says_so(tmp_path: Path) -> None:
             served, "post", "/v1/embeddings", json={"model": "sim/any", "input": "Good day."}
         )
         assert refused["error"] == {
-            "message": "the provider of this model gives no embeddings (those of the type openai do)",
+            "message": "the provider of this model does not support embeddings"
+            " (use a provider of the type openai)",
             "type": "invalid_request_error",
             "param": "model",
             "code": "bad_request",

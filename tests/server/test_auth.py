@@ -100,7 +100,7 @@ async def test_a_refused_key_is_told_why(tmp_path: Path) -> None:
             revoked: "revoked",
             rotated: "rotated",
             expired: "expired",
-            "": "wants a key",
+            "": "requires a key",
         }
         for secret, why in whys.items():
             with pytest.raises(Unauthorized, match=why) as refused:

@@ -192,7 +192,7 @@ async def test_a_model_reads_a_value_only_where_the_operator_allows_it(tmp_path:
         frames = msgspec.json.encode(await served.chat("go", agent="press")).decode()
         calls = (await served.http.get("/api/calls?limit=50")).text
         assert (VALUE in frames) == plain
-        assert ("is not given out in plain text" in frames) == (not plain)
+        assert ("cannot be returned in plain text" in frames) == (not plain)
         assert_sealed(calls)
 
 

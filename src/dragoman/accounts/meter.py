@@ -59,7 +59,7 @@ class Entry:
     def take(self, tokens: int) -> LimitLease | LimitRejection:
         """Count the prompt's tokens and hand the lease over; a rejection leaves it with the entry."""
         if self.lease is None:
-            raise RuntimeError("the request is admitted already")
+            raise RuntimeError("the request is already admitted")
         lease = self._limiter.add_tokens(
             self._monotonic(), self.lease, limits=self.scope_limits, tokens=tokens
         )

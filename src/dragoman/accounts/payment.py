@@ -132,5 +132,5 @@ def unpriced(model: str) -> ConfigError:
     """Return the error of a model that a budget cannot be kept for."""
     return ConfigError(
         f"there is no price for the model {model!r}, so a budget in US dollars cannot be kept",
-        hint="say one: prices={'provider/model': PriceOverride(input=1, output=2)}, or leave the budget out",
+        hint="pass one: prices={'provider/model': PriceOverride(input=1, output=2)}, or omit the budget",
     )

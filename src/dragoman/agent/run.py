@@ -136,7 +136,7 @@ def require_own_loop(loop: asyncio.AbstractEventLoop) -> None:
     if running_loop() is not loop:
         raise Conflict(
             "this run belongs to another event loop",
-            hint="wait for it there: asyncio.run_coroutine_threadsafe(...), with the loop that began it",
+            hint="wait for it there: asyncio.run_coroutine_threadsafe(...), with the loop that started it",
         )
 
 

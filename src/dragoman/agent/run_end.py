@@ -144,7 +144,7 @@ def model_outcome(reason: e.FinishReason) -> RunOutcome:
         case "stop" | "tool-calls":
             return RunOutcome(reason)
         case "max-steps":
-            return RunOutcome(reason, Halt("steps_exhausted", "the provider took as many turns as it may"))
+            return RunOutcome(reason, Halt("steps_exhausted", "the provider reached its limit of turns"))
         case "error" | "aborted" | "other":
             return RunOutcome(reason, Halt("unknown", f"the provider ended the answer: {reason}"))
 

@@ -41,7 +41,7 @@ def create_data_folder(data: Path, *, config: Path | None = None) -> Path:
     if DataOption.source == "default" and not is_configured(config):
         raise NotFound(
             f"there is no hub data in {str(data.absolute())!r}, and no configuration in this folder",
-            hint=f"{WRONG_FOLDER_HINT}; to begin a new one here: --data {data}",
+            hint=f"{WRONG_FOLDER_HINT}; to create a new one here: --data {data}",
         )
     print_note(f"data folder: {data.absolute()}, which is new")
     return data

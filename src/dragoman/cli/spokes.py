@@ -125,7 +125,7 @@ def approve(
             id, _, seen = text.partition("@")
             found = await client.request("GET", definition_path(id))
             if not found["hash"].startswith(seen):
-                raise Conflict(f"{found['id']} has changed since it was shown", hint="look at it again")
+                raise Conflict(f"{found['id']} has changed since it was shown", hint="review it again")
             wanted[found["id"]] = found["hash"]
         answer: Json = await client.request("POST", "/api/spokes/approve", body={"operations": wanted})
         return answer

@@ -47,7 +47,7 @@ def read_key(
         log.warning("providers.%s: %s: its requests go without a key", name, place)
         return None
     if not (value.isascii() and value.isprintable()):
-        raise ConfigError(f"providers.{name}: the key has a character that no header can carry")
+        raise ConfigError(f"providers.{name}: the key contains a character that is not allowed in a header")
     return value
 
 

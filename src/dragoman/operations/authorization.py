@@ -42,8 +42,8 @@ def require_scope(caller: Identity, *scopes: Scope) -> None:
     wanted = " or ".join(map(repr, scopes))
     granted = ", ".join(sorted(caller.scopes or DEFAULT_SCOPES))
     raise Forbidden(
-        f"this needs a key with the scope {wanted}; this one's are {granted}",
-        hint=f"`dragoman keys change {caller.key_id} --add-scope {scopes[0]}` adds it to those of this key",
+        f"this needs a key with the scope {wanted}; this key has {granted}",
+        hint=f"`dragoman keys change {caller.key_id} --add-scope {scopes[0]}` adds it to this key",
         scope=scopes[0],
     )
 

@@ -37,7 +37,7 @@ class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ProviderError(
                 f"the answer is one JSON document of more than {self.document} bytes",
                 category="api_error",
-                hint="`limits.document` sets the limit; an answer that is streamed may be longer",
+                hint="`limits.document` sets the limit; a streamed answer may be longer",
             )
         if size > self.stream:
             raise ProviderError(f"the answer is longer than {self.stream} bytes", category="api_error")

@@ -52,7 +52,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("retries", "base", "cap", "max_wait"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} of a RetryPolicy is not below 0, got {getattr(self, name)!r}")
+                raise ConfigError(f"{name} of a RetryPolicy must not be below 0, got {getattr(self, name)!r}")
 
     @classmethod
     def of(cls, retries: int | RetryPolicy) -> RetryPolicy:

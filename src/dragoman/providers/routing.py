@@ -333,7 +333,7 @@ def require_model_access(patterns: Sequence[str] | None, model: str, *, routing:
     names = [route.name for route in routing.entry_routes(model)]
     if not matches_any(model, patterns) and not all(matches_any(name, patterns) for name in names):
         allowed = ", ".join(patterns) or "none"
-        raise Forbidden(f"this key may not ask the model {model!r}; it may ask {allowed}")
+        raise Forbidden(f"this key may not use the model {model!r}; it may use {allowed}")
 
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:

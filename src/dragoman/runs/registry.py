@@ -224,7 +224,7 @@ class RunRegistry:
         """Begin the run of a message that has waited, at the host of the session's runner if it has one.
 
         `claim` takes it out of where it waits. Raises RunActive when the session is busy, Conflict when it
-        does not wait any more, and what a start raises.
+        no longer waits, and what a start raises.
         """
         session_id = request.session_id
         async with self._locked(session_id, request.action):

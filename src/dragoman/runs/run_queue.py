@@ -181,7 +181,7 @@ class RunQueue:
             if not await self._is_beginning(session_id):
                 break
             await asyncio.sleep(QUEUE_INTERVAL)
-        return await self._starter.find_active(session_id)  # it may have begun between the two looks
+        return await self._starter.find_active(session_id)  # it may have started between the two looks
 
     async def _is_beginning(self, session_id: str) -> bool:
         """Return whether something waits in the session that can be answered now, or is about to be."""
@@ -221,7 +221,7 @@ class RunQueue:
             self.nudge(run, queued)
 
     async def withdraw(self, queued: QueuedRun) -> bool:
-        """Withdraw a message; False when it does not wait any more."""
+        """Withdraw a message; False when it no longer waits."""
         withdrawn = await self._store.queued_runs.end(queued.id, "withdrawn", at=self._clock())
         if withdrawn:
             self._tell(queued.id)

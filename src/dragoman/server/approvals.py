@@ -203,7 +203,7 @@ def parse_answer(body: ApprovalBody, approval: ApprovalRequest | None) -> tuple[
             raise BadRequest("the body needs `approved` or `answer`", hint=BODY_HINT)
         return body.approved, validate_reason(body.reason)
     if body.approved is False or body.reason is not None:
-        raise BadRequest("an answer is a yes, and needs no reason", field="answer", hint=BODY_HINT)
+        raise BadRequest("an answer counts as a yes, and takes no reason", field="answer", hint=BODY_HINT)
     if approval is not None and approval.question is None:
         hint = 'nothing is asked there but yes or no: send {"approved": true} or {"approved": false}'
         raise BadRequest(f"approval {approval.id!r} is not a question", field="answer", hint=hint)

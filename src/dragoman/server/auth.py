@@ -131,7 +131,7 @@ TOKEN_REJECTIONS: Mapping[KeyRejection, tuple[str, str]] = {
 
 
 NO_KEY = (
-    "this hub wants a key",
+    "this hub requires a key",
     "`dragoman keys create{data} --owner NAME` makes one; send it as `Authorization: Bearer dgm_...`",
 )
 FORWARDING_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")

@@ -188,7 +188,7 @@ def check_same_origin(exchange: Exchange) -> None:
         page, host = parse_origin(headers.get("origin", "")), parse_authority(headers.get("host", ""))
         is_own = "origin" not in headers or (page is not None and host is not None and is_same(page, host))
     if not is_own:
-        raise Forbidden("a sign-in of the console is valid for its own pages only", hint="send a key")
+        raise Forbidden("a console sign-in is valid for the pages of the console only", hint="send a key")
 
 
 def is_same(page: Origin, host: Authority) -> bool:

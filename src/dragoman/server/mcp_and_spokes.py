@@ -98,7 +98,7 @@ class McpServerHandlers:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), ApproveDefinitionsBody)
         except msgspec.ValidationError as error:
             raise BadRequest(
-                f"the body does not fit: {error}", hint='send {"tools": {NAME: HASH}} or {"tools": [NAME]}'
+                f"the body is invalid: {error}", hint='send {"tools": {NAME: HASH}} or {"tools": [NAME]}'
             ) from None
         name, by = exchange.path_params["name"], exchange.identity.owner
         approved = await self._clients.approve(name, body.tools, by=by)
@@ -145,7 +145,7 @@ async def read_definitions(exchange: Exchange) -> SpokeDefinitionsBody:
         return msgspec.convert(await exchange.read_json(MAX_BODY), SpokeDefinitionsBody)
     except msgspec.ValidationError as error:
         raise BadRequest(
-            f"the body does not fit: {error}", hint='send {"operations": {ID: HASH}} or {"operations": [ID]}'
+            f"the body is invalid: {error}", hint='send {"operations": {ID: HASH}} or {"operations": [ID]}'
         ) from None
 
 

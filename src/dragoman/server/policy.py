@@ -82,7 +82,7 @@ def parse_body(payload: Any) -> ExplainBody:
     try:
         body = msgspec.convert(payload, ExplainBody)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the body does not fit: {error}", hint='send {"operation": "mail.send"}') from None
+        raise BadRequest(f"the body is invalid: {error}", hint='send {"operation": "mail.send"}') from None
     for field in ("operation", "agent", "owner", "key"):
         text = getattr(body, field)
         if text is not None and not 0 < len(text) <= MAX_NAME:

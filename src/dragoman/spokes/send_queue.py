@@ -139,7 +139,7 @@ class Outbox:
         """Send a frame after those that wait, without waiting. Raises RateLimited without space, TooLarge."""
         texts = self._sizes.split(frame)
         if not self._space.is_set():
-            raise RateLimited("too much waits to be sent to the other side", retry_after=1.0)
+            raise RateLimited("too much data is waiting to be sent to the other side", retry_after=1.0)
         if not self._closed:
             self._enqueue(f"#{next(self._numbers)}", texts)
 

@@ -46,7 +46,7 @@ def convert(time: str, to_timezone: TimezoneName, *, from_timezone: TimezoneName
     """Convert a date and time from one time zone to another.
 
     Args:
-        time: Date and time in ISO 8601, like 2026-03-29T14:30. If it has an offset of its own, that counts.
+        time: Date and time in ISO 8601, like 2026-03-29T14:30. If it includes an offset, that is used.
         to_timezone: The IANA name of the time zone to convert to.
         from_timezone: The IANA name of the time zone that the time is in.
     """

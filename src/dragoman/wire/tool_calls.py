@@ -325,7 +325,7 @@ def arguments_too_long_error(name: str, limit: int) -> ProviderError:
     """The error for a call whose arguments have more characters than the limit."""
     return ProviderError(
         f"the arguments of the provider's call of the tool {name or UNKNOWN_TOOL_NAME!r:.100} have more than"
-        f" {limit} characters, which is the most for one call",
+        f" {limit} characters, the limit for one call",
         category="api_error",
         hint="ask the model to write less in one call: in parts, or to a file;"
         " `limits.arguments` sets the limit",

@@ -71,7 +71,7 @@ class Hub:
     async def identify(self, headers: Mapping[str, str]) -> Identity:
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if self._keys and not key:
-            raise Unauthorized("this hub wants a key")
+            raise Unauthorized("this hub requires a key")
         return Identity(owner=key or "me", key_id=key or None, scopes=SCOPES.get(key, frozenset()))
 
     async def _add(self, input: Mapping[str, Any], _: Context) -> int:

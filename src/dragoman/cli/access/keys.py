@@ -116,9 +116,7 @@ def build_limits(limits: Mapping[str, float | None], *, previous: Limits | None 
     """Return the options' limits over the previous ones; None without any. BadRequest."""
     set_limits = {name: value for name, value in limits.items() if value is not None}
     if not all(map(isfinite, set_limits.values())):
-        raise BadRequest(
-            "no limit was given", hint="to take one away: `dragoman keys change ID --clear LIMIT`"
-        )
+        raise BadRequest("no limit was given", hint="to remove one: `dragoman keys change ID --clear LIMIT`")
     made = Limits(**{**asdict(previous or NO_LIMITS), **set_limits})
     return None if made == NO_LIMITS else made
 

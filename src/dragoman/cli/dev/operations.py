@@ -52,7 +52,7 @@ MERGE = schema(
 REMOVE = schema(
     ["sessionId"],
     sessionId=SESSION,
-    discard={"type": "boolean", "description": "Also if it has changes or commits that are not merged."},
+    discard={"type": "boolean", "description": "Remove it even if it has changes or unmerged commits."},
 )
 
 
@@ -72,7 +72,7 @@ class CoordinationOperations:
                 name="spawn",
                 description="Spawn an agent on a task: makes a git worktree with a branch of its own, and a"
                 " child session, in which the agent works at once. Returns before it is done: coord.status"
-                " tells how far it is, and the session gets its progress, git state and diff.",
+                " reports its progress, and the session gets its progress, git state and diff.",
                 effect="idempotent",
                 timeout=SECONDS,
             ),
@@ -92,7 +92,7 @@ class CoordinationOperations:
                 namespace=NAMESPACE,
                 name="message",
                 description="Send a message to the agent of a child session. It answers at once if it is"
-                " idle, also after an interruption, and else when its answer is over.",
+                " idle or was interrupted, otherwise after its current answer.",
                 effect="idempotent",
                 timeout=SECONDS,
             ),
@@ -101,7 +101,7 @@ class CoordinationOperations:
                 DIFF,
                 namespace=NAMESPACE,
                 name="diff",
-                description="Show what a task has changed since its branch was made, committed or not.",
+                description="Show what a task has changed since its branch was created, committed or not.",
                 effect="read",
                 timeout=SECONDS,
             ),
@@ -115,7 +115,7 @@ class CoordinationOperations:
                 MERGE,
                 namespace=NAMESPACE,
                 name="merge",
-                description="Merge the branch of a task into its base, with what is not committed yet. A"
+                description="Merge the branch of a task into its base, including uncommitted changes. A"
                 " conflict changes nothing, and names the files.",
                 timeout=SECONDS,
             ),

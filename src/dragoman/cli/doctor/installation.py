@@ -51,7 +51,7 @@ async def check_installation(file: Path | None, data: Path) -> Findings:
             unknown_names = await check_startup(config, os.environ)
         yield ok("configuration", f"{source}; {config.model or 'no model'} answers by default")
         for name in unknown_names:
-            yield Finding("configuration", "warning", name, "mend the name, or remove the rule")
+            yield Finding("configuration", "warning", name, "correct the name, or remove the rule")
     except DragomanError as error:
         yield Finding("configuration", "failed", error.message, error.hint or "`dragoman check` explains it")
     for finding in check_folder(data):

@@ -97,7 +97,7 @@ async def check_key(client: HubClient, key: str | None) -> Finding:
         await client.sessions(limit=1)
     except Unauthorized as error:
         if key is None:
-            return Finding("key", "failed", "this hub wants a key, and none is given", KEY_TODO)
+            return Finding("key", "failed", "this hub requires a key, and none was given", KEY_TODO)
         return Finding("key", "failed", error.message, KEY_TODO)
     except Forbidden as error:
         return Finding("key", "failed", error.message, f"a key with the scope `chat`: {KEY_TODO}")

@@ -168,7 +168,7 @@ def select_tool(text: str, pending: Mapping[str, str]) -> tuple[str, str]:
     if tool not in pending:
         raise BadRequest(f"no tool named {tool!r} waits for approval")
     if not pending[tool].startswith(seen):
-        raise BadRequest(f"{tool} has changed since it was shown", hint="look at it again")
+        raise BadRequest(f"{tool} has changed since it was shown", hint="review it again")
     return tool, pending[tool]
 
 

@@ -312,7 +312,7 @@ class McpConnection:
             return Unavailable(f"{whose} was not reached: {message}")
         if error.code in (types.CONNECTION_CLOSED, CONNECTION_LOST):
             if "SSEError" in message or "SSE stream failed" in message:
-                return CallError(f"{whose} sent an answer that cannot be taken: {message}")
+                return CallError(f"{whose} sent an answer that cannot be used: {message}")
             how = message if self.exit_report is None else await self.exit_report()
             return CallUncertain(f"{whose} was lost during the call: {how}")
         if error.code == TOO_LARGE:

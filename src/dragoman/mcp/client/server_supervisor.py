@@ -221,7 +221,7 @@ class RemoteServer:
         if not self.offered_tools.is_current(definition):
             raise CallError(
                 f"{self.spec.name}.{definition.name} is no longer what was approved, or is gone",
-                hint="somebody has to look at the changes of this MCP server",
+                hint="an administrator has to review the changes of this MCP server",
             )
         self._connection_used = True
         return await connection.call(definition, request.input, context=context)

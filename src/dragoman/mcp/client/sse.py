@@ -99,7 +99,7 @@ def set_endpoint(endpoint_url: str, url: str, *, endpoint: asyncio.Future[str]) 
     if urlsplit(endpoint_url)[:2] == urlsplit(url)[:2]:
         endpoint.set_result(endpoint_url)
     else:
-        endpoint.set_exception(ConfigError("its events tell to post to another server, which is refused"))
+        endpoint.set_exception(ConfigError("its events name another server to post to, which is refused"))
 
 
 async def forward_message(data: str, incoming: IncomingSender) -> None:

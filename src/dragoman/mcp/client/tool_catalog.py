@@ -162,7 +162,7 @@ class OfferedTools:
             )
         if isinstance(names, Mapping) and names[name] != definition.hash:
             raise Conflict(
-                f"{self._spec.name}.{name} changed again since it was shown", hint="look at it again"
+                f"{self._spec.name}.{name} changed again since it was shown", hint="review it again"
             )
         return definition
 

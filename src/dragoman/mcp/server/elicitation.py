@@ -111,7 +111,7 @@ def answer_schema(question: Question) -> dict[str, Any]:
     """Return the schema of an answer. Forms have no open lists, so `other` takes what is not an option."""
     text = {"type": "string", "minLength": 1, "maxLength": MAX_ANSWER_LENGTH}
     if not question.options:
-        answer = {**text, "title": "Answer", "description": "What you answer."}
+        answer = {**text, "title": "Answer", "description": "Your answer."}
         return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
     answer = {
         "type": "string",
@@ -119,7 +119,7 @@ def answer_schema(question: Question) -> dict[str, Any]:
         "description": "One of these.",
         "enum": list(question.options),
     }
-    other = {**text, "title": "Another answer", "description": "Instead of those above."}
+    other = {**text, "title": "Another answer", "description": "An answer other than those above."}
     return {"type": "object", "properties": {"answer": answer, "other": other}}
 
 

@@ -200,7 +200,7 @@ class McpServer:
         claim = self._signer.verify(request.state or "")
         if claim != self._claim(request, claim.approval_id):
             raise BadRequest(
-                STATE_MISMATCH, hint="send the very same request that was answered with a question"
+                STATE_MISMATCH, hint="send exactly the same request that was answered with a question"
             )
         approval = await self._calls.access_control.approvals.get(claim.approval_id)
         reply = parse_reply((request.responses or {}).get(APPROVAL_INPUT), approval)
@@ -232,7 +232,7 @@ def approval_needed_error(approval: ApprovalRequest) -> DragomanError:
     """Return the error of a call whose approval is not answered."""
     error = Conflict(
         f"the call waits for approval {approval.id}",
-        hint="`dragoman approvals` answers it; then make the very same call again",
+        hint="`dragoman approvals` answers it; then make exactly the same call again",
     )
     error.code = "approval_needed"
     return error

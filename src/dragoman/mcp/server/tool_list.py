@@ -28,8 +28,8 @@ BATCH_ENTRY_SCHEMA = {
     "type": "object",
     "properties": {
         "success": {"type": "boolean"},
-        "result": {"description": "What the operation gave."},
-        "error": {"type": "object", "description": "Why it failed, and what to mend."},
+        "result": {"description": "The result of the operation."},
+        "error": {"type": "object", "description": "Why it failed, and what to correct."},
         "notes": {"type": "array", "items": {"type": "string"}},
     },
     "required": ["success"],

@@ -73,7 +73,7 @@ class RunnerServer:
             raise Unavailable("the hub is shutting down; reconnect in a moment")
         owner, settings = identity.owner, self.settings
         if sum(each.owner == owner for each in self._connections) >= settings.owner_connections:
-            raise RateLimited(f"this owner has {settings.owner_connections} runners connected, the most")
+            raise RateLimited(f"this owner has {settings.owner_connections} runners connected, the maximum")
         line = RunnerSocket(socket, settings, key_id=identity.key_id, owner=owner)
         self._connections.add(line)
         try:

@@ -80,7 +80,7 @@ class OpenTurn:
         if seq <= self.accepted:
             if self.stored < seq <= self._repeated_to:
                 return False
-            raise self.refusal(frame, f"frame {seq} of the turn was taken before", code="repeated")
+            raise self.refusal(frame, f"frame {seq} of the turn was already received", code="repeated")
         if seq > self.accepted + 1 + missing:
             message = f"frame {seq} came before {self.accepted + 1}; send the frames of a turn in order"
             raise self.refusal(frame, message, code="out_of_order")

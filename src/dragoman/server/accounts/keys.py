@@ -78,7 +78,7 @@ class KeyHandlers:
         try:
             grace = msgspec.convert(payload, RotationBody).grace
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}") from None
+            raise BadRequest(f"the body is invalid: {error}") from None
         if not 0 <= grace <= MAX_GRACE:
             raise BadRequest(f"grace must be 0 to {MAX_GRACE:.0f} seconds", field="grace")
         key, secret = await self._keys.rotate(exchange.path_params["id"], grace)
@@ -106,7 +106,7 @@ def parse_key_body(payload: Any) -> KeyBody:
     try:
         body = msgspec.convert(payload, KeyBody)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None
+        raise BadRequest(f"the body is invalid: {error}") from None
     for field, text in (("owner", body.owner), ("name", body.name)):
         if text is not None and not (0 < len(text) <= MAX_NAME and text.isprintable()):
             raise BadRequest(f"{field} must be 1 to {MAX_NAME} printable characters", field=field)

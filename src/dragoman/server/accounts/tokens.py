@@ -59,7 +59,7 @@ class TokenHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), TokenBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint='{"session": "ID"}') from None
+            raise BadRequest(f"the body is invalid: {error}", hint='{"session": "ID"}') from None
         if body.owner is not None:
             body = bounded_to_owner(body, body.owner)
         check_sessions(body)
@@ -122,7 +122,7 @@ def parse_cursor(text: str) -> TokenCursor:
         return float(moment), id
     except ValueError:
         hint = "use `next` of the page before"
-        raise BadRequest(f"before has no page: {text!r:.100}", field="before", hint=hint) from None
+        raise BadRequest(f"before does not name a page: {text!r:.100}", field="before", hint=hint) from None
 
 
 def owner_of(token: SessionToken) -> str | None:
@@ -144,7 +144,7 @@ def owner_sessions(owner: str) -> str:
     escaped = quote(owner, safe="@").replace("~", "%7E") if owner.isprintable() else ""
     if not 1 <= len(escaped) <= MAX_OWNER:
         raise BadRequest(
-            f"owner must have 1 to {MAX_OWNER} printable characters; others than A-Z 0-9 @._- count thrice",
+            f"owner must have 1 to {MAX_OWNER} printable characters; all but A-Z 0-9 @._- count as three",
             field="owner",
             hint="use the user's id",
         )
@@ -184,7 +184,7 @@ def check_rights(body: TokenBody, caller: Identity) -> None:
     if wrong or not body.scopes:
         raise Forbidden(
             f"a session token is for the scope chat alone, not {', '.join(wrong) or 'none'}",
-            hint="what else a key may do is not bounded to a session: do it in the app's server",
+            hint="other scopes cannot be limited to a session: use them in the app's server",
         )
     models = body.models or ()
     if len(models) > MAX_MODELS:

@@ -97,9 +97,9 @@ def parse_groups(text: str) -> tuple[GroupBy, ...]:
     for name in names:
         if name not in GROUP_NAMES:
             raise BadRequest(
-                f"nothing can be grouped by {name!r}",
+                f"usage cannot be grouped by {name!r}",
                 field="group_by",
-                hint=f"it can by {join_names(GROUP_NAMES)}",
+                hint=f"use {join_names(GROUP_NAMES)}",
             )
     return cast(tuple[GroupBy, ...], tuple(dict.fromkeys(names)))
 

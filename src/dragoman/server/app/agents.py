@@ -49,8 +49,8 @@ def build_agent(name: str, agent: AgentConfig, *, config: Config) -> AgentSpec:
     path = f"agents.{name}"
     if agent.description is not None and not NAME_PATTERN.fullmatch(name):
         raise ConfigError(
-            f"{path}: one that others can call is named with 1 to 128 letters, digits, - _ . or /",
-            hint="name it otherwise, or leave its description out",
+            f"{path}: an agent that others can call must be named with 1 to 128 letters, digits, - _ . or /",
+            hint="rename it, or omit its description",
         )
     return AgentSpec(
         name=name,

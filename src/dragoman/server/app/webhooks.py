@@ -21,7 +21,7 @@ def build_webhook_sender(config: Config, services: HubServices) -> WebhookSender
             raise ConfigError(f"webhooks.secret_env: {section.secret_env} is not set in the environment")
         services.environment.secrets.add(secret)
     elif section.url is not None:
-        raise ConfigError("webhooks.url: what is posted has to be signed", hint="set webhooks.secret_env")
+        raise ConfigError("webhooks.url: deliveries have to be signed", hint="set webhooks.secret_env")
     policy = HostPolicy(
         WebSettings(
             allow_hosts=section.allow_hosts, allow_networks=section.allow_networks, ports=section.ports

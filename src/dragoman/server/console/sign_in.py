@@ -71,7 +71,7 @@ class SignInHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), SignInBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
+            raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         if (body.key is None) == (body.link is None):
             raise BadRequest("the body needs either a key or a link", hint=BODY_HINT)
         if body.link is not None:
@@ -82,7 +82,7 @@ class SignInHandlers:
             session, token = await self._browsers.create(identity)
         found = await self._browsers.find(token)
         if found is None:
-            raise Unauthorized("the key of this link is not valid any more")
+            raise Unauthorized("the key of this link is no longer valid")
         cookie = session_cookie(exchange, token, seconds=session.expires_at - time.time())
         answer = self._signed_in(found.identity, csrf=csrf_token(token), expires_at=found.expires_at)
         await exchange.respond(201, answer, headers={**NO_STORE, "set-cookie": cookie})

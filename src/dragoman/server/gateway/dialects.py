@@ -154,9 +154,9 @@ class EmbeddingsDialect(ChatCompletionsDialect):
     def parse_request(self, raw: bytes) -> ClientRequest:
         """See `ClientDialect`: no other family has a word for it. BadRequest."""
         raise BadRequest(
-            "the provider of this model gives no embeddings",
+            "the provider of this model does not support embeddings",
             field="model",
-            hint="those of the type openai do",
+            hint="use a provider of the type openai",
         )
 
     def url(self, server: UpstreamServer) -> str:

@@ -224,7 +224,7 @@ class Gateway:
                 raise
             raise NotFound(
                 f"there is no model {head.model!r}{suggest(head.model, allowed)}",
-                hint=f"this key may ask {list(allowed)}",
+                hint=f"this key may use {list(allowed)}",
             ) from None
         require_model_access(allowed, head.model, routing=catalog.routing)
         return routes

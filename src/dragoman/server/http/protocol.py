@@ -151,7 +151,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._close()
         elif size < limits.body_rate * limits.body_timeout and not self.flow.read_paused:
             message = f"{size} bytes of the request body arrived within {limits.body_timeout:g} s"
-            hint = f"the hub wants at least {limits.body_rate} bytes a second"
+            hint = f"the hub requires at least {limits.body_rate} bytes a second"
             reason = "a request body that came too slowly (http.body_rate)"
             self._reject(Rejection(408, "timeout", message, reason, hint))
 

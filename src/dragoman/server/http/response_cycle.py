@@ -76,7 +76,7 @@ class ResponseCycle(RequestResponseCycle):
         elif kind == "http.response.start" and not self.response_started:
             self._send_head(message["status"], message.get("headers", ()))
         else:
-            raise RuntimeError(f"the response is sent in another order: {kind}")
+            raise RuntimeError(f"the response messages are out of order: {kind}")
 
     def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines, says_close = [STATUS_LINE[status].rstrip()], False

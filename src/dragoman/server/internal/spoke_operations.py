@@ -172,7 +172,7 @@ class SpokeCallHandlers:
     def _find(self, call: SharedCall) -> Operation:
         operation = self._operations.get(call.operation)
         if operation.definition_hash != call.definition:
-            raise Conflict(f"{call.operation} has changed since", hint="look at it again before you call it")
+            raise Conflict(f"{call.operation} has changed since", hint="read its schema again, then call it")
         return operation
 
     async def _run(self, call: SharedCall, operation: Operation, *, output: SharedCallOutput) -> None:

@@ -67,23 +67,25 @@ class Metrics:
         )
         self._tokens = Counter("dragoman_tokens_total", "Tokens, where known.", labels=(*placed, "kind"))
         self._cost = Counter("dragoman_cost_usd_total", "US dollars, where known.", labels=placed)
-        self._open = Gauge("dragoman_requests_in_progress", "Requests under way.", labels=("door",))
+        self._open = Gauge("dragoman_requests_in_progress", "Requests in progress.", labels=("door",))
         self._errors = Counter(
             "dragoman_provider_errors_total",
-            "Failed attempts at a provider, also those that were tried again.",
+            "Failed attempts at a provider, including those that were retried.",
             labels=("provider", "category"),
         )
         self._retries = Counter(
-            "dragoman_provider_retries_total", "Further attempts at the same provider.", labels=("provider",)
+            "dragoman_provider_retries_total", "Retries at the same provider.", labels=("provider",)
         )
         self._fallbacks = Counter(
-            "dragoman_fallbacks_total", "Requests handed on to another provider.", labels=("from", "to")
+            "dragoman_fallbacks_total", "Requests passed on to another provider.", labels=("from", "to")
         )
         self._deleted_rows = Counter(
             "dragoman_retention_deleted_rows_total", "Rows that retention deleted.", labels=("table",)
         )
         self._stalled_tasks = Counter(
-            "dragoman_stalled_tasks_total", "Notices of tasks that wait for long.", labels=("level",)
+            "dragoman_stalled_tasks_total",
+            "Notices of tasks that have waited for a long time.",
+            labels=("level",),
         )
         self._build = Gauge("dragoman_build_info", "What runs here.", labels=("version", "python"))
         self._build.set({(version(), platform.python_version()): 1.0})
@@ -197,7 +199,9 @@ class ModelLabels:
 def _readings(sources: MetricSources) -> list[MetricReading]:
     made: list[MetricReading] = []
     if sources.cooldowns is not None:
-        resting = Gauge("dragoman_cooldowns", "Keys of a provider that rest.", labels=("provider",))
+        resting = Gauge(
+            "dragoman_cooldowns", "Keys of a provider that are cooling down.", labels=("provider",)
+        )
         resting.set({(provider,): float(count) for provider, count in sources.cooldowns().items()})
         made.append(resting.read())
     single = (

@@ -78,4 +78,4 @@ def _parse_body(payload: Any, kind: type[B]) -> B:
     try:
         return msgspec.convert(payload, kind)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the body does not fit: {error}", hint='send {"messageId": "…"}') from None
+        raise BadRequest(f"the body is invalid: {error}", hint='send {"messageId": "…"}') from None

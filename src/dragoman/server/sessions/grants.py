@@ -55,7 +55,7 @@ class GrantHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), GrantBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
+            raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         kind, grantee = parse_grantee({"owner": body.owner, "key": body.key})
         if kind == "owner" and grantee == session.owner:
             raise BadRequest(f"the session is {grantee!r}'s own", field="owner")

@@ -112,7 +112,7 @@ class SessionFileHandlers:
         if id is not None and not is_session_id(id):
             raise BadRequest(f"id must be a printable string of 1 to {MAX_ID_LENGTH} characters", field="id")
         if self._import_count >= MAX_IMPORTS:
-            raise LimitReached(f"{MAX_IMPORTS} imports are under way", retry_after=5.0)
+            raise LimitReached(f"{MAX_IMPORTS} imports are in progress", retry_after=5.0)
         self._import_count += 1
         try:
             with TemporaryFile(dir=self._store.host_folder) as file:

@@ -176,7 +176,7 @@ class SessionHandlers:
         waiting = await self._store.queued_runs.list(session.id)
         found = next((each for each in waiting if name in (each.id, each.message_id)), None)
         if found is None or not await self._require_runs().queue.withdraw(found):
-            raise NotFound(f"no message {name!r} waits in the session", hint="it may have begun")
+            raise NotFound(f"no message {name!r} waits in the session", hint="it may have started")
         await exchange.respond(204)
 
     async def search(self, exchange: Exchange) -> None:
@@ -343,7 +343,7 @@ def _parse_body(payload: Any) -> SessionBody:
     try:
         body = msgspec.convert(payload, SessionBody)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None
+        raise BadRequest(f"the body is invalid: {error}") from None
     if body.max_steps is not None and not 1 <= body.max_steps <= 1000:
         raise BadRequest("maxSteps must be 1 to 1000", field="maxSteps")
     if body.id is not None and not is_session_id(body.id):

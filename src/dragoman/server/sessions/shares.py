@@ -59,7 +59,7 @@ class ShareHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), ShareBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}") from None
+            raise BadRequest(f"the body is invalid: {error}") from None
         seconds = body.expires_in
         if seconds is not None and not 1 <= seconds <= MAX_SECONDS:
             raise BadRequest(f"expiresIn must be 1 to {MAX_SECONDS} seconds", field="expiresIn")

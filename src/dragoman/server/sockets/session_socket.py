@@ -275,7 +275,7 @@ class SessionSocket:
                     await self._socket.send(encode_frame("pong"))
                     continue
                 if len(self._requests) >= MAX_REQUESTS:
-                    busy = RateLimited(f"{MAX_REQUESTS} requests of this socket are under way")
+                    busy = RateLimited(f"{MAX_REQUESTS} requests of this socket are in progress")
                     await self._socket.send(error_frame(busy, request_id=request_id_of(frame)))
                     continue
             except BadRequest as error:

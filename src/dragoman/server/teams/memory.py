@@ -57,7 +57,7 @@ class MemoryHandlers:
         try:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), MemoryBody)
         except msgspec.ValidationError as error:
-            raise BadRequest(f"the body does not fit: {error}", hint=BODY_HINT) from None
+            raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
         key, content = body.key.strip(), body.content.strip()
         if not 1 <= len(key) <= MAX_KEY_LENGTH or not 1 <= len(content) <= MAX_CONTENT_LENGTH:
             raise BadRequest(

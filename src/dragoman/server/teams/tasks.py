@@ -134,7 +134,7 @@ def parse_body(body: Any) -> TaskBody:
     try:
         parsed = msgspec.convert(body, TaskBody)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the body does not fit: {error}") from None
+        raise BadRequest(f"the body is invalid: {error}") from None
     for name in ("budget", "seconds"):
         value = getattr(parsed, name)
         if value is not None and not 0 < value < float("inf"):

@@ -178,7 +178,7 @@ class HubConnection:
             case ByeFrame():
                 self.bye = frame
             case _:
-                raise WireError(f"a hub does not say {frame.__struct_config__.tag!r} here")
+                raise WireError(f"a hub does not send {frame.__struct_config__.tag!r} here")
 
     async def _heartbeat(self) -> None:
         """Ping the hub, in the order of the replies, so that its pong confirms those."""

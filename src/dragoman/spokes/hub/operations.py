@@ -217,7 +217,7 @@ class SpokeOperations:
         chosen = [self._find_offer(id) for id in ids]
         for id, (_, operation) in zip(ids, chosen, strict=True):
             if isinstance(ids, Mapping) and ids[id] != operation.definition_hash:
-                raise Conflict(f"{operation.id} changed since it was shown", hint="look at it again")
+                raise Conflict(f"{operation.id} changed since it was shown", hint="review it again")
         await self._approvals.approve(chosen, by=by)
         self._apply_all_terms(ids)  # the host of another spoke hears of it, and then this one again
         return [operation.id for _, operation in chosen]

@@ -60,7 +60,7 @@ class NamespacePermissions:
             )
         if matches_any(name, self._reserved) or self._is_granted_to_other(name):
             raise Forbidden(
-                f"the namespace {namespace!r} is kept for others; choose another",
+                f"the namespace {namespace!r} is reserved for others; choose another",
                 hint=f"`spokes.namespaces` of the hub's configuration can grant it to {owner!r}",
             )
 

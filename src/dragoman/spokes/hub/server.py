@@ -87,7 +87,7 @@ class SpokeServer:
         line = SpokeConnection(socket, self.settings, message_limit=hello.message or self.settings.frame)
         if remote.connection is not None:
             remote.connection.close(
-                REPLACED, ByeFrame(code="replaced", message="it connected anew", again=False)
+                REPLACED, ByeFrame(code="replaced", message="it reconnected", again=False)
             )
         remote.name = hello.name or hello.id
         remote.window = min(hello.window or self.settings.window, self.settings.window)
@@ -205,7 +205,7 @@ class SpokeServer:
                 spoke.leaving = True
                 await self.operations.unregister(spoke, list(spoke.offers))
             case _:
-                raise WireError(f"a spoke does not say {frame.__struct_config__.tag!r} here")
+                raise WireError(f"a spoke does not send {frame.__struct_config__.tag!r} here")
 
     def _remove_spoke(self, spoke: RemoteSpoke) -> None:
         """Remove a spoke that does not come back: its operations in slices, for they may be thousands."""

@@ -35,7 +35,7 @@ class Subcalls:
         """Start a call as a child of `parent`."""
         if parent is None or parent.abandoned:
             await self._refuse(
-                subcall, CallError(f"the call {subcall.parent!r} has ended; it can call no more")
+                subcall, CallError(f"the call {subcall.parent!r} has ended; it cannot make further calls")
             )
         elif subcall.id in self._tasks:
             await self._refuse(subcall, CallError(f"the id {subcall.id!r} is in use by another call"))

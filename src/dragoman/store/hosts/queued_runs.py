@@ -236,4 +236,4 @@ def check_count(connection: DatabaseConnection, query: tuple[str, Params], *, li
     """Raise LimitReached when so many messages wait."""
     row = connection.fetch_one(*query)
     if row is not None and row[0] >= limit:
-        raise LimitReached(f"{row[0]} messages of {place} wait already, as many as may", retry_after=1.0)
+        raise LimitReached(f"{row[0]} messages of {place} wait already, the maximum", retry_after=1.0)

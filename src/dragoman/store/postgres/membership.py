@@ -203,7 +203,7 @@ class Membership:
                 return
             self.is_fenced = True
         self._stopping.set()
-        log.error("other hosts took this one, %s, for dead and have its runs: it stops", self.id)
+        log.error("other hosts took this one, %s, for dead and have taken its runs: it stops", self.id)
         self._call(lambda: self.on_fenced and self.on_fenced())
 
     def _open(self) -> RawConnection:

@@ -92,7 +92,7 @@ class GrantRepository:
                 if not is_for(each, kind=kind, grantee=grantee)
             ]
             if len(others) >= MAX_GRANTS:
-                raise Conflict(f"the session has {MAX_GRANTS} grants, the most that it can have")
+                raise Conflict(f"the session has {MAX_GRANTS} grants, the maximum")
             connection.execute(self._sql.put, to_params(grant))
             self._events.insert(connection, grant_event("grant.added", grant, by=by))
 

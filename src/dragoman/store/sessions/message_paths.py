@@ -205,8 +205,8 @@ class MessagePaths:
         count = self._connection.fetch_one(self._sql.count_branches, this)
         if count is not None and count[0] >= MAX_BRANCHES:
             raise Conflict(
-                f"the session has {MAX_BRANCHES} branches, the most that one may have",
-                hint="fork it at the message from which it shall go on",
+                f"the session has {MAX_BRANCHES} branches, the maximum",
+                hint="fork it at the message to continue from",
             )
         end = parent[-1] if parent else None
         self._connection.execute(

@@ -143,7 +143,7 @@ class MemoryRepository:
         row = connection.fetch_one(self._sql.count, scope)
         if row is not None and row[0] >= MAX_ACTIVE:
             raise Conflict(
-                f"the team {scope['team']!r} has {MAX_ACTIVE} memories, the most that it can have",
+                f"the team {scope['team']!r} has {MAX_ACTIVE} memories, the maximum",
                 hint="delete some, or replace one by saving under its key",
             )
 

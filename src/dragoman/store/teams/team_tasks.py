@@ -112,7 +112,7 @@ class TeamTaskRepository:
     def claim_job(self, task: TeamTask, *, run_id: str, concurrency: int) -> DatabaseJob[None]:
         """Return a job that takes a task out of its team's queue, in the transaction that begins its run.
 
-        It raises Conflict when the task does not wait any more, or the team has `concurrency` tasks running.
+        It raises Conflict when the task no longer waits, or the team has `concurrency` tasks running.
         """
 
         def job(connection: DatabaseConnection) -> None:
@@ -120,11 +120,11 @@ class TeamTaskRepository:
                 connection.lock(f"team {task.team}")
                 row = connection.fetch_one(self._sql.count_running, {"team": task.team})
                 if row is not None and row[0] >= concurrency:
-                    raise Conflict(f"the team {task.team!r} has as many tasks running as it may")
+                    raise Conflict(f"the team {task.team!r} already runs its maximum number of tasks")
             params = {"id": task.id, "run": run_id, "now": self._clock()}
             row = connection.fetch_one(self._sql.claim, params)
             if row is None:
-                raise Conflict(f"the task {task.id!r} does not wait any more")
+                raise Conflict(f"the task {task.id!r} no longer waits")
             self._events.insert(connection, task_event("task.started", to_task(row)))
 
         return job
@@ -324,7 +324,7 @@ def check_waiting(task: TeamTask, count: int, *, limit: int) -> None:
         what = (
             "questions of their owner are being answered" if task.read_only else "tasks of their owner wait"
         )
-        raise LimitReached(f"{count} {what} already, as many as may", retry_after=5.0)
+        raise LimitReached(f"{count} {what} already, the maximum", retry_after=5.0)
 
 
 def task_event(name: str, task: TeamTask, **details: str) -> NewEvent:

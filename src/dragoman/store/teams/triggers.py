@@ -199,7 +199,7 @@ class TriggerRepository:
         params = {f"new_{name}": value for name, value in changed.items()}
         params |= {"id": trigger.id, "hash": trigger.hash}
         if not await self._database.write(lambda connection: connection.execute(sql, params)):
-            raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile", hint="look at it again")
+            raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile", hint="review it again")
 
     async def delete(self, id: str) -> bool:
         """Delete a trigger with its history; False when there is none."""

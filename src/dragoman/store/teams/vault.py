@@ -118,7 +118,7 @@ class VaultRepository:
             row = connection.fetch_one(self._sql.count, {"team": entry.team, "owner": entry.owner})
             if row is not None and row[0] > MAX_ENTRIES:
                 raise Conflict(
-                    f"the vault of {entry.team!r} has {MAX_ENTRIES} entries, the most that it can have",
+                    f"the vault of {entry.team!r} has {MAX_ENTRIES} entries, the maximum",
                     hint="delete some",
                 )
 

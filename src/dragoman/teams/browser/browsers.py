@@ -56,10 +56,10 @@ class TeamBrowsers:
         self._closing: set[asyncio.Task[None]] = set()
 
     def policy(self, team: TeamSpec) -> HostPolicy:
-        """Return what a team's browser may open. Raises CallError for a team that may open nothing."""
+        """Return what a team's browser may open. Raises CallError for a team that may not open any page."""
         if not team.browser.allowed_domains:
             raise CallError(
-                f"The browser of the team {team.name!r} may open nothing.",
+                f"The browser of the team {team.name!r} may not open any page.",
                 hint="`browser: {allowed_domains: [...]}` in team.yaml names the domains.",
             )
         return HostPolicy(replace(self._web, allow_hosts=team.browser.allowed_domains))

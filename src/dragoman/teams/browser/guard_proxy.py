@@ -143,7 +143,7 @@ def parse_head(head: bytes) -> tuple[str, Url, list[str]]:
     url = parse_url(f"https://{target}" if method == "CONNECT" else target)
     names = {line.partition(":")[0].strip().lower() for line in lines}
     if "transfer-encoding" in names and method != "CONNECT":
-        raise BadRequest("A request body without a length is not sent on.")
+        raise BadRequest("A request body without a length is not forwarded.")
     return method, url, [line for line in lines if line]
 
 

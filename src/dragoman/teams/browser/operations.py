@@ -77,7 +77,7 @@ class BrowserOperations:
 
         Args:
             ref: The reference of the element in the snapshot, such as e12.
-            element: What it is, in words.
+            element: A description of the element.
         """
         return await self._page("browser_click", input=target(ref, element), context=context)
 
@@ -90,12 +90,12 @@ class BrowserOperations:
         submit: bool = False,
         context: Context,
     ) -> dict[str, Any]:
-        """Type a text into an element of the page; what it had is replaced.
+        """Type text into an element of the page, replacing its content.
 
         Args:
             text: The text.
             ref: The reference of the element in the snapshot, such as e12.
-            element: What it is, in words.
+            element: A description of the element.
             submit: Whether to press Enter after it.
         """
         input = {**target(ref, element), "text": text, "submit": submit}
@@ -133,7 +133,7 @@ class BrowserOperations:
         return await self._page(SNAPSHOT, input={}, context=context)
 
     async def close(self, *, context: Context) -> str:
-        """Close the browser: its pages, cookies and everything else of it are gone."""
+        """Close the browser; its pages, cookies and all other state are lost."""
         return "closed" if await self._browsers.close_own(context) else "it was not open"
 
     async def _page(self, tool: str, *, input: Mapping[str, Any], context: Context) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class MemoryOperations:
         team: TeamArgument | None = None,
         context: Context,
     ) -> SavedMemory:
-        """Remember something beyond this conversation; a reason is needed to replace what a key has.
+        """Remember something beyond this conversation; replacing what a key has needs a reason.
 
         Args:
             key: A short name, by which it is replaced or deleted later.

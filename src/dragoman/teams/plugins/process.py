@@ -121,7 +121,7 @@ class PluginProcess:
             answer, _, self._buffer = self._buffer.partition(b"\n")
             return msgspec.json.decode(answer, type=PluginAnswer)
         except (OSError, RuntimeError, *DECODE_ERRORS):
-            raise PluginCrashed("The plugin ended, or answered with something else than JSON.") from None
+            raise PluginCrashed("The plugin ended, or answered with something other than JSON.") from None
 
     async def _stop(self) -> None:
         program, self._program = self._program, None

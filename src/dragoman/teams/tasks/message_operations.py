@@ -92,8 +92,8 @@ def hand_up_operation(tasks: TeamTasks) -> Operation:
 
         Args:
             task: The whole task, with all that is needed for it: the team sees nothing else.
-            priority: Before which others of the team's tasks it begins.
-            correlation_id: A name of your own. What you hand up twice under one name is there once.
+            priority: Its priority among the team's tasks.
+            correlation_id: A name that you choose. Handing up twice under one name gives one task.
         """
         own, parent = parent_of(tasks, context)
         if parent is None:
@@ -129,7 +129,7 @@ def escalate_operation(tasks: TeamTasks) -> Operation:
     ) -> Json:
         """Ask for a decision that is not yours: your parent team or, if there is none, a person.
 
-        The answer of a person is the result. That of the parent team comes as a message of this conversation.
+        A person's answer is the result. The parent team's answer arrives as a message in this conversation.
 
         Args:
             message: What is to be decided, with all that is needed for it.

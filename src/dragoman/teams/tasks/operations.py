@@ -61,7 +61,7 @@ def ask_operation(tasks: TeamTasks) -> Operation:
         """Ask teams a question and wait for their answers. They only read, and several answer at once.
 
         Args:
-            teams: Whom to ask.
+            teams: The teams to ask.
             question: The whole question, with all that is needed for it: they see nothing else.
             seconds: How long to wait at most.
         """
@@ -125,7 +125,7 @@ DELEGATE_SCHEMA: Mapping[str, Any] = {
         },
         "priority": {
             "enum": list(get_args(TaskPriority)),
-            "description": "Before which others of the team's tasks it begins.",
+            "description": "Its priority among the team's tasks.",
         },
         "overlap": {
             "enum": list(get_args(Overlap)),
@@ -140,7 +140,7 @@ DELEGATE_SCHEMA: Mapping[str, Any] = {
         },
         "detached": {
             "type": "boolean",
-            "description": "Whether it goes on when this conversation is stopped.",
+            "description": "Whether it continues when this conversation is stopped.",
         },
         "budget": {
             "type": "number",
@@ -150,13 +150,13 @@ DELEGATE_SCHEMA: Mapping[str, Any] = {
         "seconds": {
             "type": "number",
             "exclusiveMinimum": 0,
-            "description": "How long it may take, with its wait.",
+            "description": "How long it may take, with its time in the queue.",
         },
         "correlation_id": {
             "type": "string",
             "minLength": 1,
             "maxLength": MAX_KEY,
-            "description": "A name of your own, which its result comes with.",
+            "description": "A name that you choose; the result carries it.",
         },
     },
     "required": ["team", "task"],
@@ -193,7 +193,7 @@ def delegate_operation(tasks: TeamTasks) -> Operation:
         DELEGATE_SCHEMA,
         namespace=NAMESPACE,
         name="delegate",
-        description="Give a task to a team, and go on: its result comes as a message of this conversation.",
+        description="Give a task to a team, and go on: its result arrives as a message in this conversation.",
         effect="idempotent",
         resumes=True,
     )
@@ -292,7 +292,7 @@ def history_operation(tasks: TeamTasks) -> Operation:
 
         Args:
             team: One team; without it, all that you may ask, and your own.
-            days: How long ago they may have been given.
+            days: The maximum age of the tasks.
             limit: How many at most.
         """
         names = [team] if team is not None else visible_names(tasks, context)

@@ -54,7 +54,7 @@ CREATE_SCHEMA: Mapping[str, Any] = {
     "properties": {
         "name": text_schema("Its name: a-z, 0-9, - and _.", length=63),
         "description": text_schema("What it does.", length=MAX_WORDS),
-        "accepts": list_schema("What it takes on.", most=MAX_ACCEPTS, length=200),
+        "accepts": list_schema("The kinds of tasks that it accepts.", most=MAX_ACCEPTS, length=200),
         "allowed_tools": list_schema(
             "Patterns of the operations that it may call; without them none.", most=100, length=200
         ),
@@ -72,7 +72,7 @@ CREATE_SCHEMA: Mapping[str, Any] = {
             "exclusiveMinimum": 0,
             "description": "US dollars that a task may cost.",
         },
-        "secrets": list_schema("Names of secrets in your vault that it gets a copy of.", most=20, length=64),
+        "secrets": list_schema("Names of secrets in your vault to copy to it.", most=20, length=64),
     },
     "required": ["name", "description"],
     "additionalProperties": False,
@@ -163,12 +163,12 @@ class TeamChanges:
         accepts_remove: AcceptedList | None = None,
         context: Context,
     ) -> Json:
-        """Change what your team, or one below it, takes on. A person is asked.
+        """Change which tasks your team, or one below it, accepts. A person is asked.
 
         Args:
             team: The team.
-            accepts_add: What it takes on from now on.
-            accepts_remove: What it does not take on any more.
+            accepts_add: Kinds of tasks that it accepts from now on.
+            accepts_remove: Kinds of tasks that it no longer accepts.
         """
         spec = self._find(team, context, has_own=True)
         change = AcceptsChange.between(

@@ -74,13 +74,13 @@ class OwnTriggers:
 CREATE_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 63, "description": "Names it in the team."},
+        "name": {"type": "string", "minLength": 1, "maxLength": 63, "description": "Its name in the team."},
         "type": {"type": "string", "enum": list(get_args(TriggerType)), "description": "When it fires."},
         "task": {
             "type": "string",
             "minLength": 1,
             "maxLength": 20_000,
-            "description": "What the team is to do each time.",
+            "description": "The task that the team gets each time.",
         },
         "config": {
             "type": "object",
@@ -89,32 +89,36 @@ CREATE_SCHEMA: Mapping[str, Any] = {
             "keyword: keywords, match, sessions, channels. webhook: signature (github, stripe or standard), "
             "events. file: path, on.",
         },
-        "team": {"type": "string", "maxLength": 63, "description": "The team, if no team calls."},
+        "team": {
+            "type": "string",
+            "maxLength": 63,
+            "description": "The team, if the caller is not a team.",
+        },
         "overlap": {
             "type": "string",
             "enum": list(get_args(OverlapPolicy)),
-            "description": "What happens while an earlier task of it runs.",
+            "description": "What to do if an earlier task of it is still running.",
         },
         "failure_threshold": {
             "type": "integer",
             "minimum": 1,
             "maximum": 100,
-            "description": "How many failures in a row disable it.",
+            "description": "The number of consecutive failures that disables it.",
         },
         "deliver": {
             "type": "string",
             "enum": list(get_args(ResultDelivery)),
-            "description": "Where results go to.",
+            "description": "Where results are delivered.",
         },
         "webhook": {"type": "string", "description": "The URL for `deliver: webhook`."},
-        "quiet_when": {"type": "string", "description": "A result that says this is not delivered."},
+        "quiet_when": {"type": "string", "description": "A result with exactly this text is not delivered."},
         "budget": {"type": "number", "description": "US dollars that each task may spend."},
         "topic": {"type": "string", "description": "A conversation of the team that its tasks belong to."},
         "priority": {"type": "string", "enum": ["low", "normal", "high", "critical"]},
         "subagent": {
             "type": "string",
             "maxLength": 63,
-            "description": "A sub-agent of the team that does it.",
+            "description": "The sub-agent of the team that does the task.",
         },
         "max_steps": {
             "type": "integer",
@@ -124,7 +128,7 @@ CREATE_SCHEMA: Mapping[str, Any] = {
         },
         "learn": {
             "enum": list(get_args(LearningKind)),
-            "description": "A task that learns from the team's work, with a task of its own.",
+            "description": "Makes it learn from the team's work; task, type and config then have defaults.",
         },
     },
     "required": ["name"],
@@ -152,7 +156,7 @@ def create_operation(own: OwnTriggers) -> Operation:
         CREATE_SCHEMA,
         namespace=NAMESPACE,
         name="create",
-        description="Create a trigger of your team. It fires nothing until a person has activated it.",
+        description="Create a trigger of your team. It does not fire until a person has activated it.",
         effect="idempotent",
     )
 
@@ -168,7 +172,7 @@ def update_operation(own: OwnTriggers) -> Operation:
         Args:
             name: The trigger.
             changes: The fields to change, as in triggers.create.
-            team: The team, if no team calls.
+            team: The team, if the caller is not a team.
         """
         trigger = await own.find(name, context, team=team)
         return trigger_to_json(await own.service.update(trigger, changes, agent=context.agent))
@@ -184,7 +188,7 @@ def state_operations(own: OwnTriggers) -> Sequence[Operation]:
 
         Args:
             name: The trigger.
-            team: The team, if no team calls.
+            team: The team, if the caller is not a team.
         """
         trigger = await own.find(name, context, team=team)
         return trigger_to_json(await own.service.enable(trigger, by=context.identity))
@@ -196,12 +200,12 @@ def state_operations(own: OwnTriggers) -> Sequence[Operation]:
         team: Team = None,
         context: Context,
     ) -> dict[str, Any]:
-        """Let a trigger of your team fire no more until it is enabled.
+        """Stop a trigger of your team from firing until it is enabled again.
 
         Args:
             name: The trigger.
             reason: Why.
-            team: The team, if no team calls.
+            team: The team, if the caller is not a team.
         """
         trigger = await own.find(name, context, team=team)
         return trigger_to_json(await own.service.disable(trigger, reason))
@@ -219,7 +223,7 @@ def list_operation(own: OwnTriggers) -> Operation:
         """List the triggers of your team: state, next time, last result.
 
         Args:
-            team: The team, if no team calls; without one a person sees those of all teams.
+            team: The team, if the caller is not a team; without it, a person sees those of all teams.
         """
         caller = own.service.teams.team_of(context)
         wanted = team if caller is None else own.team(context, team)
@@ -233,11 +237,11 @@ def test_operation(own: OwnTriggers) -> Operation:
     """Return `triggers.test`."""
 
     async def test(name: Name, *, team: Team = None, context: Context) -> dict[str, Any]:
-        """Fire a trigger of your team once, now. An agent fires active ones, and not in a task.
+        """Fire a trigger of your team once, now. An agent can fire active ones only, not in a task.
 
         Args:
             name: The trigger.
-            team: The team, if no team calls.
+            team: The team, if the caller is not a team.
         """
         trigger = await own.find(name, context, team=team)
         if context.agent is not None and is_task_session(context.session_id):
@@ -255,12 +259,12 @@ def cursor_operation(own: OwnTriggers) -> Operation:
     async def cursor(
         name: Name, cursor: dict[str, Any], *, team: Team = None, context: Context
     ) -> Mapping[str, bool]:
-        """Remember how far the work of a trigger got: its next task gets this as `cursor`.
+        """Store how far the work of a trigger got: its next task gets this as `cursor`.
 
         Args:
             name: The trigger.
             cursor: For example the id of the last thing that was read; at most 8 kB.
-            team: The team, if no team calls.
+            team: The team, if the caller is not a team.
         """
         trigger = await own.find(name, context, team=team)
         if own.service.teams.team_of(context) is None and team is None:

@@ -50,7 +50,7 @@ def verify_delivery(request: SignedRequest, *, kind: SignatureKind, secret: str)
     }
     id, event = places[kind]
     if not isinstance(id, str) or not id or len(id) > MAX_ID or not id.isprintable():
-        raise BadRequest("the delivery has no id, so it could not be told from a repeated one")
+        raise BadRequest("the delivery has no id, so a repeated delivery could not be detected")
     return SignedDelivery(id, event[:MAX_EVENT] if isinstance(event, str) else None, body)
 
 

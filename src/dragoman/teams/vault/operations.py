@@ -73,7 +73,7 @@ class VaultOperations:
         team: TeamArgument | None = None,
         context: Context,
     ) -> SecretHandle:
-        """Store a secret of the team. Without a value a random one is made, which nobody sees.
+        """Store a secret of the team. Without a value, a random one is made that nobody sees.
 
         Args:
             name: Its name.
@@ -100,7 +100,7 @@ class VaultOperations:
         team: TeamArgument | None = None,
         context: Context,
     ) -> SecretReading:
-        """Get the handle of a secret, to write into the inputs of operations.
+        """Get the handle of a secret, for use in the inputs of operations.
 
         Args:
             name: Its name.
@@ -146,7 +146,7 @@ class VaultOperations:
         """Return the value. Raises CallDenied unless the entry allows that, and the caller is the team."""
         team = self._teams.team_of(context)
         if not entry.plain or team is None or team.name != entry.team:
-            raise CallDenied(f"The secret {entry.name!r} is not given out in plain text.", hint=HOW_TO_USE)
+            raise CallDenied(f"The secret {entry.name!r} cannot be returned in plain text.", hint=HOW_TO_USE)
         values = await self._vault.read(entry.team, context.identity.owner)
         return next(value for found, value in values if found == entry)
 

@@ -52,7 +52,7 @@ class TeamSecrets:
         loading = self(context)
         if loading is not None and (await loading).contains(text):
             raise Forbidden(
-                "The text has a secret of the vault in it, and those are not written to files.",
+                "The text contains a secret of the vault, and secrets are not written to files.",
                 hint="Pass its handle to the operation that needs the value.",
             )
 

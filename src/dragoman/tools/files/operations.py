@@ -133,7 +133,7 @@ def read_operation(scopes: FileScopes) -> Operation:
         """Read a text file, or a piece of it.
 
         Args:
-            path: The file as files.list shows it, after its folder: notes/today.txt.
+            path: The file as files.list shows it, with its folder: notes/today.txt.
             offset: The byte to start at; next_offset of the previous piece.
             limit: How many bytes to read at most.
         """

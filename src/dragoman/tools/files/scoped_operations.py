@@ -30,9 +30,9 @@ MAX_LINES = 500
 class Replacement(BaseModel):
     """One edit: `old` is replaced by `new`."""
 
-    old: str = Field(min_length=1, description="The text to replace, exactly; it has to stand there once.")
-    new: str = Field(description="What replaces it.")
-    everywhere: bool = Field(False, description="Replace each place where it stands.")
+    old: str = Field(min_length=1, description="The exact text to replace; it must occur exactly once.")
+    new: str = Field(description="The new text.")
+    everywhere: bool = Field(False, description="Replace every occurrence.")
 
 
 class ChangedFile(TypedDict):
@@ -72,7 +72,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
     async def write(
         path: str, text: Annotated[str, Field(max_length=MAX_WRITE_BYTES)], *, context: Context
     ) -> ChangedFile:
-        """Write a text file: a new one, or in place of what is there. Missing folders are created.
+        """Write a text file: create it, or replace what is there. Missing folders are created.
 
         Args:
             path: The file, as files.list shows it: workspace/notes.md.
@@ -92,7 +92,7 @@ def writing_operations(scopes: FileScopes) -> list[Operation]:
 
         Args:
             path: The file, as files.list shows it: workspace/notes.md.
-            edits: What is replaced by what; later edits see the result of earlier ones.
+            edits: The replacements; later edits see the result of earlier ones.
         """
         scope = scopes.scope(context)
         changes = [TextEdit(each.old, each.new, each.everywhere) for each in edits]
@@ -193,7 +193,7 @@ def grep_operation(scopes: FileScopes, ripgrep: str | None) -> Operation:
             expression: The expression, without look-arounds and references.
             path: The folder to search.
             pattern: Which files are searched, by their path below the folder, as in files.glob.
-            ignore_case: Whether upper and lower case are the same.
+            ignore_case: Whether case is ignored.
             limit: How many lines to return at most.
         """
         roots = scopes.scope(context).roots

@@ -34,14 +34,14 @@ PageFormat = Literal["markdown", "text", "article", "raw"]
 
 
 class RequestOptions(BaseModel):
-    """What is sent beside the URL."""
+    """What is sent in addition to the URL."""
 
     model_config = ConfigDict(extra="forbid")
 
-    method: WebMethod = Field("GET", description="GET, or POST: then the call is one of web.post.")
-    headers: dict[str, str] = Field({}, description="Further headers, such as content-type.")
+    method: WebMethod = Field("GET", description="GET or POST; a POST counts as a call of web.post.")
+    headers: dict[str, str] = Field({}, description="Additional headers, such as content-type.")
     body: str = Field("", max_length=MAX_BODY_LENGTH, description="The body of a POST.")
-    rate_key: str | None = Field(None, max_length=100, description="The configured rate to keep to.")
+    rate_key: str | None = Field(None, max_length=100, description="The configured rate limit to use.")
 
 
 class FetchedPage(TypedDict):
@@ -140,7 +140,7 @@ def post_operation(pages: PageReader, timeout: float) -> Operation:
         max_chars: Annotated[int, Field(ge=100, le=MAX_PIECE_LENGTH)] = DEFAULT_PIECE_LENGTH,
         context: Context,
     ) -> FetchedPage:
-        """Send a POST request to a public address, and return what is answered as text.
+        """Send a POST request to a public address, and return the response as text.
 
         Args:
             url: The whole URL, with https:// or http://.

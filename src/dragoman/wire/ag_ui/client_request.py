@@ -157,7 +157,7 @@ def parse_ag_ui_request(
     check_count(len(tools), "tools", limit=MAX_TOOLS)
     check_count(len(resume), "resume", limit=MAX_PARTS)
     if message is None and not resume:
-        raise BadRequest("the messages hold none of a user", field="messages", hint=_HINT)
+        raise BadRequest("the messages contain no user message", field="messages", hint=_HINT)
     return AgUiRequest(
         thread_id=_parse_id(body.thread_id, "threadId"),
         run_id=_parse_id(body.run_id, "runId"),

@@ -156,9 +156,7 @@ class ItemParser:
     def _add_compaction(self, item: Mapping[str, Any], field: str) -> None:
         text = summary_message(item)
         if text is None:
-            raise BadRequest(
-                f"{field}: a compaction can be read by the provider that made it only", field=field
-            )
+            raise BadRequest(f"{field}: only the provider that made a compaction can read it", field=field)
         self._drafts.append(_ItemDraft(field, "user", [TextPart(text)]))
 
     def _assistant(self, field: str) -> _ItemDraft:

@@ -136,11 +136,11 @@ class RunnerDecoder:
 
     def _check_place(self, frame: FrameOfTurn) -> None:
         if self.phase == "finished":
-            raise self._refusal(frame, f"turn {self._turn_id!r} was finalized before", code="late")
+            raise self._refusal(frame, f"turn {self._turn_id!r} was already finalized", code="late")
         if frame.seq is None or frame.seq == self.seq + 1:
             return
         if frame.seq <= self.seq:
-            raise self._refusal(frame, f"frame {frame.seq} of the turn was taken before", code="repeated")
+            raise self._refusal(frame, f"frame {frame.seq} of the turn was already received", code="repeated")
         message = f"frame {frame.seq} came before {self.seq + 1}; send the frames of a turn in order"
         raise self._refusal(frame, message, code="out_of_order")
 
@@ -181,7 +181,7 @@ class RunnerDecoder:
 
     def _create(self, frame: MessageCreate) -> list[e.Event]:
         if self.phase != "idle":
-            raise FrameRefused("the message of this turn was created before", code="out_of_order")
+            raise FrameRefused("the message of this turn was already created", code="out_of_order")
         self.model = frame.model
         metadata = {"servedModel": frame.model} if frame.model is not None else None
         return [e.Start(self._turn_id, metadata), *self._begin_step(), *self._begin_block()]
@@ -249,7 +249,7 @@ class RunnerDecoder:
         if call is not None and call.state == "denied":
             return []
         if call is not None and call.state == "ended":
-            raise FrameRefused(f"call {frame.call_id!r} has ended before", code="late")
+            raise FrameRefused(f"call {frame.call_id!r} has already ended", code="late")
         events: list[e.Event] = []
         if call is None:
             events = self._begin_call(frame)
@@ -303,7 +303,7 @@ class RunnerDecoder:
         self._require_message()
         request = self._request_id(frame)
         if request in self._request_ids or f"{QUESTION_TOOL}-{frame.question_id}" in self._calls:
-            raise FrameRefused(f"question {frame.question_id!r} was asked before", code="repeated")
+            raise FrameRefused(f"question {frame.question_id!r} was already asked", code="repeated")
         if frame.approval:
             return self._ask_approval(frame, request)
         self._request_ids.add(request)

@@ -192,7 +192,7 @@ def _read_settings(settings: Mapping[str, Any]) -> ExportedSettings:
         found = {name: settings[name] for name in names if settings.get(name) is not None}
         return msgspec.convert(found, ExportedSettings)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"the session's settings do not fit: {error}") from None
+        raise BadRequest(f"the session's settings are invalid: {error}") from None
 
 
 def _checked(title: str | None, messages: Iterator[Message], *, digest: str) -> ExportedSession:

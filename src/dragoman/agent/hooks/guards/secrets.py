@@ -178,7 +178,7 @@ class SecretScan:
     def before(self, event: PreToolUse) -> Modify | None:
         """A `pre_tool_use` hook that redacts secrets in arguments, whatever their fields are called."""
         redacted = replace_strings(event.input, lambda text, _: self._redact_text(text, ""))
-        return None if redacted == event.input else Modify(redacted, "secrets were taken out")
+        return None if redacted == event.input else Modify(redacted, "secrets were removed")
 
     def _block_result(self, event: PostToolUse) -> Block | None:
         return Block("the result contains a secret") if self.has_secret([event.output, event.error]) else None
@@ -187,7 +187,7 @@ class SecretScan:
         """A `post_tool_use` hook that redacts secrets in results and errors."""
         output = event.output if event.error is None else event.error
         redacted = self.redact(output)
-        return None if redacted == output else Modify(output=redacted, reason="secrets were taken out")
+        return None if redacted == output else Modify(output=redacted, reason="secrets were removed")
 
 
 def secret_scan(

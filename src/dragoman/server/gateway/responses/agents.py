@@ -224,7 +224,7 @@ class AgentResponses:
         started = await self._runs.start_run(chat, identity, waits=False)
         if isinstance(started, QueuedRun):
             await self._runs.queue.withdraw(started)
-            raise LimitReached("too many runs of agents are in the background; try again when one has ended")
+            raise LimitReached("too many background runs of agents; try again when one has ended")
         return started
 
     # ---- in the background ---------------------------------------------------------------------------

@@ -109,9 +109,9 @@ class BackgroundResponses:
         if not request.store:
             raise BadRequest("background needs store: its response is read later", field="background")
         if len(self._active) >= MAX_ACTIVE:
-            raise LimitReached(f"the hub makes {MAX_ACTIVE} responses in the background already")
+            raise LimitReached(f"the hub already makes {MAX_ACTIVE} background responses")
         if self._active_by_owner[owner] >= MAX_OWNER_ACTIVE:
-            raise LimitReached(f"{MAX_OWNER_ACTIVE} responses of yours are made in the background already")
+            raise LimitReached(f"{MAX_OWNER_ACTIVE} background responses of yours are in progress already")
 
     async def start(self, exchange: Exchange, answer: BackgroundAnswer) -> StoredResponse:
         """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
@@ -173,7 +173,7 @@ class BackgroundResponses:
         """End a response; return what has become of it. Raises ResponseNotFound, BadRequest."""
         response = await self.get(id, owner=owner)
         if not response.background:
-            raise BadRequest("only responses in the background can be cancelled", field="id")
+            raise BadRequest("only background responses can be cancelled", field="id")
         if response.is_active:
             await self._states.repository.request_cancel(id, owner=owner)
             task = self._active.get(id)

@@ -189,7 +189,7 @@ class ResponseHandlers:
         if after is None:
             raise BadRequest(f"starting_after must be a number, got {wanted!r:.40}", field="starting_after")
         if not response.background:
-            raise BadRequest("only responses in the background can be streamed again", field="stream")
+            raise BadRequest("only background responses can be streamed again", field="stream")
         await self._follow(exchange, id, after=after)
 
     async def delete(self, exchange: Exchange) -> None:
