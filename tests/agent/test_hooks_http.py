@@ -68,8 +68,8 @@ async def asking(server: Any, *, secret: str | None = SECRET, **details: Any) ->
 async def test_an_event_is_sent_as_signed_json() -> None:
     server = Answering(b'{"decision": "continue"}')
     async with asking(server) as hooks:
-        ruling = await hooks.calls.before(call())
-    assert (ruling.block, ruling.input) == (None, None)
+        hook_decision = await hooks.calls.before(call())
+    assert (hook_decision.block, hook_decision.input) == (None, None)
     [got] = server.got
     assert got.line == "POST /hook?key=1 HTTP/1.1"
     assert json.loads(got.body) == {
@@ -111,9 +111,12 @@ async def test_an_answer_can_block_ask_and_change() -> None:
     async with asking(
         Answering(b'{"decision": "modify", "input": {"to": "eve"}, "metadata": {"n": 1}}')
     ) as hooks:
-        ruling = await hooks.calls.before(call())
-        assert ruling.input == {"to": "eve"}
-        assert ruling.notes == ('hook far: the input was changed, to {"to":"eve"}', 'hook far notes {"n":1}')
+        hook_decision = await hooks.calls.before(call())
+        assert hook_decision.input == {"to": "eve"}
+        assert hook_decision.notes == (
+            'hook far: the input was changed, to {"to":"eve"}',
+            'hook far notes {"n":1}',
+        )
     async with asking(Answering(b'{"decision": "modify", "output": null}')) as hooks:
         revision = await hooks.calls.after(call(), CallEnd(status="done", result=[1]))
         assert revision is not None
@@ -155,9 +158,9 @@ BAD = [
 @pytest.mark.parametrize(("body", "status"), BAD)
 async def test_an_answer_that_is_none_stops_the_call(body: bytes, status: str) -> None:
     async with asking(Answering(body, status)) as hooks:
-        ruling = await hooks.calls.before(call())
-    assert ruling.block is not None
-    assert ruling.block.startswith("hook far failed")
+        hook_decision = await hooks.calls.before(call())
+    assert hook_decision.block is not None
+    assert hook_decision.block.startswith("hook far failed")
 
 
 async def test_a_server_that_does_not_answer_stops_the_call_and_its_socket_is_closed() -> None:
@@ -169,12 +172,12 @@ async def test_a_server_that_does_not_answer_stops_the_call_and_its_socket_is_cl
         gone.put_nowait(True)
 
     async with asking(silent, timeout=0.1) as hooks:
-        ruling = await hooks.calls.before(call())
+        hook_decision = await hooks.calls.before(call())
         passed = await hooks.calls.after(call(), CallEnd(status="done", result=1))
         assert passed is not None
         for _ in range(2):
             assert await asyncio.wait_for(gone.get(), 120)
-    assert ruling.block == "hook far failed: it took more than 0.1 seconds"
+    assert hook_decision.block == "hook far failed: it took more than 0.1 seconds"
     assert (passed.result, passed.notes) == (1, ("hook far failed: it took more than 0.1 seconds",))
 
 

@@ -120,10 +120,10 @@ async def test_a_server_that_misbehaves_stops_the_call_and_is_noted_after_it(
     server: Callable[[Peer], Awaitable[None]],
 ) -> None:
     async with asking(server, timeout=0.5) as hooks:
-        ruling = await hooks.calls.before(call())
+        hook_decision = await hooks.calls.before(call())
         passed = await hooks.calls.after(call(), CallEnd(status="done", result=1))
-    assert ruling.block is not None
-    assert ruling.block.startswith("hook far failed")
+    assert hook_decision.block is not None
+    assert hook_decision.block.startswith("hook far failed")
     assert passed is not None
     assert (passed.result, len(passed.notes)) == (1, 1)
 
@@ -142,6 +142,6 @@ async def test_a_place_without_tls_or_with_an_untrusted_certificate_stops_the_ca
     async with serving(plain, tls=None if trusted is None else tls) as place:
         address = place.url.replace("http:", "https:")
         hooks = Hooks().on("pre_tool_use", http_hook(Webhook(address, transport)), timeout=5.0)
-        ruling = await hooks.calls.before(call())
+        hook_decision = await hooks.calls.before(call())
     await transport.close()
-    assert ruling.block == "hook http_hook failed: it raised an exception"
+    assert hook_decision.block == "hook http_hook failed: it raised an exception"

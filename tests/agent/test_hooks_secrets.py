@@ -21,7 +21,7 @@ from dragoman.agent.hooks.guards.secrets import MASK, SecretScan, find_secrets, 
 from dragoman.agent.hooks.hooks import Hooks
 from dragoman.agent.hooks.runner import HookRunner, in_turn
 from dragoman.errors import ConfigError
-from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, HookDecision, HookedCall, Revision
 from dragoman.operations.outcome import CallFailure
 from tests.effort import rounds
 
@@ -146,11 +146,11 @@ async def after(hooks: Hooks, result: Any) -> Revision | None:
 async def test_a_secret_in_arguments_is_blocked_or_taken_out() -> None:
     input = {"text": f"my key is ghp_{mixed(36)}"}
     assert (await secret_scan().calls.before(called(input))).block == "the arguments contain a secret"
-    ruling = await secret_scan(arguments="redact").calls.before(called(input))
-    assert ruling.input == {"text": f"my key is {MASK}"}
-    assert "ghp_" not in str(ruling.notes)
-    assert await secret_scan(arguments="off").calls.before(called(input)) == Ruling()
-    assert await secret_scan().calls.before(called({"text": "hello"})) == Ruling()
+    hook_decision = await secret_scan(arguments="redact").calls.before(called(input))
+    assert hook_decision.input == {"text": f"my key is {MASK}"}
+    assert "ghp_" not in str(hook_decision.notes)
+    assert await secret_scan(arguments="off").calls.before(called(input)) == HookDecision()
+    assert await secret_scan().calls.before(called({"text": "hello"})) == HookDecision()
 
 
 async def test_a_secret_in_a_result_or_an_error_is_taken_out_or_withheld() -> None:
@@ -264,7 +264,7 @@ async def test_an_audit_log_that_cannot_be_written_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = AuditLog(tmp_path / "missing" / "a").hooks()
-    assert await hooks.calls.before(called({})) == Ruling()
+    assert await hooks.calls.before(called({})) == HookDecision()
     assert "audit_log" in caplog.text
 
 

@@ -287,7 +287,10 @@ async def test_fifty_agents_of_one_step_never_overspend_the_budget_of_an_answer(
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
-        ({"two words": {"description": "x"}}, "agents.two words: an agent that others can call must be named with"),
+        (
+            {"two words": {"description": "x"}},
+            "agents.two words: an agent that others can call must be named with",
+        ),
         ({"a": {"description": "x"}, "A": {"description": "y"}}, "there is an operation 'agents.A' already"),
     ],
 )

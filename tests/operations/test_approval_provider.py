@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.approval import ApprovalItem, Grant, MemoryApprovalStore
-from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, HookDecision, HookedCall, Revision
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.operation import Operation
@@ -38,8 +38,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 class AskHook:
     """A hook that has each call approved."""
 
-    async def before(self, call: HookedCall) -> Ruling:
-        return Ruling(ask="hooks ask")
+    async def before(self, call: HookedCall) -> HookDecision:
+        return HookDecision(ask="hooks ask")
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         return None

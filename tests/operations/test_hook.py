@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.budget import Budget
-from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, CallHooks, HookDecision, HookedCall, Revision
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.outcome import CallOutcome
@@ -18,14 +18,14 @@ from dragoman.operations.outcome import CallOutcome
 class Noting:
     """Hooks that note what they are asked, and say what they were given."""
 
-    def __init__(self, ruling: Ruling | None = None, revision: Revision | None = None) -> None:
+    def __init__(self, hook_decision: HookDecision | None = None, revision: Revision | None = None) -> None:
         self.calls_seen: list[tuple[str, str]] = []
-        self.ruling = ruling or Ruling()
+        self.hook_decision = hook_decision or HookDecision()
         self.revision = revision
 
-    async def before(self, call: HookedCall) -> Ruling:
+    async def before(self, call: HookedCall) -> HookDecision:
         self.calls_seen.append(("before", call.operation))
-        return self.ruling
+        return self.hook_decision
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         self.calls_seen.append((end.status, call.operation))
@@ -35,8 +35,8 @@ class Noting:
 class Breaking:
     """Hooks that are broken themselves."""
 
-    async def before(self, call: HookedCall) -> Ruling:
-        return Ruling()
+    async def before(self, call: HookedCall) -> HookDecision:
+        return HookDecision()
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         raise ValueError("broken")
@@ -67,13 +67,13 @@ async def test_an_input_that_does_not_fit_is_refused_before_hooks_are_asked() ->
 
 async def test_a_blocked_call_takes_nothing_of_a_budget() -> None:
     budget = Budget(calls=5)
-    outcome = await called(Noting(Ruling(block="no")), {"number": 8}, budget=budget)
+    outcome = await called(Noting(HookDecision(block="no")), {"number": 8}, budget=budget)
     assert (outcome.status, budget.calls_made) == ("denied", 0)
 
 
 async def test_what_was_ruled_already_is_not_asked_again() -> None:
-    hooks = Noting(Ruling(block="no"))
-    outcome = await called(hooks, {"number": 8}, ruling=Ruling(input={"number": 20}))
+    hooks = Noting(HookDecision(block="no"))
+    outcome = await called(hooks, {"number": 8}, hook_decision=HookDecision(input={"number": 20}))
     assert (outcome.result, hooks.calls_seen) == (10, [("done", "t.half")])
 
 

@@ -15,7 +15,7 @@ from dragoman.operations.ledger import CallRecord, LedgerEntry, MemoryLedger, ha
 from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallFailure, CallOutcome, CallStatus
 from dragoman.operations.registry import Registry
-from dragoman.operations.replayed_calls import EarlierCalls
+from dragoman.operations.replayed_calls import ReplayedCalls
 
 MADE: list[tuple[str, str | None]] = []
 
@@ -72,7 +72,7 @@ class Resumed:
             self.ledger._entries[each.record.id] = each
         self.calls = Calls(Registry(send, file, forward), self.ledger)
         self.context = Context(
-            run_id="run", tool_call_id="c1", key_scope="msg", earlier_calls=EarlierCalls(entries)
+            run_id="run", tool_call_id="c1", key_scope="msg", replayed_calls=ReplayedCalls(entries)
         )
 
     async def call(self, name: str, *, to: str = "ann", **context: Any) -> CallOutcome:
@@ -82,7 +82,7 @@ class Resumed:
         """What the call gives once its person has answered, in the run that goes on then."""
         id = outcome.approval_id or ""
         await self.calls.answer_approval(id, approved=approved, by=Identity(LOCAL.owner), reason=text)
-        return await self.call("send", approval=id, earlier_calls=None)
+        return await self.call("send", approval=id, replayed_calls=None)
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def forbidden() -> None:
 
 def lent() -> None:
     """Calls a tool that it was lent, as it is listed, over MCP; and one that there is not."""
-    name, headers = borrowed()
+    name, headers = agent_tool_server()
     url = headers.pop("url")
     hello = {"protocolVersion": "2025-11-25", "capabilities": {"elicitation": {}}, "clientInfo": CLIENT}
     opened = ask(url, headers, "initialize", hello)[0]
@@ -310,7 +310,7 @@ def lent() -> None:
 CLIENT = {"name": "claude-code", "version": "2.1.197"}
 
 
-def borrowed() -> tuple[str, dict[str, str]]:
+def agent_tool_server() -> tuple[str, dict[str, str]]:
     """The server that it was lent tools by: the last that it was given."""
     files = [argument.split("=", 1)[1] for argument in sys.argv if argument.startswith("--mcp-config=")]
     [(name, server)] = json.loads(Path(files[-1]).read_text())["mcpServers"].items()

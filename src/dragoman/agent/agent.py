@@ -36,7 +36,7 @@ from dragoman.agent.stop_conditions import combined_condition
 from dragoman.agent.structured_output import Output
 from dragoman.agent.subagent import NAMESPACE, Assignment, Subagent, check_depth
 from dragoman.agent.tools.agent_tools import AgentTools, CallServices, ToolSelection
-from dragoman.agent.tools.run_mcp_server import with_borrowed_tools
+from dragoman.agent.tools.run_mcp_server import with_agent_tools
 from dragoman.agent.tools.toolbox import Overhead, measure_overhead
 from dragoman.agent.turn_spec import StepPreparer, TurnSpec
 from dragoman.errors import BadRequest, ConfigError, Conflict
@@ -344,7 +344,7 @@ class Agent(Generic[T]):
         toolbox = tools.toolbox(selection)
 
         def find(name: Model | str) -> tuple[ModelRoutes, Mapping[str, Any]]:
-            found = with_borrowed_tools(self._find_model(name), toolbox, context=context)
+            found = with_agent_tools(self._find_model(name), toolbox, context=context)
             return ModelRoutes.single(found.provider, found.name), found.options
 
         return TurnSpec(

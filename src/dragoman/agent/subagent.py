@@ -273,14 +273,14 @@ class Subagent:
 
     async def _restore(self, assignment: Assignment, context: Context) -> Assignment:
         """Return the assignment with the answer as far as it had got before a crash."""
-        if self._journal is None or context.earlier_calls is None or context.call_id is None:
+        if self._journal is None or context.replayed_calls is None or context.call_id is None:
             return assignment
         if context.state is not None:  # it had waited, and has not begun again
             return assignment
         parts = await self._journal.load(context.call_id)
         if not parts:
             return assignment
-        calls = context.earlier_calls.children(context.call_id)
+        calls = context.replayed_calls.children(context.call_id)
         restored = restore_answer(Message(new_id("msg"), "assistant", tuple(parts)), calls)
         if not restored.can_repeat:
             raise CallUncertain(f"{self._name} was cut off by a crash, and its provider runs tools itself")

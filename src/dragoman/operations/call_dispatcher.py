@@ -173,7 +173,7 @@ class Calls:
         """
         parent = context.node
         key = make_idempotency_key(context)
-        earlier = context.earlier_calls.get(key) if context.earlier_calls and key else None
+        earlier = context.replayed_calls.get(key) if context.replayed_calls and key else None
         call_id = (context.grant.call_id if context.grant and parent else None) or (
             earlier.record.id if earlier is not None else new_id("call")
         )
@@ -219,10 +219,10 @@ class Calls:
     async def review(self, operation: str, input: Mapping[str, Any], *, context: Context) -> CallReview:
         """Return what hooks decide about a call and which approval it needs, without running it.
 
-        Empty if it needs none or cannot run. Pass the ruling on with the call itself.
+        Empty if it needs none or cannot run. Pass the hooks' decision on with the call itself.
         """
         key = make_idempotency_key(context)
-        earlier = context.earlier_calls.get(key) if context.earlier_calls and key else None
+        earlier = context.replayed_calls.get(key) if context.replayed_calls and key else None
         if earlier is not None and earlier.status != "pending":  # it was allowed before a crash
             return CallReview()
         attempt = await self._prepare(operation, input, call_id="", context=context)

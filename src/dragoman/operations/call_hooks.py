@@ -39,7 +39,7 @@ class CallEnd(msgspec.Struct, frozen=True, kw_only=True):
     duration: float = 0.0
 
 
-class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What hooks decide before a call runs.
 
     `block` is why it must not run, `ask` why it needs approval, `input` replaces its input. `notes` are
@@ -63,7 +63,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 class CallHooks(Protocol):
     """Hooks around the calls of models. Neither method raises if a hook fails."""
 
-    async def before(self, call: HookedCall) -> Ruling:
+    async def before(self, call: HookedCall) -> HookDecision:
         """Decide whether the call may run, and with which input."""
         ...
 
@@ -79,13 +79,13 @@ class StackedHooks:
         self._outer = outer
         self._inner = inner
 
-    async def before(self, call: HookedCall) -> Ruling:
+    async def before(self, call: HookedCall) -> HookDecision:
         first = await self._outer.before(call)
         if first.block is not None:
             return first
         inner_call = call if first.input is None else replace(call, input=first.input)
         second = await self._inner.before(inner_call)
-        return Ruling(
+        return HookDecision(
             input=first.input if second.input is None else second.input,
             block=second.block,
             ask=first.ask or second.ask,

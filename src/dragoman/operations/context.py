@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest, CallError
 from dragoman.identity import LOCAL, Identity
 from dragoman.operations.approval import Grant
 from dragoman.operations.budget import Budget, CostTotal
-from dragoman.operations.call_hooks import CallHooks, Ruling
+from dragoman.operations.call_hooks import CallHooks, HookDecision
 from dragoman.operations.outcome import CallOutcome, to_jsonable
 
 T = TypeVar("T")
@@ -33,8 +33,8 @@ class PolicyDecider(Protocol):
     def decide(self, operation: Any, *, identity: Identity, agent: str | None = None) -> Any: ...
 
 
-class EarlierCallLookup(Protocol):
-    """Finds the calls that a run had made before a crash: see `EarlierCalls`, which is above this layer."""
+class ReplayedCallLookup(Protocol):
+    """Finds the calls that a run had made before a crash: see `ReplayedCalls`, which is above this layer."""
 
     def get(self, key: str) -> Any:
         """Return the ledger's entry with this idempotency key, or None."""
@@ -139,13 +139,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     operation whose spoke calls as itself. `parent_agents` are the agents that this one works for. The call
     has to be allowed to all of them.
 
-    `hooks` run around the calls of a model, `ruling` is what they decided about this call. `answer` is the
-    person's answer to a question. `may_wait` is True if a nested call may be suspended for an approval: the
-    calling operation then raises ApprovalNeeded, and runs again with the `state` that it passed along and
-    the `grant`.
+    `hooks` run around the calls of a model, `hook_decision` is what they decided about this call. `answer`
+    is the person's answer to a question. `may_wait` is True if a nested call may be suspended for an
+    approval: the calling operation then raises ApprovalNeeded, and runs again with the `state` that it passed
+    along and the `grant`.
 
     Idempotency keys begin with `key_scope`, or else with `run_id`; `call_key` names the call within its
-    parent, where its place among the parent's calls could change. `earlier_calls` are those that the run
+    parent, where its place among the parent's calls could change. `replayed_calls` are those that the run
     had made before a crash. `seal` replaces the secrets of the call's team in a JSON value by their handles;
     None when it has none. Results, errors, progress and events are sealed by themselves. `activations` are
     what the agents of the run have activated; all of its calls share the list, and None means no run.
@@ -173,13 +173,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     notes: tuple[str, ...] = ()
     hooks: CallHooks | None = None
-    ruling: Ruling | None = None
+    hook_decision: HookDecision | None = None
     answer: str | None = None
     state: bytes | None = None
     may_wait: bool = False
     key_scope: str | None = None
     call_key: str | None = None
-    earlier_calls: EarlierCallLookup | None = None
+    replayed_calls: ReplayedCallLookup | None = None
     seal: Callable[[Any], Any] | None = None
     activations: list[Activation] | None = None
 

@@ -32,7 +32,7 @@ from dragoman.operations.approval import (
 )
 from dragoman.operations.arguments.argument_repair import repair_arguments
 from dragoman.operations.arguments.validation import invalid_input, make_problem
-from dragoman.operations.call_hooks import CallEnd, CallHooks, HookedCall, Ruling
+from dragoman.operations.call_hooks import CallEnd, CallHooks, HookDecision, HookedCall
 from dragoman.operations.context import CallNode, Context, OperationCaller, current_context
 from dragoman.operations.ledger import CallRecord, LedgerEntry, hash_input
 from dragoman.operations.operation import Operation
@@ -87,9 +87,9 @@ class AccessCheck(Protocol):
 
 
 class CallReview(msgspec.Struct, frozen=True):
-    """A call checked before it runs: the hooks' ruling and the approval it needs."""
+    """A call checked before it runs: the hooks' decision and the approval it needs."""
 
-    ruling: Ruling | None = None
+    hook_decision: HookDecision | None = None
     item: ApprovalItem | None = None
 
 
@@ -141,22 +141,22 @@ class Execution:
         target = self._prepared.target
         if isinstance(target, DragomanError):
             raise target
-        ruling = None
+        hook_decision = None
         try:
             if self._hooks is None:
                 self._check(target, self._record, context=self._prepared.context)
             else:
                 self._check_not_denied(target)
                 await self._parse_input(target)
-                ruling = await self._ask_hooks(self._hooks)
-                self._apply_ruling(target, ruling)
-                self._check_ruling(target, ruling, consume=False)
+                hook_decision = await self._ask_hooks(self._hooks)
+                self._apply_hook_decision(target, hook_decision)
+                self._check_hook_decision(target, hook_decision, consume=False)
         except ApprovalNeeded as error:
-            return CallReview(ruling, error.items[0])
+            return CallReview(hook_decision, error.items[0])
         except CallError:
-            if ruling is None:
+            if hook_decision is None:
                 raise
-        return CallReview(ruling)
+        return CallReview(hook_decision)
 
     async def _run_to_end(self, target: Operation) -> ExecutionResult:
         """Run the operation and return its result, before hooks revise it."""
@@ -234,13 +234,13 @@ class Execution:
         """Return the arguments to run with, once policy and hooks allow the call."""
         self._check_not_denied(operation)
         arguments = await self._parse_input(operation)
-        ruling = self._prepared.context.ruling
-        if ruling is None:
-            ruling = await self._ask_hooks(hooks)
-        self._notes += ruling.notes
-        if ruling.input is not None:
-            arguments = self._apply_ruling(operation, ruling)
-        self._check_ruling(operation, ruling, consume=True)
+        hook_decision = self._prepared.context.hook_decision
+        if hook_decision is None:
+            hook_decision = await self._ask_hooks(hooks)
+        self._notes += hook_decision.notes
+        if hook_decision.input is not None:
+            arguments = self._apply_hook_decision(operation, hook_decision)
+        self._check_hook_decision(operation, hook_decision, consume=True)
         return arguments
 
     def _check_not_denied(self, operation: Operation) -> None:
@@ -248,8 +248,8 @@ class Execution:
         with suppress(ApprovalNeeded):
             self._check(operation, self._record, context=replace(self._prepared.context, grant=None))
 
-    async def _ask_hooks(self, hooks: CallHooks) -> Ruling:
-        """Return the hooks' ruling, by the caller's deadline."""
+    async def _ask_hooks(self, hooks: CallHooks) -> HookDecision:
+        """Return the hooks' decision, by the caller's deadline."""
         try:
             async with asyncio.timeout_at(self._prepared.context.deadline):
                 return await hooks.before(self._hooked_call())
@@ -257,28 +257,30 @@ class Execution:
             operation = self._record.operation
             raise CallTimeout(f"{operation} was not started: its hooks ran past the deadline.") from None
 
-    def _apply_ruling(self, operation: Operation, ruling: Ruling) -> Any:
+    def _apply_hook_decision(self, operation: Operation, hook_decision: HookDecision) -> Any:
         """Take over the input that hooks set, if any, and return the arguments parsed from it."""
-        if ruling.input is None:
+        if hook_decision.input is None:
             return None
-        input_hash = hash_input(ruling.input)
-        self._record = replace(self._record, input=ruling.input, input_hash=input_hash)
-        self._effective_input = ruling.input
+        input_hash = hash_input(hook_decision.input)
+        self._record = replace(self._record, input=hook_decision.input, input_hash=input_hash)
+        self._effective_input = hook_decision.input
         try:
-            return operation.parse(ruling.input)
+            return operation.parse(hook_decision.input)
         except InvalidInput as error:
             message = f"A hook set an input that {operation.id} does not accept: {error.message}"
             raise CallError(message) from None
 
-    def _check_ruling(self, operation: Operation, ruling: Ruling, *, consume: bool) -> None:
-        """Raise CallDenied or ApprovalNeeded if the ruling or the policy says so."""
+    def _check_hook_decision(
+        self, operation: Operation, hook_decision: HookDecision, *, consume: bool
+    ) -> None:
+        """Raise CallDenied or ApprovalNeeded if the hooks or the policy says so."""
         record, context = self._record, self._prepared.context
-        if ruling.block is not None:
-            raise CallDenied(f"{operation.id} was blocked: {ruling.block}")
-        if ruling.ask is not None:
+        if hook_decision.block is not None:
+            raise CallDenied(f"{operation.id} was blocked: {hook_decision.block}")
+        if hook_decision.ask is not None:
             provider = operation.call_provider
             item = ApprovalItem(
-                operation.id, record.input, record.input_hash, reason=ruling.ask, provider=provider
+                operation.id, record.input, record.input_hash, reason=hook_decision.ask, provider=provider
             )
             grant = context.grant
             is_granted = None if grant is None else grant.consume if consume else grant.covers
@@ -286,7 +288,7 @@ class Execution:
                 self._check(
                     operation, record, context=context
                 )  # a rule of the policy names who may answer, so it goes first
-                message = f"{operation.id} needs approval: {ruling.ask}"
+                message = f"{operation.id} needs approval: {hook_decision.ask}"
                 raise ApprovalNeeded(message, items=[explain_mismatch(item, grant)])
             context = replace(context, grant=Grant([item]))
         self._check(operation, record, context=context)
@@ -448,7 +450,7 @@ def function_context(prepared: PreparedCall, node: CallNode, *, operation: Opera
         node=node,
         approval=None,
         notes=(),
-        ruling=None,
+        hook_decision=None,
         for_model=context.for_model and is_meta,
         grant=grant if is_meta or operation.resumes else None,
         answer=None if grant is None or operation.make_question is None else grant.text or DEFAULT_ANSWER,

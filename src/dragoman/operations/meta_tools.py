@@ -251,7 +251,7 @@ class MetaTools:
             names = ", ".join(dict.fromkeys(item.operation for item in items))
             raise ApprovalNeeded(f"{names}: needs approval first.", items=items)
         return [
-            context if not review.ruling else replace(context, ruling=review.ruling)
+            context if not review.hook_decision else replace(context, hook_decision=review.hook_decision)
             for context, review in zip(contexts, reviews, strict=True)
         ]
 

@@ -26,7 +26,7 @@ STATE_PREFIX = b"uncertain:"  # of the state of the approval by which a person i
 MAX_QUOTED = 1_000  # characters of an answer that the model is told
 
 
-class EarlierCalls:
+class ReplayedCalls:
     """The ledger's entries of a run that a crash cut off."""
 
     def __init__(self, entries: Iterable[LedgerEntry]) -> None:

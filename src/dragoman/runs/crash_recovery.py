@@ -24,7 +24,7 @@ from dragoman.fold import merge_metadata
 from dragoman.messages import Message
 from dragoman.operations.execution import META_PREFIX
 from dragoman.operations.ledger import LedgerEntry
-from dragoman.operations.replayed_calls import EarlierCalls, is_cut_off
+from dragoman.operations.replayed_calls import ReplayedCalls, is_cut_off
 from dragoman.runs.engine import Engine, QueuedTurn
 from dragoman.runs.interrupted_message import close_message, restore_approvals
 from dragoman.runs.run import HubRun
@@ -48,7 +48,7 @@ class CutOffRun(msgspec.Struct, frozen=True, kw_only=True):
 
     row: rows.RunRecord
     answer: RestoredAnswer
-    calls: EarlierCalls
+    calls: ReplayedCalls
 
 
 RestoreRunner: TypeAlias = Callable[[rows.RunRecord, Message], Awaitable[CutOffRun | None]]
@@ -271,7 +271,7 @@ class CrashRecovery:
             answer = with_usage(answer, stored)
             try:
                 return await self._starter.go_on_after_crash(
-                    CutOffRun(row=row, answer=answer, calls=EarlierCalls(stored.calls))
+                    CutOffRun(row=row, answer=answer, calls=ReplayedCalls(stored.calls))
                 )
             except (StoreError, Unavailable):
                 raise

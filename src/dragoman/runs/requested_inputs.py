@@ -54,7 +54,7 @@ class RequestedInputs(msgspec.Struct, frozen=True):
         return ClientToolOutput(self.questions[id], answer)
 
 
-def read_consent(payload: object, *, field: str) -> tuple[bool, str | None]:
+def read_approval_answer(payload: object, *, field: str) -> tuple[bool, str | None]:
     """Return whether a payload approves, and its reason: `true`, or `{"approved": true, "reason"?}`.
 
     Raises BadRequest for anything else: a free text is not an approval.

@@ -148,7 +148,7 @@ class RunFactory:
             ),
             for_model=True,
             key_scope=row.message_id,
-            earlier_calls=None if cut_off is None else cut_off.calls,
+            replayed_calls=None if cut_off is None else cut_off.calls,
         )
         if self.bind_context is not None:
             context = await self.bind_context(context)

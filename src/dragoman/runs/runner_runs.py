@@ -25,7 +25,7 @@ from dragoman.ids import new_id
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
-from dragoman.operations.replayed_calls import EarlierCalls
+from dragoman.operations.replayed_calls import ReplayedCalls
 from dragoman.part_builders import ToolCallBuilder
 from dragoman.runners.hub.frame_log import LoggedMessage, StoredLog, read_log
 from dragoman.runners.hub.server import RunnerServer
@@ -294,7 +294,7 @@ class RunnerRuns:
         settled = len(base.parts)
         answer = RestoredAnswer(message=base, unfinished=frozenset(), settled=settled)
         return CutOffRun(
-            row=replace(row, crashes=0, settled_parts=settled), answer=answer, calls=EarlierCalls(())
+            row=replace(row, crashes=0, settled_parts=settled), answer=answer, calls=ReplayedCalls(())
         )
 
     async def claim(self, session: Session, *, key_id: str | None) -> None:

@@ -21,7 +21,7 @@ from dragoman.messages import Message
 from dragoman.offload import offload
 from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_consent
+from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_approval_answer
 from dragoman.server.chat import ChatSettings, read_chat_body, send_stored_answer
 from dragoman.server.sessions.grant_revocation import SharedAccess
 from dragoman.server.streaming import stream_run
@@ -171,8 +171,10 @@ def continue_answer(
             text = read_answer(interrupt.payload, field=field) if interrupt.is_resolved else None
             all_outputs.append(requested.answer_question(id, text))
         elif id in requested.approvals:
-            consent = read_consent(interrupt.payload, field=field) if interrupt.is_resolved else (False, None)
-            answers.append(requested.answer_approval(id, approved=consent[0], reason=consent[1]))
+            approved, reason = False, None
+            if interrupt.is_resolved:
+                approved, reason = read_approval_answer(interrupt.payload, field=field)
+            answers.append(requested.answer_approval(id, approved=approved, reason=reason))
         else:
             raise unknown_interrupt(interrupt)
     return ContinueAnswer(answer.id, tuple(all_outputs), tuple(answers))

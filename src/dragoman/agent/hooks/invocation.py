@@ -27,12 +27,12 @@ from dragoman.agent.hooks.runner import HookAnswer, HookRunner
 from dragoman.agent.tool_names import wire_name
 from dragoman.messages import Message, Part, TextPart
 from dragoman.operations.arguments.validation import excerpt_value
-from dragoman.operations.call_hooks import CallEnd, HookedCall, Revision, Ruling
+from dragoman.operations.call_hooks import CallEnd, HookDecision, HookedCall, Revision
 from dragoman.operations.outcome import CallFailure, to_jsonable
 
 MAX_NOTE_LENGTH = 2_000
 WITHHELD = "withheld"
-NO_RULING = Ruling()
+NO_DECISION = HookDecision()
 
 
 class ToolHooks:
@@ -41,19 +41,19 @@ class ToolHooks:
     def __init__(self, runner: HookRunner) -> None:
         self._runner = runner
 
-    async def before(self, call: HookedCall) -> Ruling:
+    async def before(self, call: HookedCall) -> HookDecision:
         """Return whether the call may run, and with which input."""
         if not self._runner.has_hooks("pre_tool_use", operation=call.operation):
-            return NO_RULING
+            return NO_DECISION
         event = PreToolUse(input=msgspec.to_builtins(call.input), **call_fields(call))
         answer = await self._runner.decide("pre_tool_use", event)
-        ruling = make_ruling(answer)
-        if ruling.block is None:
-            runs = call.input if ruling.input is None else ruling.input
+        hook_decision = to_hook_decision(answer)
+        if hook_decision.block is None:
+            runs = call.input if hook_decision.input is None else hook_decision.input
             await self._runner.notify_watchers(
                 "pre_tool_use", replace(event, input=msgspec.to_builtins(runs))
             )
-        return ruling
+        return hook_decision
 
     async def after(self, call: HookedCall, end: CallEnd) -> Revision | None:
         """Return what the model is told instead of the result; None leaves it unchanged."""
@@ -80,19 +80,19 @@ def call_fields(call: HookedCall) -> dict[str, Any]:
     return {**fields, "tool": wire_name(call.operation)}
 
 
-def make_ruling(answer: HookAnswer) -> Ruling:
+def to_hook_decision(answer: HookAnswer) -> HookDecision:
     """Return what a decision means for a call that has not started."""
     match answer.decision:
         case Continue():
-            return Ruling(notes=answer.notes)
+            return HookDecision(notes=answer.notes)
         case Block(reason=reason):
-            return Ruling(block=reason, notes=answer.notes)
+            return HookDecision(block=reason, notes=answer.notes)
         case Ask(reason=reason):
-            return Ruling(ask=reason, notes=answer.notes)
+            return HookDecision(ask=reason, notes=answer.notes)
         case Modify(input=input) as change:
             changed = input is not UNSET
             what = f"the input was changed, to {note_text(input)}" if changed else ""
-            return Ruling(
+            return HookDecision(
                 input=to_jsonable(input) if changed else None,
                 notes=(*answer.notes, *change_notes(answer.hook, change, description=what)),
             )

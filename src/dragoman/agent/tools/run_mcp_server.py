@@ -24,12 +24,12 @@ from dragoman.messages import ToolPart
 from dragoman.model_request import ModelRequest, Tool
 from dragoman.operations.context import Context
 from dragoman.operations.outcome import CallOutcome
-from dragoman.providers.claude_code.provider import BORROWED_SERVER, ClaudeCodeProvider
+from dragoman.providers.claude_code.provider import AGENT_TOOL_SERVER, ClaudeCodeProvider
 from dragoman.providers.model import Model
 from dragoman.providers.wrapper import ProviderWrapper
 from dragoman.wire.multimodal_outputs import read_multimodal_output, write_multimodal_output
 
-TOOL_PREFIX = f"mcp__{BORROWED_SERVER}__"
+TOOL_PREFIX = f"mcp__{AGENT_TOOL_SERVER}__"
 TOOL_USE_ID = "claudecode/toolUseId"  # in a request's `_meta`: the id of the tool call
 NO_APPROVALS_HINT = (
     "approvals are not possible while Claude Code works: allow the call by a policy rule, or do without it"
@@ -64,7 +64,7 @@ class ToolLendingProvider(ProviderWrapper[ClaudeCodeProvider]):
 
         context = replace(self._context, step=self._step, for_model=True)
         async with serve_locally(RunToolServer(tools, self._toolbox, context=context)) as server:
-            provider = self._provider.with_borrowed_tools(server.url, server.token)
+            provider = self._provider.with_agent_tools(server.url, server.token)
             async with aclosing(provider.stream(without_tools)) as answer:
                 async for batch in answer:
                     yield [with_own_tool_name(event) for event in batch]
@@ -137,7 +137,7 @@ def tool_result(outcome: CallOutcome) -> dict[str, Any]:
     return body if files is None else {**body, **write_multimodal_output(files)}
 
 
-def with_borrowed_tools(model: Model, toolbox: Toolbox, *, context: Context) -> Model:
+def with_agent_tools(model: Model, toolbox: Toolbox, *, context: Context) -> Model:
     """Return the model with a run's tools, where its provider runs a loop of its own."""
     if not isinstance(model.provider, ClaudeCodeProvider) or not toolbox.tools:
         return model

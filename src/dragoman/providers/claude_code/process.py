@@ -42,7 +42,7 @@ def inherited_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_local_proxy(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with 127.0.0.1 added to NO_PROXY: borrowed tools are served there."""
+    """Return the variables with 127.0.0.1 added to NO_PROXY: the agent's tools are served there."""
     names = [name for name in ("NO_PROXY", "no_proxy") if environ.get(name)] or ["NO_PROXY"]
     exceptions = {name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names}
     return {**environ, **(exceptions if any(name in environ for name in PROXY_VARIABLES) else {})}

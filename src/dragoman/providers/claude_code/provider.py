@@ -34,7 +34,7 @@ from dragoman.wire.claude_code.request import ClaudeCodePrompt, write_prompt
 
 SESSION_NOT_FOUND = "No conversation found"
 DEFAULT_MODEL = "default"  # the CLI's own choice
-BORROWED_SERVER = "dragoman"  # the name of the MCP server with an agent's tools in the CLI's configuration
+AGENT_TOOL_SERVER = "dragoman"  # the name of the MCP server with an agent's tools in the CLI's configuration
 _SUPPORTED_OPTIONS = frozenset({"effort", "max_budget_usd", "max_turns", "reasoning_effort", "thinking"})
 _EFFORTS = {"minimal": "low"}
 
@@ -55,7 +55,7 @@ class ClaudeCodeOptions(TypedDict, total=False):
     environ: Mapping[str, str] | None
 
 
-class BorrowedToolServer(NamedTuple):
+class AgentToolServer(NamedTuple):
     """The URL and bearer token of an MCP server with our tools."""
 
     url: str
@@ -65,7 +65,7 @@ class BorrowedToolServer(NamedTuple):
         """Return the server as JSON for `--mcp-config`."""
         headers = {"Authorization": f"Bearer {self.token}"}
         server = {"type": "http", "url": self.url, "headers": headers}
-        return msgspec.json.encode({"mcpServers": {BORROWED_SERVER: server}}).decode()
+        return msgspec.json.encode({"mcpServers": {AGENT_TOOL_SERVER: server}}).decode()
 
 
 class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `mcp_config` is a file, or JSON, with the MCP servers that it may use; the hub can be one. `environ` is
     the environment, of which other providers' keys are removed. `arguments` are passed unchanged.
-    `borrowed_tools` is an MCP server with our tools for one answer; all of them are allowed.
+    `agent_tools` is an MCP server with our tools for one answer; all of them are allowed.
     """
 
     permission_mode: PermissionMode | None = None
@@ -85,11 +85,11 @@ class ClaudeCodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     mcp_config: str | Path | None = None
     arguments: Sequence[str] = ()
     environ: Mapping[str, str] | None = None
-    borrowed_tools: BorrowedToolServer | None = None
+    agent_tools: AgentToolServer | None = None
 
     def flags(self) -> dict[str, Any]:
         """Return the command-line options; None omits one."""
-        ours = () if self.borrowed_tools is None else (f"mcp__{BORROWED_SERVER}",)
+        ours = () if self.agent_tools is None else (f"mcp__{AGENT_TOOL_SERVER}",)
         return {
             "permission-mode": self.permission_mode,
             "agent": self.agent,
@@ -125,17 +125,15 @@ class ClaudeCodeProvider:
         """Return a model; `options` are `effort`, `thinking`, `max_turns` and `max_budget_usd`."""
         return Model(self, name, options)
 
-    def with_borrowed_tools(self, url: str, token: str) -> ClaudeCodeProvider:
+    def with_agent_tools(self, url: str, token: str) -> ClaudeCodeProvider:
         """Return a copy that may call all tools of an MCP server of ours."""
         provider = copy.copy(self)
-        provider.settings = msgspec.structs.replace(
-            self.settings, borrowed_tools=BorrowedToolServer(url, token)
-        )
+        provider.settings = msgspec.structs.replace(self.settings, agent_tools=AgentToolServer(url, token))
         return provider
 
     def check(self, request: ModelRequest) -> Sequence[str]:
         """See `Provider.check`: the CLI has its own tools; ours reach it only over MCP
-        (`with_borrowed_tools`).
+        (`with_agent_tools`).
         """
         names = [
             name
@@ -204,9 +202,9 @@ class ClaudeCodeProvider:
             "append-system-prompt-file": _write_file(folder / "instructions.md", prompt.system, always=True),
             "resume": prompt.session_id,
         }
-        borrowed = self.settings.borrowed_tools
-        borrowed_config = (
-            None if borrowed is None else _write_file(folder / "borrowed.json", borrowed.config())
+        tool_server = self.settings.agent_tools
+        tool_config = (
+            None if tool_server is None else _write_file(folder / "tool_server.json", tool_server.config())
         )
         return [
             self.executable,
@@ -216,7 +214,7 @@ class ClaudeCodeProvider:
             "--verbose",
             "--include-partial-messages",
             *(f"--{name}={value}" for name, value in options.items() if value is not None),
-            *([] if borrowed_config is None else [f"--mcp-config={borrowed_config}"]),
+            *([] if tool_config is None else [f"--mcp-config={tool_config}"]),
             *self.settings.arguments,
         ]
 

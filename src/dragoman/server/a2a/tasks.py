@@ -23,7 +23,7 @@ from dragoman.operations.authorization import SessionRole
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_consent
+from dragoman.runs.requested_inputs import RequestedInputs, read_answer, read_approval_answer
 from dragoman.runs.run_queue import RequestBody
 from dragoman.runs.withdrawal import Decline, withdraw_answer
 from dragoman.session_ids import session_id_for
@@ -380,7 +380,7 @@ def read_inputs(parts: Sequence[SentPart], answer: Message) -> ContinueAnswer | 
         data = part.data
         if isinstance(data, Mapping) and "approved" in data:
             id = choose_request(data.get("approvalId"), requested.approvals, waiting=requested.waiting)
-            approved, reason = read_consent(data, field=f"message.parts[{index}].data")
+            approved, reason = read_approval_answer(data, field=f"message.parts[{index}].data")
             answers.append(requested.answer_approval(id, approved=approved, reason=reason))
         elif isinstance(data, Mapping) and "answer" in data:
             id = choose_request(data.get("questionId"), requested.questions, waiting=requested.waiting)

@@ -137,11 +137,15 @@ class ApprovalResumer:
     """
 
     def __init__(
-        self, store: Store, resume_run: Callable[[ApprovalRequest], Awaitable[bool]], *, consent: ApprovalFlow
+        self,
+        store: Store,
+        resume_run: Callable[[ApprovalRequest], Awaitable[bool]],
+        *,
+        approval_flow: ApprovalFlow,
     ) -> None:
         self._store = store
         self._resume_run = resume_run
-        self._consent = consent
+        self._approval_flow = approval_flow
         self._since = 0.0
         self._busy: dict[str, ApprovalRequest] = {}  # approvals whose session was busy
 
@@ -171,6 +175,6 @@ class ApprovalResumer:
         self._since = now - POLL_INTERVAL
 
     async def _resume(self, approval: ApprovalRequest, *, expired: bool) -> None:
-        current = await self._consent.expire_if_due(approval.id) if expired else approval
+        current = await self._approval_flow.expire_if_due(approval.id) if expired else approval
         if not await self._resume_run(current) and expired:
-            await self._consent.abandon(current)
+            await self._approval_flow.abandon(current)

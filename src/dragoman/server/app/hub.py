@@ -174,23 +174,23 @@ class Hub:
             place = HubEnvironment(
                 data, environ or {}, require_keys, set() if secrets is None else secrets, tracing
             )
-            ground = await HubServices.open(config, place, stack=stack)
+            services = await HubServices.open(config, place, stack=stack)
             outside = ExternalOperations(
                 config,
-                ground.registry,
-                store=ground.store,
-                environment=ground.environment,
-                on_change=ground.operation_events.note_sources,
+                services.registry,
+                store=services.store,
+                environment=services.environment,
+                on_change=services.operation_events.note_sources,
             )
             await stack.enter_async_context(outside)
             metrics = Metrics(models=listed_models(config))
-            setting = await build_setup(config, ground, metrics=metrics)
-            hub = cls(ground, config, setup=setting, external=outside, metrics=metrics)
+            model_setup = await build_setup(config, services, metrics=metrics)
+            hub = cls(services, config, setup=model_setup, external=outside, metrics=metrics)
             stack.push_async_callback(hub.close)
             await stack.enter_async_context(hub.meter)
             stack.push_async_callback(hub.engine.close)
             # Closed after the runs: viewers at other hosts get their last events.
-            await stack.enter_async_context(listen_for_hosts(config.hosts, ground, *hub.internal_routes()))
+            await stack.enter_async_context(listen_for_hosts(config.hosts, services, *hub.internal_routes()))
             stack.push_async_callback(hub.stop)
             hub.load_prices()
             hub.engine.start(hub.queued_turns.execute)
@@ -204,9 +204,9 @@ class Hub:
     def _background_jobs(self, config: Config) -> Iterator[BackgroundJob]:
         """Yield what a hub does until it is closed."""
         services = self._services
-        consent = services.calls.approval_flow
+        approval_flow = services.calls.approval_flow
         yield self.retention.run
-        yield ApprovalResumer(services.store, self.queued_turns.resume, consent=consent).run
+        yield ApprovalResumer(services.store, self.queued_turns.resume, approval_flow=approval_flow).run
         yield self.key_monitor.run
         yield self.host.watch
         yield self.share_operations
@@ -255,21 +255,21 @@ class Hub:
         ConfigError changes nothing. Operations, body limits and the data folder stay as
         they were at the start.
         """
-        setting = await build_setup(config, self._services, metrics=self.metrics)
+        model_setup = await build_setup(config, self._services, metrics=self.metrics)
         domain_events = build_domain_events(config)
-        delegates = self._callable_agents.build(setting.roster.agents, self._services.teams.registry)
+        delegates = self._callable_agents.build(model_setup.roster.agents, self._services.teams.registry)
         self._services.calls.access_control.policy = build_policy(config)
         await self.external.reload(config)
         for name in await self.unknown_policy_names(config):
             log.warning("%s", name)
         if self.store.database.is_up:
             await self.meter.ledger.flush()  # a new budget counts what was spent before it
-        old, self._setup, self._config = self._setup, setting, config
-        self.meter.reconfigure(setting.limits, setting.prices)
-        self.gateway.catalog = setting.catalog
-        self.runs.factory.agents = setting.roster
+        old, self._setup, self._config = self._setup, model_setup, config
+        self.meter.reconfigure(model_setup.limits, model_setup.prices)
+        self.gateway.catalog = model_setup.catalog
+        self.runs.factory.agents = model_setup.roster
         self._callable_agents.replace(delegates)
-        self.runs.factory.billing = Billing(self.meter, setting.catalog.price)
+        self.runs.factory.billing = Billing(self.meter, model_setup.catalog.price)
         self.retention.periods = config.retention_periods
         self._services.session_events.domain_events = domain_events
         self.load_prices()
@@ -349,8 +349,8 @@ class Hub:
         """Close all providers, including those of earlier configurations."""
         for chore in list(self._tasks):
             chore.cancel()
-        for fleet in (*self._retiring, self._setup.providers):
-            await fleet.close()
+        for provider_set in (*self._retiring, self._setup.providers):
+            await provider_set.close()
 
     def load_prices(self) -> None:
         """Load the price list in the background, so that the first request does not wait for it.
@@ -380,14 +380,14 @@ class Hub:
 async def build_setup(config: Config, services: HubServices, *, metrics: Metrics) -> ModelSetup:
     """Build the model setup of a configuration. ConfigError when an agent pins an unknown operation."""
     secrets = await services.read_secrets(config)
-    setting = ModelSetup.build(
+    model_setup = ModelSetup.build(
         config,
         services.environment.environ,
         secrets=secrets,
         on_fallback=metrics.provider_fell_back,
         teams=services.teams,
     )
-    for name, agent in setting.roster.agents.items():
+    for name, agent in model_setup.roster.agents.items():
         if name not in ("default", *config.agents):
             continue  # a team's: its tools may be registered later
         pins_of_hub = name == "default" and name not in config.agents
@@ -395,11 +395,11 @@ async def build_setup(config: Config, services: HubServices, *, metrics: Metrics
         for number, id in enumerate(agent.operations):
             with blame_field(f"{field}[{number}]"):
                 check_pinned(id, config=config, services=services)
-    for provider in setting.providers.remote_providers().values():
+    for provider in model_setup.providers.remote_providers().values():
         services.environment.secrets.update(provider.keys.secrets, provider.server.secrets)
         provider.on_retry = metrics.attempt_retried
         provider.on_failure = metrics.attempt_failed
-    return setting
+    return model_setup
 
 
 def check_pinned(id: str, *, config: Config, services: HubServices) -> None:

@@ -42,10 +42,10 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
     ) -> ModelSetup:
         """Build the setup; `secrets` come from the encrypted table, `fell` is called on each fallback."""
         agents = HubAgents(build_agents(config), teams, config=config)
-        fleet = ProviderSet(config, environ, secrets=secrets)
+        provider_set = ProviderSet(config, environ, secrets=secrets)
         prices = build_prices(config)
         routing = Routing(
-            fleet.providers,
+            provider_set.providers,
             aliases={**config.routes, **build_balance(config)},
             fallbacks=config.fallbacks,
             default=config.default_provider,
@@ -55,7 +55,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         price = price_lookup(config, prices)
         options = {name: provider.options for name, provider in config.providers.items()}
         return cls(
-            providers=fleet,
+            providers=provider_set,
             roster=AgentRegistry(agents, routing, options=options, on_fallback=on_fallback),
             catalog=ModelCatalog(
                 routing=routing,

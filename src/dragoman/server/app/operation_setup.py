@@ -86,8 +86,8 @@ def build_search(config: Config, registry: Registry) -> tuple[OperationSearch, S
     from dragoman.operations.search.semantic_index import SemanticIndex  # late: only with embeddings
 
     with blame_field("search.embeddings"):
-        meanings = SemanticIndex(build_embedder(config.search))
-    return OperationSearch(registry, semantic_index=meanings), meanings
+        semantic_index = SemanticIndex(build_embedder(config.search))
+    return OperationSearch(registry, semantic_index=semantic_index), semantic_index
 
 
 def build_embedder(settings: SearchConfig) -> Embedder:

@@ -184,11 +184,11 @@ def open_search(
     config: Config, registry: Registry, *, stack: AsyncExitStack
 ) -> tuple[OperationSearch, Embedder | None]:
     """Open the search over all operations; return it with the embedder, if there is one."""
-    search, meanings = build_search(config, registry)
-    if meanings is None:
+    search, semantic_index = build_search(config, registry)
+    if semantic_index is None:
         return search, None
-    stack.enter_context(run_in_background(meanings.run))
-    return search, meanings.embedder
+    stack.enter_context(run_in_background(semantic_index.run))
+    return search, semantic_index.embedder
 
 
 def open_hooks(config: Config, environment: HubEnvironment, *, stack: AsyncExitStack) -> Hooks:

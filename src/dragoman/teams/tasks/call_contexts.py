@@ -72,7 +72,7 @@ class TaskContexts:
 
     async def bind(self, context: Context) -> Context:
         """Return the context of a run within its task; as it is for the run of any other session."""
-        if context.earlier_calls is not None:
+        if context.replayed_calls is not None:
             await self.budgets.rejoin(context.budget)
         if not is_task_session(context.session_id):
             return context
