@@ -1,4 +1,4 @@
-"""Dragoman: an agent hub you own, and the same agents as a library."""
+"""Dragoman: a self-hosted agent hub, and the same agents as a library."""
 
 from typing import TYPE_CHECKING
 

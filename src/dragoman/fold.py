@@ -1,4 +1,4 @@
-"""Fold events into a message: the only way in which history is made.
+"""Fold events into a message: history is created in no other way.
 
 `fold(message, events)` is pure. A `Fold` does the same batch by batch for an active run. Both check the
 grammar of docs/design.md §1 and raise OutOfOrder for an event that it does not allow. `unfold.py` is the

@@ -316,7 +316,7 @@ async def test_a_poisoned_plugin_finds_no_hub_no_files_and_no_network(
         ("    return float('nan')", "failed"),
         ("    return {1, 2}", "failed"),
         ('    import os\n    os.write(3, b\'{"id": 99, "result": 1}\\n\')', "nobody made"),
-        ('    import os\n    os.write(3, b\'{"id": 1, "result": "\\xff"}\\n\')', "something else than JSON"),
+        ('    import os\n    os.write(3, b\'{"id": 1, "result": "\\xff"}\\n\')', "something other than JSON"),
         ("    return [0] * 10**9", "failed"),
         ("    raise SystemExit", "ended"),
     ],

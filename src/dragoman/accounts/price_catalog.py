@@ -158,7 +158,7 @@ def nanos_per_piece(price: Decimal | TieredPrices | None) -> int:
 
 
 def tier_price(price: Decimal | TieredPrices, above: int) -> Decimal:
-    """The price for prompts of more than `over` tokens."""
+    """The price for prompts of more than `above` tokens."""
     if isinstance(price, Decimal):
         return price
     reached = [tier.price for tier in price.tiers if tier.start <= above]

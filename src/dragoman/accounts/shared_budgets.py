@@ -1,4 +1,4 @@
-"""Budgets that several processes spend of: rows of the database, reserved and settled like those of keys.
+"""Budgets that several processes spend from: rows of the database, reserved and settled like those of keys.
 
 The budget of a run is its process's own until a task is given within it. From then on it is shared: whoever
 has the task, and the run itself, reserve in the row what a model call may cost before they make it. So all

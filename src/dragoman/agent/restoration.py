@@ -1,4 +1,4 @@
-"""An answer that a crash cut off, as the run goes on from it.
+"""Restore an answer that a crash interrupted, so that its run can continue.
 
 What is complete stays: finished steps, and the calls of the last step once it is known that the model's
 answer was complete, because one of them had begun. A step without such a call was cut off while it streamed,

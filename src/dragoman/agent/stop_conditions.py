@@ -43,8 +43,7 @@ class StepTaken(msgspec.Struct, frozen=True, kw_only=True):
 class SoFar(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of a run: its `steps`, and the `seconds` since it started.
 
-    `taken`, `usage` and `cost` cover the whole message if the run continues one, for stop conditions and
-    for
+    `taken`, `usage` and `cost` cover the whole message if the run continues one, for stop conditions and for
     `on_prepare_step`.
     """
 

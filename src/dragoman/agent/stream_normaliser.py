@@ -1,4 +1,4 @@
-"""Asking: a provider's answer to a step's request, asked for again where that may help and is wanted."""
+"""Normalisation of a provider's answer to one step: unique call ids, known tools, repaired arguments."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ToolInputEvent = e.ToolInputStart | e.ToolInputDelta | e.ToolInputAvailable | e
 
 
 class StreamNormaliser:
-    """Lets the events of one step in. `taken` are the ids of the calls that there are already.
+    """Normalises the events of one step before they enter the run.
 
-    `shown` are the tools that may be called, where these are not all, `own` one that the loop
-    sees to. `repair_notes` say what was mended.
+    `existing_ids` are the ids of earlier calls, `visible_tools` the tools that may be called (None for
+    all), and `output_tool` is the one that the loop handles itself. `repair_notes` say what was corrected.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The environment: `DRAGOMAN__section__field=value` says a field over what the file says."""
+"""The environment: `DRAGOMAN__section__field=value` overrides a field of the file."""
 
 from __future__ import annotations
 

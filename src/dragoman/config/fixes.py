@@ -1,4 +1,4 @@
-"""Fixes: what to write in place of a value of the wrong type, where that can be told."""
+"""Suggested fixes: what to write instead of a value of the wrong type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults: what is wrong in a configuration, at which path; and how it is told without a secret."""
+"""Problems of a configuration with their paths, described without secrets."""
 
 from __future__ import annotations
 

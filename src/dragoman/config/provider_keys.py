@@ -1,4 +1,4 @@
-"""Keys of providers: where each lies, and what lies there. They are read here, and never shown."""
+"""Keys of providers: where each is stored, and its value. They are read here, and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a configuration: whether decoded values fit the sections, every fault told at once."""
+"""The shape of a configuration: whether decoded values fit the sections; all problems are reported."""
 
 from __future__ import annotations
 

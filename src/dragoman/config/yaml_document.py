@@ -1,4 +1,4 @@
-"""Documents: a YAML text as plain values, with the line of every field and what is wrong already here."""
+"""YAML documents as plain values, with the line of every field and the problems found while reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts tell each other of the operations of their spokes, and of calls of these: JSON of requests."""
+"""JSON messages between hosts: the operations of their spokes, and calls of these operations."""
 
 from __future__ import annotations
 

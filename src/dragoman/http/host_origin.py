@@ -1,4 +1,4 @@
-"""Strict parsing of `Host` and `Origin`: one reading of each spelling, and none of what is not valid.
+"""Strict parsing of `Host` and `Origin`: one result for each valid spelling, none for an invalid one.
 
 Browsers send these headers in one form. Whatever a lenient parser would also accept (user information, tabs,
 percent-encoding, zones, a trailing dot) is somebody's attempt to be taken for another host, so it has no

@@ -1,4 +1,4 @@
-"""Where calls tell that they began and ended, and publish the domain events of their operations."""
+"""Observers of calls: they learn of the start and end of calls, and of domain events of their operations."""
 
 from __future__ import annotations
 

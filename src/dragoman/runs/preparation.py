@@ -1,4 +1,4 @@
-"""What a run is begun with: its request, its row, its deadline, and the answers that came with it."""
+"""The inputs of a run: its request, its row, its deadline, and the answers that came with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posts what became of runs to webhooks: signed, in order within a session, again after failures.
+"""Posts the outcomes of runs to webhooks: signed, in order within a session, retried after failures.
 
 A delivery is a row that is written with the end of its run, so it survives a crash; each host looks for rows
 that are due, and one claims each. The body is made from the run's row, and holds nothing of what was said.

@@ -1,4 +1,4 @@
-"""Withdraw what an answer waits for, so that it goes on no more."""
+"""Withdraw what an answer waits for, so that it does not continue."""
 
 from __future__ import annotations
 

@@ -50,9 +50,7 @@ class OutageMonitor:
     def __init__(
         self, backend: Backend, reset_connections: Callable[[], None], *, outage: Outage | None = None
     ) -> None:
-        """`renew` is called when the database is up again, before `on_recovery`: connections are to be
-        new.
-        """
+        """`reset_connections` is called when the database is up again, before `on_recovery`."""
         self.on_recovery: list[Callable[[], None]] = []
         self._backend = backend
         self._reset_connections = reset_connections

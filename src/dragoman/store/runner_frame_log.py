@@ -1,4 +1,4 @@
-"""What the runner of each active run has sent: after a crash the run's message is made of it again."""
+"""What the runner of each active run has sent: after a crash, the run's message is rebuilt from it."""
 
 from __future__ import annotations
 

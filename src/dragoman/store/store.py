@@ -300,7 +300,7 @@ class Store:
     ) -> None:
         """Queue a job; jobs are committed in the order of their calls. Raises Unavailable when too many wait.
 
-        `failed` hears why when it could not be done; without it, that is logged.
+        `on_failure` is called with the error of a job that failed; without it, the error is logged.
         """
         self.database.enqueue(job, on_failure=on_failure)
 

@@ -1,1 +1,1 @@
-"""Functions asked before and after what an agent does."""
+"""Hooks: functions called before and after each action of an agent."""

@@ -1,4 +1,4 @@
-"""`dragoman keys`: who may ask. Works on a data folder, also while its hub runs, or on a running hub."""
+"""`dragoman keys`: manage API keys in a data folder, also while its hub runs, or on a running hub."""
 
 from __future__ import annotations
 

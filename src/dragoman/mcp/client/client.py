@@ -22,8 +22,8 @@ from dragoman.store.mcp_servers import MemoryPinStore, PinStore
 class McpClient:
     """All MCP servers of a hub. Use it in `async with`; servers start concurrently, in the background.
 
-    `pins` keep what was approved. `environ` are the hub's variables, of which a server sees PATH, HOME, LANG
-    and those that its spec names.
+    `pin_store` keeps what was approved. `environ` are the hub's variables, of which a server sees PATH,
+    HOME, LANG and those that its spec names.
     """
 
     def __init__(

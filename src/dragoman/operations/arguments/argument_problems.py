@@ -1,4 +1,4 @@
-"""Argument problems.
+"""Problems of arguments: what is wrong with each field, in words that a model can act on.
 
 What the JSON Schema validator reports, in words that a model can correct its input by.
 """

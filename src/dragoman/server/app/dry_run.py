@@ -1,4 +1,4 @@
-"""Whether a hub of a configuration would start: it is opened on an empty data folder, and closed again."""
+"""Check whether a hub would start with a configuration: open it on an empty data folder, and close it."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class Hub:
         secrets: set[str] | None = None,
         tracing: Tracing | None = None,
     ) -> AsyncIterator[Hub]:
-        """Open a hub with its data in `data`; with `keys` False every caller is the owner `local`.
+        """Open a hub with its data in `data`; with `require_keys` False every caller is the owner `local`.
 
         `secrets` collects the values that logs must redact, also after a reload. `tracing` replaces
         the tracing of the configuration.

@@ -40,7 +40,7 @@ class ModelSetup(msgspec.Struct, frozen=True, kw_only=True):
         on_fallback: OnFallback,
         teams: TeamServices,
     ) -> ModelSetup:
-        """Build the setup; `secrets` come from the encrypted table, `fell` is called on each fallback."""
+        """Build the setup; `secrets` are those of the table, `on_fallback` is called on each fallback."""
         agents = HubAgents(build_agents(config), teams, config=config)
         provider_set = ProviderSet(config, environ, secrets=secrets)
         prices = build_prices(config)

@@ -1,4 +1,4 @@
-"""Names in rules of the policy that nothing has: a misspelt rule decides about nothing, and says nothing."""
+"""Find names in policy rules that do not exist: a misspelt rule would silently match nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API tells of a hub itself: from its configuration and its model setup as they are now."""
+"""What the API reports about the hub itself: from its configuration and its model setup as they are now."""
 
 from __future__ import annotations
 

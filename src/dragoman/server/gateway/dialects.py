@@ -60,7 +60,7 @@ class ClientDialect(Protocol):
     def stream_encoder(
         self, parsed: ClientRequest, *, id: str, model: str, input_tokens: int
     ) -> AnswerEncoder:
-        """The answer to a streaming client; `tokens` estimates the prompt."""
+        """The answer to a streaming client; `input_tokens` estimates the prompt."""
 
     def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
         """The answer to any other."""

@@ -72,9 +72,9 @@ class HubConnection:
         self._on_registered: Callable[[RegisteredFrame], None] = lambda _: None
 
     async def run(self, on_registered: Callable[[RegisteredFrame], None]) -> None:
-        """Serve, until the connection ends one way or the other.
+        """Serve calls until the connection ends, for whatever reason.
 
-        `note` hears what the hub says of operations; what it raises is raised here.
+        `on_registered` is called with the hub's replies to registrations; what it raises is raised here.
         """
         self._on_registered = on_registered
         parts = (self._read(), self._send_changes(), self._outbox.run(), self._heartbeat())

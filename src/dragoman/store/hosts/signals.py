@@ -1,4 +1,4 @@
-"""Signals between the hosts of a database: a word that something has changed, for those who would poll.
+"""Signals between the hosts of a database: notifications that something has changed, instead of polling.
 
 A signal holds a name and an id, never data: whoever gets it reads the database. It may get lost with a
 connection, so each subscriber also looks from time to time, and is called with None after a gap. Where one

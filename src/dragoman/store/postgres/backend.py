@@ -1,4 +1,4 @@
-"""The Postgres backend: connections, SQL, error translation, and who may use a database beside others."""
+"""The Postgres backend: connections, SQL, error translation, and shared or exclusive use of a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advisory locks on a schema: hosts share it, maintenance that needs it unused has it alone."""
+"""Advisory locks on a schema: hosts share it, maintenance that needs it unused locks it exclusively."""
 
 from __future__ import annotations
 

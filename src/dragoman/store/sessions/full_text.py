@@ -105,8 +105,8 @@ RESULT_COLUMNS = (
 class FullTextSearch(ClauseElement):
     """The query for passages by words, best first. Its last column is a snippet, on Postgres the id.
 
-    Parameters: `match`, `owner`, `limit`; for the active branch of one session `session_id` and the bounds of
-    `in_session`; on Postgres the words without a scope to rank by: `exact`, and `similar`, with longer words.
+    Parameters: `match`, `owner`, `limit`; with `of_session`, `session_id` and the bounds of its active
+    branch; on Postgres the words without a scope to rank by: `exact`, and `similar`, with longer words.
     """
 
     inherit_cache: bool | None = False

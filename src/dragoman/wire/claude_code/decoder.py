@@ -379,7 +379,7 @@ _USAGE_FIELDS: Mapping[str, str] = {  # fields of a model's usage to those of `u
 
 
 def finish_reason(message: ClaudeCodeMessage, error_kind: str | None) -> e.FinishReason | None:
-    """The finish reason; None if the run failed. `kind` is the error of its last message."""
+    """The finish reason; None if the run failed. `error_kind` is the error of its last message."""
     if message.subtype == "error_max_turns":
         return "max-steps"
     if error_kind == _OUTPUT_LIMIT:

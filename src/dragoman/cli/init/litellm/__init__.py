@@ -1,4 +1,4 @@
-"""A LiteLLM configuration as a Dragoman configuration, with a list of what cannot be said.
+"""A LiteLLM configuration as a Dragoman configuration, with a list of what cannot be translated.
 
 Source: LiteLLM's documented `config.yaml` (`model_list`, `litellm_settings`, `router_settings`,
 `general_settings`, `mcp_servers`, `include`).

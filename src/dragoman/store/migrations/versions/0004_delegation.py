@@ -1,4 +1,4 @@
-"""Delegation: how far a call had come that waits for a word, and below which call a model was asked."""
+"""Delegation: the progress of calls that wait for an answer, and the call below which a model was asked."""
 
 from __future__ import annotations
 
