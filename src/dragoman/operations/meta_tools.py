@@ -77,7 +77,7 @@ CALL = Tool(
     "Call operations. Find them with hub_search, and get the schema of each with hub_schema before you call"
     " it for the first time: do not guess names or inputs. The calls of one batch run at the same time, so"
     " let none need another's result. Gives one entry for each call, in order: {success: true, result} or"
-    " {success: false, error}; an error says what to correct, and has the schema when the input was wrong.",
+    " {success: false, error}; an error says what to mend, and brings the schema when the input was wrong.",
     {
         "type": "object",
         "properties": {
