@@ -298,7 +298,7 @@ class RunnerGone(Unavailable):
 
 
 class HostGone(Unavailable):
-    """A host that has to be asked has ended, or was declared dead: what it did goes on at another."""
+    """A host that has to be asked has ended, or was declared dead: what it did continues at another."""
 
     code = "host_gone"
 

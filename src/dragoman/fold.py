@@ -92,7 +92,7 @@ class Fold:
         ]
 
     def is_final(self, index: int) -> bool:
-        """Whether the part cannot change any more."""
+        """Whether the part can no longer change."""
         return index not in self.unfinished
 
     @property

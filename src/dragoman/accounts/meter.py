@@ -142,7 +142,7 @@ class Admission:
         provider_cost: float | None,
         shared: Sequence[ChargedBudget],
     ) -> UsageRecord:
-        """Record an attempt that failed after its answer had begun; the request goes on by another route.
+        """Record an attempt that failed after its answer had begun; the request continues by another route.
 
         Return the record with its cost, which the `shared` budgets pay, too.
         """

@@ -209,7 +209,7 @@ class Agent(Generic[T]):
         those of the agent; `context` is that of the call which this run is a part of.
 
         The run ends when its last waiter is cancelled (`asyncio.wait_for`, a client that has gone), or when
-        its `async with` block is left; a `detached` run goes on without anybody. Raises BadRequest for
+        its `async with` block is left; a `detached` run continues without anybody. Raises BadRequest for
         invalid messages, ConfigError for a budget on a model without a price.
 
             run = agent.spawn("What is 2 + 2?", allowed_tools=["math.*"], limits=RunLimits(timeout=60))

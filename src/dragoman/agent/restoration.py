@@ -36,7 +36,7 @@ NOT_RUN = "not run: the hub stopped before this call began"
 
 
 class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer to go on from: `unfinished` are the calls to make (again), `lost` the parts that it lost.
+    """An answer to continue from: `unfinished` are the calls to make (again), `lost` the parts that it lost.
 
     `own_calls` are the calls that the run had begun, `other_calls` those of earlier runs in the same message.
     `settled` is how many parts are complete for good. Without `can_repeat` the lost step cannot be asked for
@@ -65,9 +65,9 @@ class RestoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def restore_answer(
     message: Message, calls: Sequence[LedgerEntry], *, settled: int = 0, run_id: str | None = None
 ) -> RestoredAnswer:
-    """Return the answer to go on from. `calls` are those that its model had made, as the ledger has them.
+    """Return the answer to continue from. `calls` are those that its model had made, as the ledger has them.
 
-    The first `settled` parts are complete, whatever they are. `run_id` is the run that goes on, if several
+    The first `settled` parts are complete, whatever they are. `run_id` is the run that continues, if several
     have answered with this message.
     """
     by_id = {str(call.record.tool_call_id): call for call in calls}

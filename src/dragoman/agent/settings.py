@@ -117,7 +117,7 @@ class SpawnSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `session_id` names the conversation. `context` is that of the call which this run is a part of: the run
     spends from its budget and ends at its deadline. `limits`, `manual` and `client_tools` replace those of
-    the agent. A `detached` run goes on when whoever waits for it is cancelled.
+    the agent. A `detached` run continues when whoever waits for it is cancelled.
     """
 
     session_id: str | None = None

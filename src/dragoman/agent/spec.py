@@ -28,7 +28,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     by provider name and model name. An agent with a `description` is also the operation `agents.<name>`.
     `after_crash` says what becomes of its answers that a crash of the hub cut off, `when_busy` what becomes
     of a message that arrives while it answers. `metadata` is added to that of its messages. `briefing` is
-    what the model is told before the last message of the user, in each run anew; it is not stored.
+    what the model is told before the last message of the user, in each run again; it is not stored.
     """
 
     name: str = "default"

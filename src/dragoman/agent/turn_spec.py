@@ -93,7 +93,7 @@ class TurnSpec(msgspec.Struct, frozen=True, kw_only=True):
     `external_inputs` the run waits for client tools and approvals; without, it ends there. `retry_policy` is
     for failed model requests: by default none here, since a provider retries by itself. With `adds_notices`
     the message says why it was stopped. `nested_approvals` is for a turn inside a call. `restored` is the
-    message as it goes on after a crash.
+    message as it continues after a crash.
     """
 
     agent: AgentSpec

@@ -391,7 +391,7 @@ class AliasConfig(ConfigSection, frozen=True):
 
 
 class Config(ConfigSection, frozen=True):
-    """A hub. `disconnect_grace`: seconds that a run goes on with nobody there, or `never`: it runs on."""
+    """A hub. `disconnect_grace`: seconds that a run continues with nobody there, or `never`: it runs on."""
 
     providers: dict[str, ProviderConfig] = {}
     model: str | None = None

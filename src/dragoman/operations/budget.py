@@ -15,7 +15,7 @@ class Budget:
     Reserve what a call may cost before its cost is known, and settle it afterwards: concurrent calls cannot
     spend the same dollar. A budget with a `parent` is charged to both.
 
-    `name` is what it is called where other processes spend of it, too: the same one when a run goes on.
+    `name` is what it is called where other processes spend of it, too: the same one when a run continues.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ AdapterT = TypeVar("AdapterT", bound=ProviderAdapter)
 class ProtocolProvider(RemoteProvider, Generic[AdapterT]):
     """A server that speaks one protocol: each subclass names its own, with the vendor's address.
 
-    Connections open at the first request, anew in each event loop. `retries` is 0: the caller decides about
+    Connections open at the first request, again in each event loop. `retries` is 0: the caller decides about
     another attempt. Use it in `async with`, or end it with `aclose()`.
     """
 

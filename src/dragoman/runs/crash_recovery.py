@@ -1,7 +1,7 @@
-"""Runs that a crash cut off: each goes on from its message, or is closed with what the ledger knows.
+"""Runs that a crash cut off: each continues from its message, or is closed with what the ledger knows.
 
 It happens in the background, so that the hub starts at once; and at once for a session that somebody asks
-for. Of several hosts that share a database, one claims the run before it goes on.
+for. Of several hosts that share a database, one claims the run before it continues.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ WaitForOperations: TypeAlias = Callable[[Sequence[str]], Awaitable[None]]
 
 
 class CutOffRuns(NamedTuple):
-    """The runs that were under way when the hub stopped, and the engine by which they go on.
+    """The runs that were under way when the hub stopped, and the engine by which they continue.
 
     `arrival` waits for operations that they called.
     """
@@ -126,7 +126,7 @@ class CrashRecovery:
         """How a run goes on that a runner answers; None where the hub takes no runners."""
 
     async def run(self) -> None:
-        """Queue all runs that wait to go on."""
+        """Queue all runs that wait to continue."""
         for run in list(self._waiting.values()):
             await self.enqueue(run)
 
@@ -147,21 +147,21 @@ class CrashRecovery:
                 await self._begin(session_id)
 
     async def go_on(self, run_id: str) -> None:
-        """Let a run go on, unless a living host has it, and wait for its end."""
+        """Let a run continue, unless a living host has it, and wait for its end."""
         while True:
             if await self._try_to_go_on(run_id):
                 return
             await asyncio.sleep(RETRY_INTERVAL)
 
     async def go_on_here(self, run_id: str) -> None:
-        """Let a run go on that no living host has, without waiting for its end."""
+        """Let a run continue that no living host has, without waiting for its end."""
         run = await self._find(run_id)
         if run is not None:
             self._waiting.setdefault(run.session_id, run)
             await self._begin(run.session_id)
 
     async def _try_to_go_on(self, run_id: str) -> bool:
-        """Return whether nothing is left to do; False when the database did not let it go on."""
+        """Return whether nothing is left to do; False when the database did not let it continue."""
         try:
             run = await self._find(run_id)
         except (StoreError, Unavailable) as error:
@@ -191,7 +191,7 @@ class CrashRecovery:
         return None if row.host in living else row
 
     async def _begin(self, session_id: str) -> HubRun | None:
-        """Let the session's run go on, once; return it, or None if it is closed."""
+        """Let the session's run continue, once; return it, or None if it is closed."""
         task = self._begun.get(session_id)
         if task is None:
             task = asyncio.create_task(self._resume(self._waiting[session_id]))
@@ -305,7 +305,7 @@ class CrashRecovery:
 
 
 def continuation_turn(run: rows.RunRecord) -> QueuedTurn:
-    """Return the turn in which a run goes on; another one for each host that it has had."""
+    """Return the turn in which a run continues; another one for each host that it has had."""
     id = f"run:{run.id}:{run.epoch or 1}"
     return QueuedTurn(id=id, session_id=run.session_id, kind="continue", subject=run.id)
 

@@ -1,4 +1,4 @@
-"""Forks: a session that goes on by itself from a message of another one."""
+"""Forks: a session that continues by itself from a message of another one."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     `input_events` are the front end's outputs and answers, checked against the stored session. `is_stored`
     is False for a sub-agent: its messages are in no session and cannot be searched. `withdrawn` are approval
     requests and questions that the request passes over, `declined` the earlier messages that show them so.
-    `restored` is `assistant` as it goes on after a crash.
+    `restored` is `assistant` as it continues after a crash.
     """
 
     history: Sequence[Message]
@@ -76,7 +76,7 @@ def make_plan(turn: ChatAction, stored: Sequence[Message], *, new_id: str) -> Ru
 
 
 def plan_after_crash(answer: RestoredAnswer, stored: Sequence[Message]) -> RunPlan:
-    """Return the plan of a run that goes on after a crash, from its answer."""
+    """Return the plan of a run that continues after a crash, from its answer."""
     history = [message for message in stored if message.id != answer.message.id]
     return RunPlan(history=history, assistant=answer.message, restored=answer)
 

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def continuation(row: rows.RunRecord, *, answers: tuple[ClientApprovalAnswer, ...] = ()) -> ChatRequest:
-    """Return the request by which the answer of a run goes on, with the run's agent, model and tools."""
+    """Return the request by which the answer of a run continues, with the run's agent, model and tools."""
     return ChatRequest(
         session_id=row.session_id,
         action=ContinueAnswer(row.message_id, answers=answers),
@@ -82,7 +82,7 @@ def first_words(text: str) -> str | None:
 def new_row(
     request: ChatRequest, run_plan: RunPlan, *, agent: AgentSpec, identity: Identity, now: float
 ) -> rows.RunRecord:
-    """Return the row of a new run, with all that it needs to go on after a crash."""
+    """Return the row of a new run, with all that it needs to continue after a crash."""
     return rows.RunRecord(
         id=request.queued_id or new_id("run"),
         session_id=request.session_id,
@@ -105,7 +105,7 @@ def new_row(
 async def find_requester(
     store: Store, row: rows.RunRecord | QueuedRun | TeamTask, *, key_id: str | None, owner: str
 ) -> Identity:
-    """Return the identity that a run goes on for. Raises Unauthorized, Forbidden."""
+    """Return the identity that a run continues for. Raises Unauthorized, Forbidden."""
     if key_id is None:
         return Identity(owner=owner)
     key = await store.keys.get(key_id)

@@ -107,7 +107,7 @@ class RunRegistry:
         return self._active.get(session_id)
 
     async def find_active(self, session_id: str) -> ActiveRun | None:
-        """Return the active run of the session, wherever it is; one that a crash cut off goes on first.
+        """Return the active run of the session, wherever it is; one that a crash cut off continues first.
 
         Raises HostUnreachable or Unavailable when the other host does not answer.
         """
@@ -301,7 +301,7 @@ class RunRegistry:
         return hub_session_id(request.session_id, owner=identity.owner), identity.owner
 
     async def _requester(self, action: ChatAction, session_id: str, *, caller: Identity) -> Identity:
-        """Return for whom a run goes on: an answer that several people see, for the one who asked for it.
+        """Return for whom a run continues: an answer that several people see, for the one who asked for it.
 
         The answers to approvals are those of the caller. Raises Forbidden, Unauthorized.
         """
@@ -375,7 +375,7 @@ class RunRegistry:
         return row if message is not None and is_waiting_for(message, approval) else None
 
     async def go_on_after_crash(self, cut_off: CutOffRun) -> HubRun:
-        """Let a run that a crash cut off go on from its message.
+        """Let a run that a crash cut off continue from its message.
 
         Raises Unauthorized, Forbidden or BadRequest when its key, agent or model is gone, Unavailable.
         """
@@ -409,7 +409,7 @@ class RunRegistry:
         return len(self._active)
 
     def refuse_new(self) -> None:
-        """Accept no more runs; the active ones go on."""
+        """Accept no more runs; the active ones continue."""
         self._closed = True
 
     async def drain(self, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 The copy has a fold and a live tail as the run itself, so replays, slow readers and dialects are the same
 code. It is fed while somebody follows it. When the host ends in mid-stream, the copy waits for the run's next
-host, which may be this one, and brings its followers to what that one goes on from (`takeover_events.py`).
+host, which may be this one, and brings its followers to what that one continues from (`takeover_events.py`).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class RemoteRun:
         self.tail.close()
 
     def close(self) -> None:
-        """End the copy, because this host stops; the run goes on."""
+        """End the copy, because this host stops; the run continues."""
         self._fail(STOPPING, code=Unavailable.code)
         self._end()
 
@@ -193,7 +193,7 @@ class RemoteRun:
             self._end()
 
     def leave_host(self) -> None:
-        """Stop reading from the host: the run goes on at another one."""
+        """Stop reading from the host: the run continues at another one."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -225,7 +225,7 @@ class RemoteRun:
         return False
 
     def _begin_with(self, state: RunState) -> None:
-        """Begin with the run's message, or go on from it at the run's next host."""
+        """Begin with the run's message, or continue from it at the run's next host."""
         message, is_same_host = state.message, state.is_replayed or state.epoch == self._epoch
         self._epoch, self._deadline = state.epoch, None
         if self.tail.has_started and is_same_host:  # only the connection was lost
@@ -312,7 +312,7 @@ class RemoteRun:
         self.tail.withdraw([*close_step(self.fold, reason=CUT_OFF_CALL), *ending])
 
     def _fail(self, text: str, *, code: str) -> None:
-        """End the stream with an error; the run itself may go on."""
+        """End the stream with an error; the run itself may continue."""
         if self.fold.phase not in ("ended", "finished"):
             self.tail.withdraw(failure_events(self.fold, text=text, code=code, transient=True))
 
@@ -452,7 +452,7 @@ class RemoteRuns:
             await self._hosts.client.post(host_of(run), f"/runs/{run.id}/queued", body={"id": queued.id})
 
     def move_here(self, run: HubRun) -> None:
-        """Let the copy of a run that goes on here follow it here."""
+        """Let the copy of a run that continues here follow it here."""
         copy = self._copies.get(run.row.id)
         if copy is not None:
             copy.leave_host()

@@ -1,7 +1,7 @@
 """The stream by which another host follows a run: lines of JSON.
 
 The first line is the state of the run, with the message that it began with; each further line is a batch of
-events, first what there is so far. The last line is `"end"`; without it the run goes on at another host.
+events, first what there is so far. The last line is `"end"`; without it the run continues at another host.
 Empty lines, and those that begin with a colon, keep the connection open.
 """
 
@@ -91,7 +91,7 @@ class RunFeedEncoder:
         return line if state is None else state.encode() + b"\n" + line
 
     def end(self) -> bytes:
-        """Return the last line: nothing for a run that goes on at another host."""
+        """Return the last line: nothing for a run that continues at another host."""
         return END_LINE if self._has_finished else b""
 
 

@@ -238,7 +238,7 @@ class HubRun:
     def stop_unwritten(self) -> None:
         """Stop the run in this process without writing anything of it: another host has it.
 
-        The connections of its followers are closed, so that they go on with the run where it is.
+        The connections of its followers are closed, so that they continue with the run where it is.
         """
         self.is_elsewhere = True
         self._journal.close()

@@ -93,7 +93,7 @@ class RunFactory:
         on_end: Callable[[HubRun], None],
         cut_off: CutOffRun | None = None,
     ) -> Awaitable[HubRun]:
-        """Store and start a run, or let one go on that a crash `cut_off`.
+        """Store and start a run, or let one continue that a crash `cut_off`.
 
         `on_end` is called when it has ended. Raises RunActive, NotFound, Conflict, BadRequest, Forbidden.
         """
@@ -205,7 +205,7 @@ class RunFactory:
         return await self._store.messages.list(existing.row.id)
 
     async def _await_begin(self, run: HubRun, storing: asyncio.Future[None]) -> None:
-        """Let a run go on once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
+        """Let a run continue once it is stored; drop it if it cannot be. Raises as `RunRepository.create`."""
         run.await_begin()
         try:
             await wait_stored(storing)
@@ -240,7 +240,7 @@ class RunFactory:
         session: Session,
         claim: DatabaseJob[None] | None,
     ) -> asyncio.Future[None] | None:
-        """Store the run with the messages that its plan adds, changes and drops; or that it goes on.
+        """Store the run with the messages that its plan adds, changes and drops; or that it continues.
 
         Return what is done once a new run is stored, if its model may be asked meanwhile: not where storing
         may well fail (another host may be faster), or where more than that happens before the answer.

@@ -79,7 +79,7 @@ class RunnerRuns:
         cut_off: CutOffRun | None = None,
         claim: DatabaseJob[None] | None = None,
     ) -> HubRun:
-        """Store and start a run, or let one go on that a crash `cut_off`. Raises as `RunFactory.start`."""
+        """Store and start a run, or let one continue that a crash `cut_off`. Raises as `RunFactory.start`."""
         frames = StoredLog() if cut_off is None else await read_log(self._store, cut_off.row.id)
         row, plan, context = await self._begin(
             request, session, identity=identity, cut_off=cut_off, claim=claim
@@ -127,7 +127,7 @@ class RunnerRuns:
         return StoredAnswer(row.id, message, position, ended.error)
 
     async def _pass_on(self, row: rows.RunRecord, *, host: str) -> None:
-        """Give a run to another host, or to whichever goes on with it if that does not answer."""
+        """Give a run to another host, or to whichever continues with it if that does not answer."""
         released = await self._store.runs.move(row, to=None)
         if released is not None:
             await self._send_to(released, host=host)
@@ -153,7 +153,7 @@ class RunnerRuns:
         claim: DatabaseJob[None] | None = None,
         is_here: bool = True,
     ) -> tuple[rows.RunRecord, RunPlan, Context]:
-        """Store that a run begins, or goes on; with no host where it is not to begin here."""
+        """Store that a run begins, or continues; with no host where it is not to begin here."""
         stored = await self._store.messages.list(session.id)
         if cut_off is None:
             plan = make_plan(request.action, stored, new_id=new_id("msg"))
@@ -231,7 +231,7 @@ class RunnerRuns:
         session: Session,
         claim: DatabaseJob[None] | None,
     ) -> None:
-        """Store the run with the messages that its plan adds, changes and drops; or that it goes on."""
+        """Store the run with the messages that its plan adds, changes and drops; or that it continues."""
         if plan.restored is not None:
             await self._store.runs.resume(row, plan.assistant)
             return
@@ -247,7 +247,7 @@ class RunnerRuns:
         self._store.runs.note_created()
 
     async def take_answer(self, approval: ApprovalRequest) -> bool:
-        """Give an answer to the run that waits for it while it goes on; False when none does."""
+        """Give an answer to the run that waits for it while it continues; False when none does."""
         turn = self._turns.get(approval.run_id or "")
         return turn is not None and await turn.take_answer(stored_answer(approval))
 
@@ -278,9 +278,9 @@ class RunnerRuns:
             self.server.discard(run.row.session_id)
 
     async def restore(self, row: rows.RunRecord, message: Message) -> CutOffRun | None:
-        """Return a run to go on with after a crash: its message as it was when the run began.
+        """Return a run to continue with after a crash: its message as it was when the run began.
 
-        None if it goes on at the host that the session's runner is connected to.
+        None if it continues at the host that the session's runner is connected to.
         """
         session = await self._store.sessions.get(row.session_id)
         host = None if session is None else session.runner_host

@@ -53,7 +53,7 @@ class HostTakeover:
     async def take_over(self, host_id: str) -> None:
         """Give back what a fenced host has reserved, interrupt its calls, queue its runs, and remove it.
 
-        In this order: a run that goes on may need what it had reserved itself. All hosts are told that its
+        In this order: a run that continues may need what it had reserved itself. All hosts are told that its
         spokes and the people at it are gone. Raises StoreError or Unavailable; it may be called again.
         """
         self._store.signals.send("spokes", host_id, here=True)

@@ -1,6 +1,6 @@
-"""What readers of a run are told when it goes on at another host, from the message as that host has it.
+"""What readers of a run are told when it continues at another host, from the message as that host has it.
 
-The other host goes on from what is stored: it may have more than was told, and less of the step that was
+The other host continues from what is stored: it may have more than was told, and less of the step that was
 streaming. What it has dropped is withdrawn by `reset-step`; the readers see one stream with one `start` and
 one `finish`.
 """
@@ -21,7 +21,7 @@ NOT_RUN = "the hub stopped before this call began"
 
 
 def transition_events(fold: Fold, message: Message) -> list[e.Event]:
-    """Return the events that bring the readers of a fold to the message that another host goes on from.
+    """Return the events that bring the readers of a fold to the message that another host continues from.
 
     Raises Conflict when the message differs in a step that is over: no event takes that back.
     """
@@ -116,10 +116,10 @@ def position_in(replayed: Fold, fold: Fold) -> FoldPosition:
 
 
 class ContinuedEvents:
-    """Turns the events of the host that goes on into those that follow in the stream of its readers."""
+    """Turns the events of the host that continues into those that follow in the stream of its readers."""
 
     def __init__(self, fold: Fold, message: Message) -> None:
-        """`fold` is at the message that the host goes on from."""
+        """`fold` is at the message that the host continues from."""
         self._in_step = fold.phase == "step"
         self._is_step_open = is_empty_step(fold) and len(message.parts) < len(fold.builders)
 

@@ -21,7 +21,7 @@ async def withdraw_answer(
 ) -> None:
     """Decline all that an answer waits for: in its message, then in the store, so that nothing lets it go on.
 
-    Raises RunActive when it goes on already.
+    Raises RunActive when it continues already.
     """
     declined, ids = decline_requests(answer, reason)
     parts = [_withdrawn_call(part, reason=reason) for part in declined.parts]

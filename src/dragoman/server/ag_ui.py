@@ -133,7 +133,7 @@ def last_block(ids: Iterable[str], message_id: str) -> int:
 
 
 def choose_action(request: AgUiRequest, stored: Sequence[Message], *, client_tools: set[str]) -> ChatAction:
-    """Return what a request asks for: that the last answer goes on, or an answer to the last user message.
+    """Return what a request asks for: that the last answer continues, or an answer to the last user message.
 
     Raises Conflict when it answers something that was not asked, BadRequest.
     """

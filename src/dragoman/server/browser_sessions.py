@@ -72,7 +72,7 @@ class BrowserSessions:
         return found.identity
 
     async def find(self, token: str) -> SignedIn | None:
-        """Return who is signed in with a token; None when the sign-in, or its key, is not valid any more."""
+        """Return who is signed in with a token; None when the sign-in, or its key, is no longer valid."""
         recent = self._recent.get(token)
         if recent is not None and recent[0] > self._clock():
             return recent[1]

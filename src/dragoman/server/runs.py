@@ -1,4 +1,4 @@
-"""HTTP handlers of runs: list them, read what became of one, stop it."""
+"""HTTP handlers of runs: list them, read the outcome of one, stop it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LIST_HINT = "`dragoman runs list` shows the last ones"
 
 
 class RunReader:
-    """Reads what became of runs, for one caller.
+    """Reads the outcomes of runs, for one caller.
 
     An answer that waited for a person goes on in another run. Whoever asks for the first one wants to know of
     the answer, so its state is that of the last run of its message.
@@ -123,7 +123,7 @@ class RunReader:
         return {"runs": matching, "next": rows[-1].id if len(rows) == limit else None}
 
     async def _read_current(self, row: RunRecord) -> tuple[RunRecord, Message | None]:
-        """Return the last run of the answer, and the answer as of then: it may go on between two reads."""
+        """Return the last run of the answer, and the answer as of then: it may continue between two reads."""
         last = await self._read_last(row)
         while True:
             message = await self._read_message(last)

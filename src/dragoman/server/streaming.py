@@ -94,7 +94,7 @@ async def stream_run(
     """Send the follower's batches until the run ends, the client disconnects, or its key ends.
 
     A run ends with its own key, so the stream first waits a moment for the last frames of the run. The stream
-    of a run that goes on, because it is another key's, ends with an error frame. `closing` returns what a
+    of a run that continues, because it is another key's, ends with an error frame. `closing` returns what a
     stream that was not cut off ends with.
     """
     ended: list[KeyEnded] = []

@@ -247,7 +247,7 @@ class CallRepository:
     def cut_off_job(self, run_id: str, since: float) -> DatabaseJob[None]:
         """Return the job by which a run's calls that were aborted since a time count as cut off by a crash.
 
-        So they are made again, or asked about, when the run goes on at another host.
+        So they are made again, or asked about, when the run continues at another host.
         """
 
         def job(connection: DatabaseConnection) -> None:

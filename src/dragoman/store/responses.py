@@ -334,7 +334,7 @@ class ResponseRepository:
         """Say that an active response is still being made, and add events of it.
 
         They replace those from their first number on: of a write that did not end, and may have taken effect.
-        Return whether it goes on: False once it was cancelled, deleted or taken for dead.
+        Return whether it continues: False once it was cancelled, deleted or taken for dead.
         """
         sql, params = self._sql, {"id": id, "owner": owner}
 

@@ -48,7 +48,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     in a row that it made no progress between; None for a run of an earlier version. `settled_parts` is how
     many parts of its message were complete when it began, or last went on after a crash. `host` is the host
     that executes it, None without hosts and for a run that is released; `epoch` counts the hosts it has had.
-    One in the `background` goes on without followers; its end is posted to the URL `webhook`. `door` is the
+    One in the `background` continues without followers; its end is posted to the URL `webhook`. `door` is the
     endpoint that it was requested at, as the repository records it. A conversation of more than
     `compact_threshold` tokens is summarised before the model is asked, where the request says so, and the
     answer is in its `output_format` (JSON) with at most `max_tool_calls`.
@@ -235,7 +235,7 @@ class RunRepository:
         return self._database.submit(job)
 
     async def resume(self, run: RunRecord, message: Message) -> None:
-        """Write that a run goes on after a crash, and its message as it goes on, in one transaction.
+        """Write that a run continues after a crash, and its message as it continues, in one transaction.
 
         Raises Conflict when it has ended.
         """

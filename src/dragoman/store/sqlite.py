@@ -136,7 +136,7 @@ class SQLiteConnection:
     def begin(self, *, is_group: bool = False) -> None:
         """Begin a transaction. Raises OSError when the file was replaced.
 
-        SQLite would go on writing to the file that it opened, which nobody can find any more.
+        SQLite would continue writing to the file that it opened, which nobody can find any more.
         """
         self.rollback()
         if file_identity(self._path) != self._file_identity:

@@ -1,4 +1,4 @@
-"""Answers of sub-agents in the database while they work: after a crash they go on from there."""
+"""Answers of sub-agents in the database while they work: after a crash they continue from there."""
 
 from __future__ import annotations
 

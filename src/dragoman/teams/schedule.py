@@ -120,7 +120,7 @@ def window_at(expression: str, at: float, *, zone: ZoneInfo) -> Window | None:
     """Return the window that a time is in; None if it is in none.
 
     An expression matches the minutes of its windows, which begin and end where minutes stop following each
-    other. One that goes on for more than a day is cut at midnight.
+    other. One that continues for more than a day is cut at midnight.
     """
     found = WINDOWS.get((expression, zone.key))
     if found is None or not found.start <= at < found.end:

@@ -67,7 +67,7 @@ class TeamFile(TeamSection, frozen=True):
     requires them. `members` are the teams that it may delegate to beside its parent and children. `folders`
     are further folders, by name, for its file operations. `triggers` give it tasks, by name. `topics`
     are conversations of its own, each with the words of a task that belongs to it. With `wake`, the
-    result of a task makes the team go on.
+    result of a task makes the team continue.
     """
 
     parent: Text | None = None

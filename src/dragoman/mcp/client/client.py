@@ -94,7 +94,7 @@ class McpClient:
         return status
 
     def update(self, spec: ServerSpec) -> ServerStatus:
-        """Set the spec of a server and connect anew."""
+        """Set the spec of a server and connect again."""
         key = spec.name.lower()
         if key not in self._servers:
             return self._start_server(spec)

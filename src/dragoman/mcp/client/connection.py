@@ -215,7 +215,7 @@ class McpConnection:
         self, request: Callable[..., Awaitable[Any]], *, limit: int = MAX_LISTED
     ) -> tuple[list[Any], bool]:
         """Return the entries of a list's pages until there are more than `limit`, and whether it was read to
-        its end: a server may go on for ever.
+        its end: a server may continue for ever.
         """
         found: list[Any] = []
         cursor: str | None = None
@@ -326,7 +326,7 @@ class McpConnection:
         """Record a request of the server that was refused. Its call is certain only if a single one is
         active.
 
-        A call goes on without the client's folders; one that asks for more than these has a moment to end.
+        A call continues without the client's folders; one that asks for more than these has a moment to end.
         """
         for inquiry in self._active_calls:
             if len(inquiry.questions) < MAX_QUESTIONS:

@@ -1,7 +1,7 @@
 """Limits on what an MCP server sends without being asked: notifications, requests, junk, error output.
 
 A server that floods its connection must cost the hub little: messages above the rate are dropped before they
-are decoded, the reader pauses so that the pipe or socket pushes back, and a server that goes on is
+are decoded, the reader pauses so that the pipe or socket pushes back, and a server that continues is
 quarantined.
 """
 

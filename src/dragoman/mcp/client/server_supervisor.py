@@ -428,7 +428,7 @@ class RemoteServer:
         return connection.closed.is_set() or self._reconnect_requested or self._quarantine_reason is not None
 
     async def _wait_after_refresh(self, connection: McpConnection) -> None:
-        """Wait before the lists are read again: longer each time for a server that goes on changing them."""
+        """Wait before the lists are read again: longer each time for a server that keeps changing them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._refresh_gap):
                 while not self._has_to_end(connection):

@@ -169,7 +169,7 @@ class McpServer:
     ) -> dict[str, Any]:
         """Ask the client for approvals if it can and may answer; else name who to turn to.
 
-        A call that goes on may have to wait again: then it is asked once more.
+        A call that continues may have to wait again: then it is asked once more.
         """
         while outcome.approval_id is not None:
             approval = await self._calls.access_control.approvals.get(outcome.approval_id)
@@ -211,7 +211,7 @@ class McpServer:
     ) -> CallOutcome:
         """Store the reply and run the approved call. An approval that was answered elsewhere stays so.
 
-        A call that was in the midst of its work goes on, whatever was said. CallDenied, Conflict.
+        A call that was in the midst of its work continues, whatever was said. CallDenied, Conflict.
         """
         current = await self._calls.access_control.approvals.get(approval.id)
         if current.status == "pending" and reply.decision == "nothing":

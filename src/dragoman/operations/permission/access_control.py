@@ -351,7 +351,7 @@ class ApprovalFlow:
         return (await self._access_control.approvals.get(attempt.context.approval)).state is not None
 
     async def find_pending(self, attempt: PreparedCall) -> ApprovalRequest | None:
-        """Return the request that the same suspended call waits for, so that it does not start anew."""
+        """Return the request that the same suspended call waits for, so that it does not start again."""
         record, context = attempt.record, attempt.context
         if context.node is not None or context.grant is not None or not can_resume(attempt):
             return None

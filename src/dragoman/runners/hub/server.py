@@ -38,7 +38,7 @@ class RunnerRunHost(Protocol):
         ...
 
     async def bring_here(self, session: Session) -> None:
-        """Let the session's active run go on at this host, and open its turn if it waits for an answer."""
+        """Let the session's active run continue at this host, and open its turn if it waits for an answer."""
         ...
 
 
@@ -200,7 +200,7 @@ class RunnerServer:
         self.discard(session.session_id)
 
     async def _bring_back(self, session_id: str, host_id: str) -> None:
-        """Note that a session's runner is here if it has connected anew while that was taken back."""
+        """Note that a session's runner is here if it has connected again while that was taken back."""
         session = self._sessions.get(session_id)
         if session is None or session.link is None or self.runs is None:
             return

@@ -10,7 +10,7 @@ class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     `grace`: how long a turn waits for a runner that is away; `idle`: how long for the next frame of one that
     is connected; `stop_timeout`: how long for it to finalize a turn that is stopped. `pause_after`: how long
-    a runner that has asked a question says nothing before the run ends; the turn goes on with the answer.
+    a runner that has asked a question says nothing before the run ends; the turn continues with the answer.
     `frame`: the most bytes of a message; `window`: characters of frames that the hub takes ahead of a run
     that waits; `rate`: frames a second, above which a runner is read more slowly. `bad_frames`: frames in a
     minute that cannot be used before the connection is closed. `sessions`: how many one connection serves;

@@ -1,6 +1,6 @@
 """The turn of a runner as what answers a run: its frames become the run's events, as the loop's do.
 
-A run ends when the runner finalizes the turn, or when it waits for an answer; then the turn goes on in the
+A run ends when the runner finalizes the turn, or when it waits for an answer; then the turn continues in the
 run that the answer begins. A runner that is away is waited for; after `grace` the turn is closed as
 interrupted.
 """
@@ -185,12 +185,12 @@ class TurnSource:
             await self._session.wait(remaining)
 
     async def leave(self) -> None:
-        """Store what has come, because this host stops: the turn goes on after it has started again."""
+        """Store what has come, because this host stops: the turn continues after it has started again."""
         await self._log.drain()
         self._log.close()
 
     def end(self, *, is_over: bool) -> None:
-        """Forget the run: it is over, and stored; or this host has it no more, and the turn goes on.
+        """Forget the run: it is over, and stored; or this host has it no more, and the turn continues.
 
         Then the runner sends again what is not stored, so that is neither acknowledged nor refused.
         """
@@ -379,13 +379,13 @@ class TurnSource:
         )
 
     async def _send_answers(self, message: Message) -> list[e.Event]:
-        """Send the answers in a message that goes on; return the outputs that follow them."""
+        """Send the answers in a message that continues; return the outputs that follow them."""
         for answer in given_answers(message):
             await self._forward(answer)
         return self._decoder.close_answered(message)
 
     async def take_answer(self, answer: ApprovalAnswer) -> bool:
-        """Take an answer while the run goes on; False when nothing waits for it."""
+        """Take an answer while the run continues; False when nothing waits for it."""
         if answer.id not in self._decoder.waiting_requests() or self._is_paused:
             return False
         await self._forward(answer)
@@ -462,7 +462,7 @@ def is_progress(events: Batch) -> bool:
 
 
 def stored_seq(message: Message) -> int:
-    """Return the number of the last frame of a message that goes on."""
+    """Return the number of the last frame of a message that continues."""
     metadata = message.metadata if isinstance(message.metadata, dict) else {}
     seq = metadata.get(SEQ_FIELD)
     return seq if isinstance(seq, int) else 0

@@ -1,7 +1,7 @@
 """A2A tasks: a context is a session of the key's owner or a shared one, a task is one answer in it.
 
-An answer that waited for a person goes on in a further run. A task's id is that of the first run of its
-answer; its state is that of the last one. A run of a task goes on whether anybody follows it or not. A
+An answer that waited for a person continues in a further run. A task's id is that of the first run of its
+answer; its state is that of the last one. A run of a task continues whether anybody follows it or not. A
 message to a context that is busy is a task that is submitted, until the run begins that has its id.
 """
 
@@ -64,7 +64,7 @@ PAUSED_STATES = ("TASK_STATE_CANCELED", "TASK_STATE_INPUT_REQUIRED", "TASK_STATE
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A task: its id, the first and the last run of its answer, the answer and what it answers.
 
-    `is_current`: nothing follows the answer in its session, so it can go on.
+    `is_current`: nothing follows the answer in its session, so it can continue.
     """
 
     id: str
@@ -139,7 +139,7 @@ class TaskService:
         self._decline = decline
 
     async def begin(self, params: SendParams, *, max_part: int) -> BegunTask | WaitingTask:
-        """Begin a task with a message, or let one that waits for a person go on.
+        """Begin a task with a message, or let one that waits for a person continue.
 
         Raises A2aError for an unknown or ended task, BadRequest, TooLarge, Conflict.
         """

@@ -99,7 +99,7 @@ def subject_to_json(subject: BudgetSubject, budgets: Sequence[Json]) -> Json:
 
 
 def budget_to_json(charge: ChargedBudget, balance: tuple[int, int]) -> Json:
-    """Return a budget as JSON, in US dollars; `resetsAt` is None for one that does not begin anew."""
+    """Return a budget as JSON, in US dollars; `resetsAt` is None for one that is never reset."""
     spent, reserved = balance
     window, _, date = charge.window.partition(":")
     return {

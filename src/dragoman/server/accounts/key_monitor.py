@@ -30,7 +30,7 @@ REASONS: Mapping[KeyRejection, tuple[str, str]] = {
 
 
 class KeyMonitor:
-    """Checks the keys of all work in progress, and ends the work of those that are not valid any more."""
+    """Checks the keys of all work in progress, and ends the work of those that are no longer valid."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The prompt of a run: the instructions, the tools and the messages that its model calls are made from.
 
-Requests to providers are not stored: this is made anew from the agent as it is configured now, and from the
+Requests to providers are not stored: this is made again from the agent as it is configured now, and from the
 session as it is stored. Hooks, briefings and the limits of the context may have changed what was sent.
 """
 
@@ -37,7 +37,7 @@ class PromptReader:
         """Return what the first model call of a run is made from.
 
         Instructions are for administrators: an agent's users may chat with it, not read its configuration.
-        `tools` is None for an agent that is not configured any more.
+        `tools` is None for an agent that is no longer configured.
         """
         stored = await self._store.messages.list(run.session_id)
         before = messages_before(stored, run.message_id)

@@ -86,7 +86,7 @@ class WritableFlag:
         self._event: asyncio.Event | None = None
 
     def set(self) -> None:
-        """Let senders go on."""
+        """Let senders continue."""
         event, self._event = self._event, None
         if event is not None:
             event.set()

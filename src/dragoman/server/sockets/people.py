@@ -106,7 +106,7 @@ class SessionPeople:
             self._tell(opened, before)
 
     def _tell(self, opened: PeopleOfSession, before: set[str]) -> None:
-        """Tell the sockets of this host who is new, and who is not there any more."""
+        """Tell the sockets of this host who is new, and who is no longer there."""
         after = set(opened.people())
         for name, owners in ((JOINED, after - before), (LEFT, before - after)):
             for owner in sorted(owners):

@@ -1,4 +1,4 @@
-"""HTTP handlers of the tasks of teams: give one, list them, read what became of one, cancel it."""
+"""HTTP handlers of the tasks of teams: give one, list them, read the outcome of one, cancel it."""
 
 from __future__ import annotations
 

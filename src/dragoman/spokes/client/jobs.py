@@ -175,7 +175,7 @@ class JobRunner:
                 self._unconfirmed.discard(id)
 
     def disconnect(self) -> None:
-        """The connection is closed; running jobs go on."""
+        """The connection is closed; running jobs continue."""
         self._outbox = None
 
     def confirm(self, count: int) -> None:

@@ -157,7 +157,7 @@ class RemoteSpoke:
         """Publish an event in the session of a call, and in the answer that makes it.
 
         Only for a call of the spoke's own owner: of another one's session the spoke is told nothing, and puts
-        nothing into it. What is refused is logged, once a call; the call goes on.
+        nothing into it. What is refused is logged, once a call; the call continues.
         """
         call = self.calls.get(frame.id)
         if call is None or call.abandoned or call.context.identity.owner != self.owner:

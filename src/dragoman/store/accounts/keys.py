@@ -176,7 +176,7 @@ class ApiKeyRepository:
     async def check_uses(
         self, uses: Sequence[tuple[str, str | None]]
     ) -> Sequence[KeyRejection | float | None]:
-        """Return why a key in use is not valid any more, or when it expires (None: never), for each.
+        """Return why a key in use is no longer valid, or when it expires (None: never), for each.
 
         A use is the key's id and the `Identity.secret_id` of its secret; None checks the key only.
         """

@@ -173,7 +173,7 @@ class SessionTokenRepository:
         )
 
     async def find_revoked(self, ids: Sequence[str]) -> frozenset[str]:
-        """Return which of these tokens are not stored any more."""
+        """Return which of these tokens are no longer stored."""
         return await self._database.read(
             lambda connection: frozenset(
                 id for id in ids if connection.fetch_one(self._sql.find_id, {"id": id}) is None

@@ -29,8 +29,8 @@ class CompactReport(NamedTuple):
 def compact(location: DatabaseLocation, *, full: bool = False) -> CompactReport:
     """Compact a database. Raises NotFound; StoreError when a hub uses it that would have to wait.
 
-    SQLite writes the whole file anew, during which nobody else may write. Postgres vacuums, which disturbs
-    nobody and lets tables reuse their space; `full` writes all tables anew.
+    SQLite writes the whole file again, during which nobody else may write. Postgres vacuums, which disturbs
+    nobody and lets tables reuse their space; `full` writes all tables again.
     """
     location.require()
     backend = location.backend(exclusive=location.path is not None or full)
@@ -45,7 +45,7 @@ def compact(location: DatabaseLocation, *, full: bool = False) -> CompactReport:
 
 
 def compact_file(path: Path, backend: Backend) -> CompactReport:
-    """Write a database file of SQLite anew."""
+    """Rewrite a SQLite database file."""
     before = file_size(path)
     free = shutil.disk_usage(path.parent).free
     if free < 2 * before:

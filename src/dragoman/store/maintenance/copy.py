@@ -1,6 +1,6 @@
 """Copies all rows of one database into another, of any kinds: exactly, and so that it can be interrupted.
 
-The source is read in one snapshot, so a hub may go on writing to it. A copy that was killed at any moment
+The source is read in one snapshot, so a hub may continue writing to it. A copy that was killed at any moment
 continues when it is run again, and so does one that was finished: rows are compared, and only the differences
 are written. At the end the counts and digests of all tables are equal, or the copy fails.
 

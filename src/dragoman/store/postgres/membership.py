@@ -224,7 +224,7 @@ class Membership:
         raise StoreError("no free id was found for this host")
 
     def _fence_ended(self, raw: RawConnection) -> None:
-        """Fence the hosts of this machine whose processes have ended: their runs go on at once."""
+        """Fence the hosts of this machine whose processes have ended: their runs continue at once."""
         for state in read_states(raw):
             if not state.is_fenced and not state.has_lock and has_ended(state.id):
                 with suppress(psycopg.errors.LockNotAvailable):  # a tick tries again

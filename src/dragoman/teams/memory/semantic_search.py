@@ -1,6 +1,6 @@
 """Memories found by meaning: their vectors beside the words, for teams with `memory: {semantic: true}`.
 
-Vectors are kept in memory and made anew after a restart: a team has at most a few hundred memories.
+Vectors are kept in memory and made again after a restart: a team has at most a few hundred memories.
 """
 
 from __future__ import annotations

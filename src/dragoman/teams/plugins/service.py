@@ -238,7 +238,7 @@ class Plugins:
             await self._retire(replace(record, state="failed_verification", reason=reason))
 
     async def _retire(self, record: PluginRecord) -> PluginRecord:
-        """Store a plugin that is not active any more, and end it."""
+        """Store a plugin that is no longer active, and end it."""
         if find(self._registry, record.id) is not None:
             self._registry.remove(record.id)
         stored = await self.store.put(record)

@@ -271,7 +271,7 @@ class TeamChanges:
 
 
 def resumable(operation: Operation) -> Operation:
-    """Return an operation that goes on once a person has agreed."""
+    """Return an operation that continues once a person has agreed."""
     return replace(operation, resumes=True)
 
 

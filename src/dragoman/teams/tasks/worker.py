@@ -258,7 +258,7 @@ class TaskWorker:
         return row, message
 
     async def _awaits_results(self, task: TeamTask) -> bool:
-        """Return whether the agent of a task goes on when tasks that it gave have ended."""
+        """Return whether the agent of a task continues when tasks that it gave have ended."""
         children = await self._store.team_tasks.open_children(task.session_id)
         return any(child.wake and child.deliver == "session" for child in children)
 

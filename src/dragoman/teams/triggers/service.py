@@ -220,7 +220,7 @@ class TriggerService:
             await self.store.sessions.create(session)
 
     async def disable(self, trigger: TriggerRecord, reason: str | None = None) -> TriggerRecord:
-        """Let a trigger fire no more, until it is enabled. Its running tasks go on."""
+        """Let a trigger fire no more, until it is enabled. Its running tasks continue."""
         state = "pending" if trigger.state == "pending" else "disabled"
         await self.triggers.update(trigger.id, state=state, reason=reason, next_at=None)
         self.on_change()

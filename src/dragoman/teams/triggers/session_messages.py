@@ -47,7 +47,7 @@ class MessageWatcher:
         self._read_count = 0
 
     def refresh(self) -> None:
-        """Read anew which triggers there are."""
+        """Read again which triggers there are."""
         self._changed.set()
 
     async def run(self) -> None:

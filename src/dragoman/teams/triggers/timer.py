@@ -2,7 +2,7 @@
 
 Every host of a database has one. Two that fire at once insert the same occurrence, and one of them wins. The
 timer looks at least every `MAX_SLEEP`, since the clock may have been set, and another host may have changed
-what is due. When the clock was set back, what is due next is computed anew: what fired already is not fired
+what is due. When the clock was set back, what is due next is computed again: what fired already is not fired
 again, because its occurrence is there.
 """
 
@@ -110,7 +110,7 @@ class TriggerTimer:
             await self._triggers.purge(before=now - RETENTION)
 
     async def realign(self) -> None:
-        """Compute anew what is due next where that is too far away, because the clock was set back."""
+        """Compute again what is due next where that is too far away, because the clock was set back."""
         now = self._triggers.now()
         for trigger in await self._triggers.list_active(("schedule", "window")):
             await asyncio.sleep(0)  # a thousand of them would hold the event loop

@@ -47,7 +47,7 @@ class AgUiRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An AG-UI run: the thread, its last user message, and what the client reports and has received since.
 
     `outputs` are of front-end tools, `answers` those to interrupts: the client's claims, to be checked.
-    `regenerate`: answer the message anew, although it has an answer. `state` is the app's, if it has any.
+    `regenerate`: answer the message again, although it has an answer. `state` is the app's, if it has any.
     """
 
     thread_id: str

@@ -2,7 +2,7 @@
 
 The SDKs build a message by adding up its events. They fail at an event before `message_start`, at a block or
 delta that is missing, null or without its text, at an index other than the block's position, and at a missing
-usage. Only such events are written anew. Source: wire notes on providers, §6.3, and the SDKs.
+usage. Only such events are written again. Source: wire notes on providers, §6.3, and the SDKs.
 """
 
 from __future__ import annotations

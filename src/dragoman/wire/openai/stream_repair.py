@@ -2,7 +2,7 @@
 
 The SDKs build an answer by adding up its chunks. They skip a chunk with another `object`, and fail at, or
 misread, an index that is missing, a `delta` of null, content that is a list, calls whose id or name comes
-with each fragment, calls without a type, and an answer without a role. Only such chunks are written anew.
+with each fragment, calls without a type, and an answer without a role. Only such chunks are written again.
 Source: wire notes on providers, §4.2 to §4.4.
 """
 

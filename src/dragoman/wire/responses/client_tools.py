@@ -81,7 +81,7 @@ class ClientTools:
         return client is not None and client.kind == "tool_search"
 
     def flat_name(self, name: str, namespace: str | None) -> str:
-        """Return the name under which a model sees a tool, also one that is not offered any more.
+        """Return the name under which a model sees a tool, also one that is no longer offered.
 
         OpenAI calls a tool that its search has loaded by its name in a namespace of that name.
         """

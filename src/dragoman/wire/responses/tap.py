@@ -133,7 +133,7 @@ class ResponsesTap(AnswerTap):
 
     def _with_output(self, event: ResponsesTapEvent, frame: bytes) -> bytes:
         """Return the frame of the end with the items that were sent before, if the server leaves them out of
-        it: the SDKs, and conversations that go on with the response, read them there.
+        it: the SDKs, and conversations that continue with the response, read them there.
         """
         if not self.done or not self._items or _EMPTY_OUTPUT.search(event.response) is None:
             return frame

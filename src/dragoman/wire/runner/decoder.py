@@ -350,7 +350,7 @@ class RunnerDecoder:
         return [output, *self._release_delayed()]
 
     def close_answered(self, message: Message) -> list[e.Event]:
-        """Return the outputs that follow the answers in a message that goes on."""
+        """Return the outputs that follow the answers in a message that continues."""
         events: list[e.Event] = []
         answers = {part.data["toolCallId"]: part.data for part in message.parts if is_answer(part)}
         for part in message.tool_calls:
@@ -379,7 +379,7 @@ class RunnerDecoder:
         return list(self._questions)
 
     def _withdraw(self, call_id: str) -> list[e.Event]:
-        """Forget the requests of a call that goes on without an answer."""
+        """Forget the requests of a call that continues without an answer."""
         withdrawn = [request for request, id in self._questions.items() if id == call_id]
         return [event for request in withdrawn for event in self._decline(request)]
 
@@ -393,7 +393,7 @@ class RunnerDecoder:
     # The end.
 
     def pause(self) -> list[e.Event]:
-        """Return the events that end a run at a question; the turn goes on in another run."""
+        """Return the events that end a run at a question; the turn continues in another run."""
         events = [*self._end_block(), e.FinishStep()] if self.phase == "open" else []
         self.phase = "closed"
         return [*events, e.Finish("tool-calls")]

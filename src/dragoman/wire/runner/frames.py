@@ -265,7 +265,7 @@ class RunnerAbort(RunnerFrame, frozen=True, kw_only=True, tag="abort"):
 class RunnerSteer(RunnerFrame, frozen=True, kw_only=True, tag="steer"):
     """A message waits for the end of the turn: finalize it after the current step. Its prompt follows.
 
-    A runner that cannot goes on with the turn.
+    A runner that cannot continues with the turn.
     """
 
     session_id: str

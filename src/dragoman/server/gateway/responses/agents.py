@@ -2,7 +2,7 @@
 
 A chain of responses is a session, and a response is a run in it. What a client says of its history is not
 trusted: only what follows the last item that the hub made is new. A request that continues an earlier
-response of the chain goes on in a fork of the session.
+response of the chain continues in a fork of the session.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class AgentResponses:
     ) -> tuple[StartedRun | StoredAnswer, str, Sequence[ToolPart]]:
         """Begin the run of a request; return it, its session, and the calls that the request answers.
 
-        Requests that continue the same response take turns: the first goes on in its session, the others in
+        Requests that continue the same response take turns: the first continues in its session, the others in
         forks.
         """
         key = new_id("turn") if previous is None else previous.turn.session
@@ -412,7 +412,7 @@ class AgentResponses:
     async def _record(
         self, raw: bytes, *, state: RequestState, previous: PreviousResponse | None, owner: str
     ) -> None:
-        """Store a response, whatever `store` says: the session has it too, and goes on by it."""
+        """Store a response, whatever `store` says: the session has it too, and continues by it."""
         response = await offload(len(raw), partial(msgspec.json.decode, raw, type=ResponseObject))
         body, added, now = raw.decode(), _encode(list(state.items)).decode(), time.time()
         stored = StoredResponse(

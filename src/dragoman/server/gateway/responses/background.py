@@ -62,7 +62,7 @@ Serve = Callable[[Exchange], Awaitable[None]]
 class BackgroundAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What answers a request in the background: `serve`, on an exchange whose client never leaves.
 
-    `encoder` encodes the first events. `stop` ends an answer that goes on without this process, such as an
+    `encoder` encodes the first events. `stop` ends an answer that continues without this process, such as an
     agent's run: its response is left as it is when the process stops, and found again.
     """
 
@@ -74,10 +74,10 @@ class BackgroundAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastingAnswers(Protocol):
-    """The answers that go on without the process that began them: those of agents."""
+    """The answers that continue without the process that began them: those of agents."""
 
     async def find(self, response: StoredResponse) -> bytes | None:
-        """Return the response object of one that has ended; None while it goes on. Raises ResponseNotFound
+        """Return the response object of one that has ended; None while it continues. Raises ResponseNotFound
         if nothing answers it any more.
         """
         ...
@@ -114,7 +114,7 @@ class BackgroundResponses:
             raise LimitReached(f"{MAX_OWNER_ACTIVE} background responses of yours are in progress already")
 
     async def start(self, exchange: Exchange, answer: BackgroundAnswer) -> StoredResponse:
-        """Begin a response that goes on by itself; return it as it is now. BadRequest, LimitReached."""
+        """Begin a response that continues by itself; return it as it is now. BadRequest, LimitReached."""
         owner, encoder = exchange.identity.owner, answer.encoder
         self.check_room(answer.request, owner=owner)
         make = partial(stored_response, expanded=answer.expanded, request=answer.request, owner=owner)
@@ -240,7 +240,7 @@ class BackgroundResponses:
         return None if has_ended else number + 1
 
     async def close(self) -> None:
-        """End all responses of this process, but for those whose answers go on without it."""
+        """End all responses of this process, but for those whose answers continue without it."""
         self._is_closed = True
         tasks = list(self._active.values())
         for task in tasks:

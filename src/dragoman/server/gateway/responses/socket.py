@@ -124,7 +124,7 @@ class ResponsesConnection:
         self._task: asyncio.Task[object] | None = None
 
     def end(self, error: KeyEnded) -> None:
-        """End the connection: its key is not valid any more."""
+        """End the connection: its key is no longer valid."""
         self._ended = error
         if self._task is not None:
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""What a run needs to go on after a crash, and the answers of sub-agents while they work."""
+"""What a run needs to continue after a crash, and the answers of sub-agents while they work."""
 
 from __future__ import annotations
 
