@@ -49,7 +49,6 @@ from dragoman.server.gateway.responses.conversations import ConversationHandlers
 from dragoman.server.gateway.responses.handlers import ResponseHandlers
 from dragoman.server.health import HealthHandlers
 from dragoman.server.hosts import HostHandlers
-from dragoman.server.hub_state import HubStateHandlers
 from dragoman.server.log_buffer import LogHandlers
 from dragoman.server.mcp_and_spokes import McpServerHandlers
 from dragoman.server.metrics.metrics import Metrics
@@ -67,6 +66,7 @@ from dragoman.server.sessions.sessions import SessionHandlers
 from dragoman.server.sessions.shares import ShareHandlers
 from dragoman.server.standing_rules import PolicyRuleHandlers
 from dragoman.server.system import SystemHandlers
+from dragoman.server.system_state import HubStateHandlers
 from dragoman.server.teams.memory import MemoryHandlers, VaultHandlers
 from dragoman.server.teams.skills_and_plugins import SkillHandlers
 from dragoman.server.teams.tasks import TaskHandlers

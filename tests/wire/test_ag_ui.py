@@ -19,7 +19,7 @@ from dragoman.messages import FilePart, TextPart
 from dragoman.server.ag_ui import last_block
 from dragoman.wire.ag_ui.client_request import AgUiRequest, parse_ag_ui_request
 from dragoman.wire.ag_ui.encoder import AgUiStreamEncoder, ResponseIds
-from dragoman.wire.ag_ui.resumption import NOTHING_RECEIVED, ReceivedAnswer
+from dragoman.wire.ag_ui.received_answer import NOTHING_RECEIVED, ReceivedAnswer
 
 IDS = ResponseIds(thread_id="t", run_id="r", hub_run_id="run_1", message_id="msg_1")
 ADAPTER: TypeAdapter[Any] = TypeAdapter(AgUiEvent)

@@ -10,7 +10,7 @@ import pytest
 from dragoman import events as e
 from dragoman.errors import OutOfOrder, ProviderError
 from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder, encode_document
-from dragoman.wire.anthropic.reasoning_signatures import FOREIGN_SIGNATURE
+from dragoman.wire.anthropic.foreign_reasoning import FOREIGN_SIGNATURE
 from tests.wire.anthropic_clients import created, raw_events, streamed, written
 
 USAGE = e.Usage(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman import events as e
 from dragoman.wire.anthropic.encoder import encode_document
-from dragoman.wire.anthropic.reasoning_signatures import FOREIGN_SIGNATURE
+from dragoman.wire.anthropic.foreign_reasoning import FOREIGN_SIGNATURE
 from tests.wire.anthropic_clients import created, streamed, written
 
 Block = tuple[list[e.Event], dict[str, Any] | None]  # its events, and the block that they are

@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, str] = {
     "run": "runs",
     "check": "serving.check",
     "doctor": "doctor.command",
-    "open": "console_link",
+    "open": "open_console",
     "demo": "demo",
     "usage": "usage",
     "budgets": "system.budgets",

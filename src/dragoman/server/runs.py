@@ -13,7 +13,7 @@ from dragoman.identity import Identity
 from dragoman.messages import Message, encode
 from dragoman.operations.authorization import is_visible, restrict_owner, visible_owner
 from dragoman.runs.preparation import is_waiting
-from dragoman.server.call_trees.prompt import PromptReader
+from dragoman.server.call_trees.run_prompt import PromptReader
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
 from dragoman.session_ids import session_id_for

@@ -13,7 +13,7 @@ from dragoman.providers.endpoint import UpstreamServer
 from dragoman.wire.anthropic import encoder as anthropic_reply
 from dragoman.wire.anthropic.client_request import parse_messages_request
 from dragoman.wire.anthropic.encoder import AnthropicStreamEncoder
-from dragoman.wire.anthropic.reasoning_signatures import drop_opaque_reasoning
+from dragoman.wire.anthropic.foreign_reasoning import drop_opaque_reasoning
 from dragoman.wire.anthropic.tap import AnthropicTap, read_message
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai import encoder as openai_reply

@@ -16,7 +16,7 @@ from dragoman.operations.ledger import hash_input
 from dragoman.operations.operation import Operation
 from dragoman.store.teams.task_records import TaskPriority
 from dragoman.teams.spec import TeamSpec
-from dragoman.teams.tasks.members import require_member, with_members
+from dragoman.teams.tasks.assignees import require_member, with_members
 from dragoman.teams.tasks.new_task import NewTask
 from dragoman.teams.tasks.operations import (
     NAMESPACE,

@@ -18,7 +18,7 @@ from dragoman.operations.ledger import hash_input
 from dragoman.operations.operation import Operation
 from dragoman.store.teams.task_records import Overlap, TaskOverlaps, TaskPriority, TeamTask
 from dragoman.teams.spec import TeamSpec
-from dragoman.teams.tasks.members import member_names, require_member, with_members
+from dragoman.teams.tasks.assignees import member_names, require_member, with_members
 from dragoman.teams.tasks.new_task import MAX_KEY, MAX_TEXT, NewTask
 from dragoman.teams.tasks.results import result_to_json
 from dragoman.teams.tasks.service import TeamTasks

@@ -25,7 +25,7 @@ from dragoman.store.teams.vault import VaultRepository
 from dragoman.teams.folder import ACCEPTS_FILE, AcceptsChange
 from dragoman.teams.generated_files_sync import SharedFiles
 from dragoman.teams.spec import TEAM_FILE, TeamSpec
-from dragoman.teams.tasks.members import narrowed
+from dragoman.teams.tasks.assignees import narrowed
 from dragoman.teams.tasks.operations import NAMESPACE, Json, TeamName
 from dragoman.teams.tasks.service import TeamTasks
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
-from dragoman.wire.ag_ui.resumption import MissingText
+from dragoman.wire.ag_ui.received_answer import MissingText
 
 Body: TypeAlias = dict[str, Any]
 Bodies: TypeAlias = Iterator[Body]

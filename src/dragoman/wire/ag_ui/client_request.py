@@ -21,7 +21,7 @@ from dragoman.json_limits import MAX_VALUES, check_shape
 from dragoman.messages import DataPart, FilePart, Message, Part, ProviderMetadata, TextPart
 from dragoman.model_request import Tool
 from dragoman.session_ids import MAX_ID_LENGTH, is_session_id
-from dragoman.wire.ag_ui.resumption import ReceivedAnswer
+from dragoman.wire.ag_ui.received_answer import ReceivedAnswer
 from dragoman.wire.ag_ui.state import is_same
 from dragoman.wire.client_request import MAX_ITEMS, MAX_TOOLS, check_count
 from dragoman.wire.ui.client_request import ClientToolOutput, parse_client_tools

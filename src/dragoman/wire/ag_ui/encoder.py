@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman import events as e
 from dragoman.wire.ag_ui.blocks import Bodies, Body, CallBlock, ReasoningBlock, TextBlock
-from dragoman.wire.ag_ui.resumption import NOTHING_RECEIVED, ReceivedAnswer
+from dragoman.wire.ag_ui.received_answer import NOTHING_RECEIVED, ReceivedAnswer
 from dragoman.wire.ag_ui.state import state_events
 from dragoman.wire.encoder import SSE_HEADERS
 from dragoman.wire.step_splitting import DENIED

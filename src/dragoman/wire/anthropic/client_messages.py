@@ -30,7 +30,7 @@ from dragoman.wire.anthropic.client_content import (
     unsupported_block,
 )
 from dragoman.wire.anthropic.field_reader import RequestFields, invalid_field, quoted_list
-from dragoman.wire.anthropic.reasoning_signatures import (
+from dragoman.wire.anthropic.foreign_reasoning import (
     decode_opaque_reasoning,
     openai_metadata,
     own_citations,

@@ -18,7 +18,7 @@ from dragoman import events as e
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
-from dragoman.wire.anthropic.reasoning_signatures import (
+from dragoman.wire.anthropic.foreign_reasoning import (
     FOREIGN_SIGNATURE,
     encode_call_metadata,
     encode_opaque_reasoning,

@@ -11,11 +11,11 @@ from dragoman.accounts.meter import Meter
 from dragoman.server.accounts.budgets import BudgetHandlers
 from dragoman.server.app.routing.shared_routes import Routes
 from dragoman.server.hosts import HostHandlers, LocalHost
-from dragoman.server.hub_state import HubStateHandlers, HubStateSources
 from dragoman.server.log_buffer import LogHandlers
 from dragoman.server.operation_statistics import OperationStatisticsHandlers
 from dragoman.server.policy import PolicyHandlers
 from dragoman.server.system import SystemHandlers, SystemSources
+from dragoman.server.system_state import HubStateHandlers, HubStateSources
 
 if TYPE_CHECKING:
     from dragoman.server.app.services import HubServices
