@@ -262,6 +262,7 @@ def test_functions_are_parsed_like_tools() -> None:
         ),
         tools=(Tool("f", "Looks.", SCHEMA),),
         tool_choice=NamedToolChoice("f"),
+        options={"parallel_tool_calls": False},
     )
 
 

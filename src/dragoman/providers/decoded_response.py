@@ -83,6 +83,7 @@ class DecodedResponse:
         self._lease = lease
         self._limits = limits
         self._smallest_limit = min(limits.document, limits.stream)
+        self._is_blank = True  # nothing but white space, which some servers send until they have the document
         self._json_lines = json_lines  # a stream of JSON lines starts like a JSON document
         self.size = 0
         self._document: list[bytes] | None = None  # the body so far, if it is one JSON document
@@ -130,7 +131,7 @@ class DecodedResponse:
         """Return the events of one read; a failure after them is kept for `finish`."""
         if not raw:
             return self._end()
-        if not self.size:
+        if self._is_blank:
             self._detect_format(raw)
         self.size += len(raw)
         if self.size > self._smallest_limit:
@@ -188,7 +189,9 @@ class DecodedResponse:
     def _detect_format(self, raw: bytes) -> None:
         """Tell a stream from a document or a web page by its first bytes: content types are unreliable."""
         reject_web_page(raw, self._response)
-        if raw.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"{", b"[") and not self._json_lines:
+        start = raw.removeprefix(BYTE_ORDER_MARK).lstrip()[:1]
+        self._is_blank = not start
+        if start in (b"{", b"[") and not self._json_lines:
             self._document = []
 
 

@@ -26,6 +26,7 @@ from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
+from dragoman.providers.tool_names import ToolNames
 from dragoman.providers.unknown_model import ModelList, read_model_names
 from dragoman.redaction import MIN_SECRET, redact
 from dragoman.wire.answer_decoder import AnswerDecoder
@@ -84,9 +85,12 @@ class RemoteProvider:
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[Sequence[Event], None]:
         """See `Provider.stream`."""
-        return read_answer(
-            lambda: self._with_retries(lambda lease: self._open(request, lease)), redact=self.redact_error
+        names = ToolNames.of(request.tools, self.family)
+        sent = request if names is None else names.apply(request)
+        answer = read_answer(
+            lambda: self._with_retries(lambda lease: self._open(sent, lease)), redact=self.redact_error
         )
+        return answer if names is None else names.restore(answer)
 
     def decode_answer(self, request: ModelRequest, raw: bytes) -> AsyncGenerator[Sequence[Event], None]:
         """Yield the batches of a complete answer, a document or a stream. Raises ProviderError."""
@@ -222,7 +226,7 @@ class RemoteProvider:
             size, write, is_amended = writer
             body = write() if size <= SMALL else await offload(size, write)
             response = await self._transport.send("POST", url, headers=merged, body=body)
-            if response.status in (200, 201):
+            if is_success(response.status):
                 break
             error, answer = await self._read_error(response)
             if not (is_amended and self._adapter.learn_from_rejection(response.status, answer)):
@@ -252,7 +256,7 @@ class RemoteProvider:
                 headers=self._request_headers(key),
                 body=body,
             )
-            if response.status in (200, 201):
+            if is_success(response.status):
                 return response
             error, answer = await self._read_error(response)
             messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
@@ -376,6 +380,11 @@ def _with_message(details: Mapping[str, Any] | None, message: str) -> Mapping[st
     if details is not None and isinstance(details.get("error"), Mapping):
         return {**details, "error": {**details["error"], "message": message}}
     return None if details is None else {**details, "message": message}
+
+
+def is_success(status: int) -> bool:
+    """Return whether a response has an answer. Proxies that change it use others than 200."""
+    return 200 <= status < 300
 
 
 def merge_headers(ours: Mapping[str, str], theirs: Mapping[str, str]) -> Mapping[str, str]:

@@ -29,7 +29,9 @@ MAX_DOUBLINGS = 64  # beyond, a pause has long been at its cap
 
 T = TypeVar("T")
 
-_DECIMAL = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
+_DECIMAL = re.compile(r"[0-9]{1,300}(\.[0-9]{1,300})?")
+_EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+_LONGEST = 1e9  # seconds: what is longer is as good as for ever
 _TITLE = re.compile(r"(?i)<title\b[^<>]*>([^<>]*)</title")
 _USER = re.compile(r"//[^/]*@")
 _TAG = re.compile(r"<[^<>]*>")
@@ -153,7 +155,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 def parse_decimal(text: str) -> float:
     number = _DECIMAL.fullmatch(text.strip())  # which strips more than `float` does
-    return float(number[0]) if number else 0.0
+    return min(float(number[0]), _LONGEST) if number else 0.0
 
 
 def seconds_until(date: str, now: float) -> float:
@@ -166,9 +168,12 @@ def seconds_until(date: str, now: float) -> float:
 
 
 def read_error_body(text: str, status: int) -> ProviderError:
-    """What an error body says: the error in its JSON, or the words of a page or a plain text."""
+    """What an error body says: the error in its JSON, or the words of a page or a plain text.
+
+    Servers that were asked for a stream may put the JSON into an event of one.
+    """
     try:
-        value = decode_json(text)
+        value = decode_json(_event_data(text) or text)
         found = find_error(value)
         reply = value if found is None else found
         return provider_error(
@@ -176,6 +181,14 @@ def read_error_body(text: str, status: int) -> ProviderError:
         )
     except DECODE_ERRORS:
         return provider_error(page_text(text[:MAX_TEXT_BODY]) or empty_error(status), status=status)
+
+
+def _event_data(text: str) -> str:
+    """The data of the first event of a stream; empty if the text is not one."""
+    lines = text[:MAX_TEXT_BODY].splitlines()
+    if not lines or not lines[0].startswith(_EVENT_FIELDS):
+        return ""
+    return next((line[len("data:") :].strip() for line in lines if line.startswith("data:")), "")
 
 
 def page_text(text: str) -> str:

@@ -125,10 +125,12 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A gateway client's parsed request.
 
     `request.model` is the name that the client sent. `include_usage`: an OpenAI client asked for the usage
-    chunk. `ignored_fields` names fields of the body that have no neutral equivalent and are dropped.
+    chunk. `calls_functions`: it has sent `functions`, and reads a call as a `function_call` of the old form.
+    `ignored_fields` names fields of the body that have no neutral equivalent and are dropped.
     """
 
     request: ModelRequest
     stream: bool = False
     include_usage: bool = False
+    calls_functions: bool = False
     ignored_fields: tuple[str, ...] = ()

@@ -215,10 +215,12 @@ class RelayedAnswer:
             response.close()
 
     async def _read_stream(self, response: RelayedResponse, tap: AnswerTap) -> None:
+        is_blank = True  # some servers send white space until they have the document
         while not self._first_bytes:
-            is_first = not response.started
             raw = await response.receive()
-            if is_first and raw.removeprefix(BYTE_ORDER_MARK).lstrip().startswith(DOCUMENT_STARTS):
+            text = raw.removeprefix(BYTE_ORDER_MARK).lstrip() if is_blank else b""
+            is_blank = is_blank and not text
+            if text.startswith(DOCUMENT_STARTS):
                 self._tap = None
                 self._unexpected_format = await response.read(raw)
                 response.close()

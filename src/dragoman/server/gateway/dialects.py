@@ -62,7 +62,9 @@ class ClientDialect(Protocol):
     ) -> AnswerEncoder:
         """The answer to a streaming client; `input_tokens` estimates the prompt."""
 
-    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+    def encode_document(
+        self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
+    ) -> bytes:
         """The answer to any other."""
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
@@ -116,13 +118,23 @@ class ChatCompletionsDialect:
         """See `ClientDialect`."""
         created = int(time.time())
         return OpenAIStreamEncoder(
-            id=f"chatcmpl-{id}", model=model, created=created, include_usage=parsed.include_usage
+            id=f"chatcmpl-{id}",
+            model=model,
+            created=created,
+            include_usage=parsed.include_usage,
+            calls_functions=parsed.calls_functions,
         )
 
-    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+    def encode_document(
+        self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
+    ) -> bytes:
         """See `ClientDialect`."""
         return openai_reply.encode_document(
-            events, id=f"chatcmpl-{id}", model=model, created=int(time.time())
+            events,
+            id=f"chatcmpl-{id}",
+            model=model,
+            created=int(time.time()),
+            calls_functions=parsed.calls_functions,
         )
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
@@ -196,7 +208,9 @@ class MessagesDialect:
         """See `ClientDialect`."""
         return AnthropicStreamEncoder(id=f"msg_{id}", model=model, input_tokens=input_tokens, request_id=id)
 
-    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+    def encode_document(
+        self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
+    ) -> bytes:
         """See `ClientDialect`."""
         return anthropic_reply.encode_document(events, id=f"msg_{id}", model=model, input_tokens=input_tokens)
 

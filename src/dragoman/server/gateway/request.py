@@ -252,6 +252,7 @@ class GatewayRequest:
         if isinstance(answer, TranslatedAnswer):
             encode = partial(
                 self._plan.dialect.encode_document,
+                self._parse(),
                 answer.events,
                 id=self._exchange.request_id,
                 model=answer.progress.model or self._plan.head.model,

@@ -49,10 +49,14 @@ def parse_chat_completions_request(raw: bytes) -> ClientRequest:
     messages = parse_messages(body.get("messages"), ignored)
     tools, choice = parse_tools(body, ignored)
     ignored.add_unknown({"extra_body": body.get("extra_body")}, (), field="")
+    options, calls_functions = _parse_options(body), bool(body.get("functions")) and not body.get("tools")
+    if calls_functions:
+        options["parallel_tool_calls"] = False  # the old form has room for one call
     return ClientRequest(
         request=ModelRequest(
-            model=model, messages=messages, tools=tools, tool_choice=choice, options=_parse_options(body)
+            model=model, messages=messages, tools=tools, tool_choice=choice, options=options
         ),
+        calls_functions=calls_functions,
         stream=read_boolean(body.get("stream"), "stream"),
         include_usage=_parse_include_usage(body.get("stream_options"), ignored),
         ignored_fields=ignored.fields,

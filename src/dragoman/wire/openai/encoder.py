@@ -34,11 +34,16 @@ _NULL_USAGE = b',"usage":null'
 
 
 class OpenAIStreamEncoder:
-    """Encodes one answer as chunks; pure. `include_usage`: the client asked for the usage chunk."""
+    """Encodes one answer as chunks; pure.
+
+    `include_usage`: the client asked for the usage chunk. `calls_functions`: it reads a call in its old form.
+    """
 
     headers: Mapping[str, str] = SSE_HEADERS
 
-    def __init__(self, *, id: str, model: str, created: int, include_usage: bool) -> None:
+    def __init__(
+        self, *, id: str, model: str, created: int, include_usage: bool, calls_functions: bool = False
+    ) -> None:
         prefix = b'{"id":%b,"object":"chat.completion.chunk","created":%d,"model":%b,"choices":[' % (
             _encode(id),
             created,
@@ -51,6 +56,7 @@ class OpenAIStreamEncoder:
         self._reasoning_prefix = self._delta_prefix + b'{"reasoning_content":'
         self._delta_suffix = b"}" + self._chunk_suffix
         self._include_usage = include_usage
+        self._calls_functions = calls_functions
         self._delta_encoder = DeltaEncoder()
         self._failed = False
 
@@ -91,6 +97,7 @@ class OpenAIStreamEncoder:
             return self._reasoning_prefix, _encode(event.delta), self._delta_suffix
         if (
             type(event) is e.ToolInputDelta
+            and not self._calls_functions
             and (index := self._delta_encoder.tool_calls.append_arguments(event)) is not None
         ):
             prefix = b'%b{"tool_calls":[{"index":%d,"function":{"arguments":' % (self._delta_prefix, index)
@@ -99,22 +106,29 @@ class OpenAIStreamEncoder:
         delta = self._delta_encoder.encode(event)
         if delta is None:
             return ()
+        if self._calls_functions:
+            delta = to_function_call(delta)
         if self._delta_encoder.finish is None or was_finished:
             return self._delta_prefix, _encode(delta), self._chunk_suffix
-        reason = b'"finish_reason":"%b"' % FINISH_REASONS[self._delta_encoder.finish.finish_reason].encode()
+        reason = b'"finish_reason":"%b"' % self._finish_reason(self._delta_encoder.finish).encode()
         return self._delta_prefix, _encode(delta), self._chunk_suffix.replace(b'"finish_reason":null', reason)
 
+    def _finish_reason(self, finish: e.FinishStep) -> str:
+        return finish_reason(finish, calls_functions=self._calls_functions)
 
-def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: int) -> bytes:
+
+def encode_document(
+    events: Sequence[e.Event], *, id: str, model: str, created: int, calls_functions: bool = False
+) -> bytes:
     """Encode the chat.completion object; ProviderError if the answer has no finish."""
     deltas = DeltaEncoder()
     message_deltas = [delta for event in events if (delta := deltas.encode(event)) is not None]
-    finish = _require_finish(deltas)
+    finish, message = _require_finish(deltas), _join_deltas(message_deltas)
     choice = {
         "index": 0,
-        "message": _join_deltas(message_deltas),
+        "message": to_function_call(message) if calls_functions else message,
         "logprobs": None,
-        "finish_reason": FINISH_REASONS[finish.finish_reason],
+        "finish_reason": finish_reason(finish, calls_functions=calls_functions),
     }
     return json_codec.encode_document(
         {
@@ -126,6 +140,26 @@ def encode_document(events: Sequence[e.Event], *, id: str, model: str, created: 
             "usage": encode_usage(finish.usage),
         }
     )
+
+
+def finish_reason(finish: e.FinishStep, *, calls_functions: bool) -> str:
+    """Return the finish reason; for a client of `functions` a call has another one."""
+    reason = FINISH_REASONS[finish.finish_reason]
+    return "function_call" if calls_functions and reason == "tool_calls" else reason
+
+
+def to_function_call(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message or delta with its first call as a `function_call`, the form before `tools`.
+
+    Further calls stay as they are: that form has room for one.
+    """
+    calls = message.get("tool_calls") or ()
+    others = [call for position, call in enumerate(calls) if call.get("index", position) > 0]
+    first = next((call["function"] for call in calls if call not in others), None)
+    found = {name: value for name, value in message.items() if name != "tool_calls"}
+    if first is not None:
+        found["function_call"] = first
+    return {**found, "tool_calls": others} if others else found
 
 
 def encode_usage(usage: e.Usage | None) -> dict[str, Any] | None:

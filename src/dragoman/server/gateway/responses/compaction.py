@@ -29,7 +29,7 @@ from dragoman.server.gateway.responses.creation import ResponseCreation, empty_b
 from dragoman.server.gateway.responses.dialect import ResponsesDialect
 from dragoman.server.gateway.responses.state import ResponseStates
 from dragoman.wire import json_codec
-from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.openai.field_reader import decode_body
 from dragoman.wire.responses.client_items import list_items
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
@@ -69,7 +69,9 @@ class CompactionDialect(ResponsesDialect):
         self._parsed = parse_responses_request(raw, compacts=True, prompt=self._prompt)
         return self._parsed
 
-    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+    def encode_document(
+        self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
+    ) -> bytes:
         """See `ClientDialect`."""
         user_items: Sequence[Mapping[str, Any]] = () if self._parsed is None else self._parsed.user_items
         return json_codec.encode_document(

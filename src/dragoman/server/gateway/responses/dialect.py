@@ -89,7 +89,9 @@ class ResponsesDialect:
         """See `ClientDialect`."""
         return ResponsesStreamEncoder(self.head(model))
 
-    def encode_document(self, events: Sequence[Event], *, id: str, model: str, input_tokens: int) -> bytes:
+    def encode_document(
+        self, parsed: ClientRequest, events: Sequence[Event], *, id: str, model: str, input_tokens: int
+    ) -> bytes:
         """See `ClientDialect`."""
         return responses_reply.encode_document(events, self.head(model))
 
