@@ -41,7 +41,7 @@ MARKDOWN = "# Found\n\nIt is **12 days** old.\n\n| a | b |\n|---|---|\n| 1 | 2 |
 RIGHT_TO_LEFT = "1. أولاً\n\n"
 UNTIL_ANSWERED = """new Promise((done) => {
     const look = () => {
-        const buttons = document.querySelectorAll("[aria-label='Answer again']:enabled");
+        const buttons = document.querySelectorAll("[aria-label='Regenerate']:enabled");
         if (buttons.length > 0) done();
         else setTimeout(look, 100);
     };

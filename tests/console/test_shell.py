@@ -124,6 +124,8 @@ def test_the_palette_and_the_keys_lead_everywhere_without_a_mouse(console: Conso
     page.keyboard.type("run_5hTx")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{console.hub.url}/console/runs/run_5hTx")
+    expect(page.get_by_role("heading", name="There is no such run or call")).to_be_visible()
+    expect(page.get_by_role("button", name="Try again")).to_have_count(0)
     page.keyboard.press("?")
     keys = page.get_by_role("dialog")
     expect(keys).to_contain_text("go to a screen")

@@ -55,19 +55,27 @@ export function Empty(props: { icon?: IconName; title: string; children?: ReactN
   );
 }
 
+const FINAL = [403, 404]; // what a second attempt does not change
+
 /** An error as the hub tells it, with its hint and, if given, a way to try again. */
 export function ErrorNotice({ error, onRetry }: { error: unknown; onRetry?: () => void }) {
   const message = error instanceof Error ? error.message : String(error);
+  const isFinal = error instanceof HubError && FINAL.includes(error.status);
   return (
     <div className="notice notice-bad" role="alert">
       <Icon name="warn" />
       <div>
-        <strong>{message}</strong>
-        {error instanceof HubError && error.hint !== null && <p>{error.hint}</p>}
+        <strong>{withCode(message)}</strong>
+        {error instanceof HubError && error.hint !== null && <p>{withCode(error.hint)}</p>}
       </div>
-      {onRetry !== undefined && <Button onClick={onRetry}>Try again</Button>}
+      {onRetry !== undefined && !isFinal && <Button onClick={onRetry}>Try again</Button>}
     </div>
   );
+}
+
+/** A text with what is between backticks as code. */
+function withCode(text: string): ReactNode[] {
+  return text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part));
 }
 
 export function Loading({ label = "Loading…" }: { label?: string }) {

@@ -1,10 +1,11 @@
 /** One run, or one call with what is below it: figures, tree and waterfall, details; messages, events, prompt. */
 import { useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
-import { api, apiUrl } from "../../api/client";
+import { api, apiUrl, HubError } from "../../api/client";
 import {
   Button,
   Dialog,
+  Empty,
   ErrorNotice,
   Icon,
   Loading,
@@ -40,6 +41,19 @@ const TABS = [
 export function RunPage({ id }: { id: string }) {
   const state = useTree(id);
   const { tree, head, error, reload } = state;
+  if (error instanceof HubError && error.status === 404) {
+    return (
+      <>
+        <ScreenHeader title={shortId(id)} back={<Back />} />
+        <Empty icon="runs" title="There is no such run or call">
+          <p>The address may be misspelt, the run may belong to somebody else, or it is older than what this hub keeps.</p>
+          <Link href="/runs" className="btn">
+            All runs
+          </Link>
+        </Empty>
+      </>
+    );
+  }
   if (error !== null) {
     return (
       <>
