@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from dragoman import events as e
 from dragoman.agent.approval_events import question_call_id
 from dragoman.errors import Conflict
+from dragoman.flag import Flag
 from dragoman.messages import ToolPart
 
 ExternalInput: TypeAlias = e.ToolOutputAvailable | e.ToolOutputError | e.ToolApprovalResponse | e.Data
@@ -23,7 +23,7 @@ class ExternalInputs:
     def __init__(self) -> None:
         self._queued: dict[str, ExternalInput] = {}
         self._used_keys: set[str] = set()
-        self._wakeup = asyncio.Event()
+        self._wakeup = Flag()
         self.on_wait: Callable[[Sequence[ToolPart]], None] = lambda _: None
         """Called with the waiting calls each time the run starts to wait."""
 

@@ -11,7 +11,6 @@ what follows it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -45,7 +44,7 @@ class LiveTail:
         self.room: asyncio.Future[None] | None = None
         self.notices: dict[str, Event] = {}
         """What was said of messages that wait behind the run, by their ids: see `note_queued`."""
-        self._pending: deque[tuple[float, Batch]] = deque()
+        self._pending: list[tuple[float, Batch]] = []
         self._followers: set[Follower] = set()
         self._on_empty = on_empty
         self._on_follow = on_follow
@@ -143,9 +142,10 @@ class LiveTail:
 
     def release_held(self, write: float) -> None:
         """Hand out the batches that were held back for this write or an earlier one."""
-        released: list[Event] = []
-        while self._pending and self._pending[0][0] <= write:
-            released += self._pending.popleft()[1]
+        pending = self._pending
+        count = next((at for at, (number, _) in enumerate(pending) if number > write), len(pending))
+        released = [event for _, batch in pending[:count] for event in batch]
+        del pending[:count]
         if not released:
             return
         self.is_paused = bool(self._pending)

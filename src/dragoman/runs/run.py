@@ -19,6 +19,7 @@ from dragoman.agent.loop import Batch
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.stop_conditions import SoFar
 from dragoman.errors import CallDenied, DragomanError, HostFenced, RunnerGone, TooLarge
+from dragoman.flag import Flag
 from dragoman.fold import Fold, merge_metadata
 from dragoman.messages import Message
 from dragoman.operations.context import Context
@@ -36,8 +37,7 @@ log = logging.getLogger(__name__)
 WITHDRAW_INTERVAL = 0.01  # seconds between two looks whether all parts are stored
 CHECK_INTERVAL = 65_536  # characters of an answer between two looks at who is behind
 TEXT_DELTAS = (e.TextDelta, e.ReasoningDelta)
-OPENINGS = (e.Start, e.StartStep)
-"""Events before the model's answer."""
+OPENINGS = (e.Start, e.StartStep)  # before the model's answer
 COMPLETIONS = frozenset(
     {
         e.TextEnd,
@@ -144,8 +144,8 @@ class HubRun:
         self.first_message = self.fold.message()
         """The message that the run began with: of an answer that goes on, with what it has so far."""
         self.tail = LiveTail(self.fold, on_empty=self._last_follower_left, on_follow=self._follower_joined)
-        self.done = asyncio.Event()
-        self.no_followers = asyncio.Event()
+        self.done = Flag()
+        self.no_followers = Flag()
         self._loop = loop
         self._store = store
         self._settings = settings

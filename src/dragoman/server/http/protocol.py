@@ -15,6 +15,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.flag import Flag
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
 from dragoman.server.http.response_cycle import CorkedTransport, ResponseCycle
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
@@ -59,8 +60,24 @@ class RequestRejected(Exception):
 class LimitedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with the limits of a `ConnectionTable`."""
 
+    # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.3 KiB.
+    __slots__ = (
+        "_body_size",
+        "_head_size",
+        "_limits",
+        "_phase",
+        "_rejection",
+        "_table",
+        "_unparsed",
+        "_unsent",
+        "address",
+        "deadline",
+        "waiting_since",
+    )
+
     def __init__(self, *, connections: ConnectionTable, **options: Any) -> None:
         super().__init__(**options)
+        self.pipeline = cast(Any, [])  # uvicorn makes a deque, which takes 0.7 KiB even if it is empty
         self.address = ""
         self.deadline = NEVER
         self.waiting_since: float | None = None
@@ -252,7 +269,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             access_logger=self.access_logger,
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
+            message_event=cast(asyncio.Event, Flag()),
             expect_100_continue=self.expect_100_continue,
             keep_alive=keep_alive,
             on_response=self.on_response_complete,
@@ -261,7 +278,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            cast(Any, self.pipeline).append((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
@@ -285,7 +302,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._start_asgi_task(*cast(Any, self.pipeline).pop(0))
         elif self._phase == "answer":
             self._await_request()
         elif self._phase != "closing":
