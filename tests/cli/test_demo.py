@@ -24,6 +24,8 @@ def test_the_scripted_demo_shows_a_turn_with_tools_and_what_was_kept() -> None:
     assert re.search(r"→ .*math\.calculate.*\n  ✓ .*\"result\":1517", reply.out)
     assert "session    demo-1\n  user       text\n  assistant  step-start, reasoning, hub_search" in reply.out
     assert re.search(r"call +math\.calculate: done", reply.out)
+    assert len(re.findall(r"run +finished\n", reply.out)) == 1  # the example waited for an approval
+    assert len(re.findall(r"run +finished, example-guide/script · 3 steps", reply.out)) == 1
     assert "usage      8 model calls" in reply.out  # 3, and 5 of the example
     for line in (r"math\.calculate: failed", r"agents\.clerk: done"):
         assert re.search(rf"call +{line}", reply.out)

@@ -181,8 +181,12 @@ async def print_session(store: Store, id: str) -> None:
     print_line(f"  session    {client_session_id(id)}")
     for message in messages:
         print_line(f"  {message.role:<10} {list_parts(message)}")
-    for run in await store.runs.list(id):
-        print_line(f"  run        {run.status}, {describe_answer(find_metadata(messages, run.message_id))}")
+    runs = await store.runs.list(id)
+    last_runs = {run.message_id: run.id for run in runs}
+    for run in runs:
+        answer = describe_answer(find_metadata(messages, run.message_id))
+        is_last = last_runs[run.message_id] == run.id  # an answer that waited for somebody has several
+        print_line(f"  run        {run.status}, {answer}" if is_last else f"  run        {run.status}")
         for call in await store.calls.list_for_run(run.id):
             took = format_duration(call.ended_at - call.record.started_at) if call.ended_at else "running"
             name = f"  {call.record.operation}" if call.record.parent_id else call.record.operation
