@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import SELF_BUDGETED
+from dragoman.agent.argument_checks import AGENT, RUN, check_arguments
 from dragoman.agent.event_loop_resources import ResourcesByLoop
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
@@ -118,9 +119,13 @@ class Agent(Generic[T]):
         output: Any = None,
         **options: Unpack[AgentOptions],
     ) -> None:
+        check_arguments(
+            {"instructions": instructions, "operations": operations, "mcp": mcp, "limits": limits, **options},
+            AGENT,
+        )
         self.instructions = instructions
         self.limits = limits
-        self.settings = settings = make_settings(options)
+        self.settings = settings = AgentSettings(**options) if options else DEFAULT_SETTINGS
         self._model_or_name = model
         services = CallServices(policy=settings.policy, approvals=settings.approvals, ledger=settings.ledger)
         self._resources = ResourcesByLoop(partial(AgentTools, operations, mcp, services=services))
@@ -217,7 +222,8 @@ class Agent(Generic[T]):
             async with agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}]) as run:
                 async for event in run.events(): ...
         """
-        spawn_settings = make_spawn_settings(details)
+        check_arguments(details, RUN)
+        spawn_settings = SpawnSettings(**details)
         selection = with_tool_names(
             self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
         )
@@ -302,7 +308,8 @@ class Agent(Generic[T]):
         """
         if running_loop() is not None:
             raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
-        spawn_settings = make_spawn_settings(details)
+        check_arguments(details, RUN)
+        spawn_settings = SpawnSettings(**details)
         selection = with_tool_names(
             self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
         )
@@ -450,16 +457,6 @@ class Agent(Generic[T]):
 
             resolved = models[model] = resolve(model, os.environ)
         return resolved
-
-
-def make_settings(options: AgentOptions) -> AgentSettings:
-    """Return the options as settings. Raises TypeError for an unknown one."""
-    return AgentSettings(**options) if options else DEFAULT_SETTINGS
-
-
-def make_spawn_settings(details: SpawnOptions) -> SpawnSettings:
-    """Return the options of one run as settings. Raises TypeError for an unknown one."""
-    return SpawnSettings(**details)
 
 
 def with_tool_names(
