@@ -13,7 +13,7 @@ import pytest
 from dragoman.store.runner_frame_log import FrameBatch
 from tests.runners.wire_runner import Turn, WireRunner, connected, new_session
 from tests.serving import Served, ask, frames_in, serving, text_of
-from tests.waiting import poll
+from tests.waiting import poll, until
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"runners": {"grace": 20.0, "stop": 0.5}, "disconnect_grace": "never"}
@@ -63,7 +63,13 @@ async def test_a_turn_goes_on_after_the_hub_has_started_again(tmp_path: Path, is
             types = [part["type"] for part in message["parts"]]
             assert types == ["step-start", "text", "dynamic-tool", "step-start", "text"]
             assert [run.status for run in await hub.runs()] == ["finished"]
-            assert await hub.hub.store.runner_frames.list((await hub.runs())[0].id) == []
+            await until(lambda: has_no_frames(hub))
+
+
+async def has_no_frames(hub: Served) -> bool:
+    """Whether the frames of the session's only run are deleted: soon after its end is stored."""
+    [run] = await hub.runs()
+    return not await hub.hub.store.runner_frames.list(run.id)
 
 
 async def test_a_question_outlives_a_restart(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from dragoman.runs.preparation import (
     withdraw_requests,
 )
 from dragoman.runs.run import HubRun, RunSettings
-from dragoman.runs.runner_runs import RunnerRuns
+from dragoman.runs.runners.runner_runs import RunnerRuns
 from dragoman.runs.turn_factory import add_briefing, make_turn
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob

@@ -61,6 +61,20 @@ class RunnerServer:
             self._sessions[session_id] = session
         return session
 
+    def find(self, session_id: str) -> RunnerSession | None:
+        """Return a session if this host knows it."""
+        return self._sessions.get(session_id)
+
+    def is_connected(self, session_id: str) -> bool:
+        """Return whether the session's runner is connected to this host."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.link is not None
+
+    def waiting_sessions(self) -> Sequence[str]:
+        """Return the sessions whose turn waits for an answer."""
+        found = self._sessions.items()
+        return [id for id, session in found if session.turn is not None and session.turn.is_paused]
+
     def discard(self, session_id: str) -> None:
         """Forget a session that has neither a runner here nor an open turn."""
         session = self._sessions.get(session_id)

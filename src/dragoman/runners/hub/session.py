@@ -224,6 +224,11 @@ class RunnerSession:
             self.turn = None
         self._space.set()
 
+    def forget_turn(self) -> None:
+        """Forget the open turn, which goes on: another host has it, or has had it meanwhile."""
+        self.turn = None
+        self._space.set()
+
     def prompt(self, prompt: RunnerPrompt) -> None:
         """Send the prompt of the open turn, now and whenever a runner connects before it has answered."""
         if self.turn is not None:

@@ -207,7 +207,7 @@ class TurnSource:
     def forget(self) -> None:
         """Forget the turn: another host has it."""
         if self._session.turn is self._open:
-            self._session.turn = None
+            self._session.forget_turn()
 
     # Frames.
 

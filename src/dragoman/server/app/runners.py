@@ -7,7 +7,7 @@ from dragoman.runners.hub.endpoint import RunnerEndpoint
 from dragoman.runners.hub.server import RunnerServer
 from dragoman.runners.hub.settings import RunnerLimits
 from dragoman.runs.registry import RunRegistry
-from dragoman.runs.runner_runs import RunnerRuns
+from dragoman.runs.runners.runner_runs import RunnerRuns
 from dragoman.server.app.services import HubServices
 from dragoman.server.auth import Auth
 
@@ -36,7 +36,7 @@ def add_runners(config: Config, services: HubServices, *, runs: RunRegistry) -> 
     runner_runs = RunnerRuns(services.store, server, toolbox=services.toolbox, settings=runs.factory.settings)
     runner_runs.recovery = runs.recovery
     runner_runs.find_run = runs.find_active
-    runner_runs.client = services.host_client
+    runner_runs.hosts.client = services.host_client
     runner_runs.session_events = services.session_events
     server.runs = runner_runs
     runs.factory.runners = runner_runs

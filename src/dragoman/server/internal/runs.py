@@ -34,6 +34,7 @@ class InternalRunHandlers:
         yield "/runs/{id}/release", {"POST": self.release}
         yield "/runs/{id}/continue", {"POST": self.go_on}
         yield "/sessions/{id:path}/runner/leave", {"POST": self.disconnect_runner}
+        yield "/sessions/{id:path}/runner/note", {"POST": self.note_runner}
         yield "/calls/{id}/abort", {"POST": self.abort_call}
         yield "/sessions/{id:path}/undelivered", {"POST": self.take_undelivered}
 
@@ -73,8 +74,9 @@ class InternalRunHandlers:
         await exchange.respond(200, {"released": True})
 
     async def go_on(self, exchange: Exchange) -> None:
-        """Go on here with a run that no host has, because the runner of its session is here."""
-        await self._runs.recovery.go_on_here(exchange.path_params["id"])
+        """Go on here with a run that no host has, because the runner of its session is here. Conflict."""
+        if self._runs.factory.runners is not None:
+            await self._runs.factory.runners.go_on_here(exchange.path_params["id"])
         await exchange.respond(200, {"begun": True})
 
     async def disconnect_runner(self, exchange: Exchange) -> None:
@@ -84,6 +86,12 @@ class InternalRunHandlers:
             server = self._runs.factory.runners.server
             server.leave(exchange.path_params["id"], key_id=body.get("keyId"))
         await exchange.respond(200, {"left": True})
+
+    async def note_runner(self, exchange: Exchange) -> None:
+        """Note that the session's runner is connected here; return whether it is."""
+        runners = self._runs.factory.runners
+        is_here = runners is not None and await runners.hosts.note_here(exchange.path_params["id"])
+        await exchange.respond(200, is_here)
 
     async def abort_call(self, exchange: Exchange) -> None:
         """Abort a call with all below it; return whether it ran."""

@@ -134,9 +134,9 @@ class SessionHandlers:
         runs = self._require_runs()
         await runs.queue.withdraw_all(session.id)
         await runs.stop_run(session.id, DELETED)
-        if session.runner and runs.factory.runners is not None:
-            runs.factory.runners.session_deleted(session.id, DELETED)
         await self._store.sessions.delete(session.id, by=exchange.identity)
+        if session.runner and runs.factory.runners is not None:
+            await runs.factory.runners.waiting_turns.end(session.id)
         await exchange.respond(204)
 
     async def messages(self, exchange: Exchange) -> None:

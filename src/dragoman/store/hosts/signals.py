@@ -15,7 +15,16 @@ from typing import Literal, TypeAlias
 
 log = logging.getLogger(__name__)
 SignalName: TypeAlias = Literal[
-    "queue", "begun", "spokes", "definitions", "grants", "presence", "policy", "teams", "turns"
+    "queue",
+    "begun",
+    "spokes",
+    "definitions",
+    "grants",
+    "presence",
+    "policy",
+    "teams",
+    "turns",
+    "runner-turns",
 ]
 OnSignal: TypeAlias = Callable[[str | None], None]
 SEPARATOR = "\n"

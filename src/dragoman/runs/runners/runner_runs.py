@@ -16,9 +16,8 @@ from dragoman.agent.approval_events import stored_answer
 from dragoman.agent.restoration import RestoredAnswer
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
-from dragoman.errors import DragomanError, NotFound, Unavailable
+from dragoman.errors import Conflict, DragomanError, NotFound, Unavailable
 from dragoman.fold import Fold
-from dragoman.hosts.client import HostClient
 from dragoman.hub_events.domain_events import SessionEvents
 from dragoman.identity import Identity
 from dragoman.ids import new_id
@@ -29,13 +28,15 @@ from dragoman.operations.replayed_calls import ReplayedCalls
 from dragoman.part_builders import ToolCallBuilder
 from dragoman.runners.hub.frame_log import LoggedMessage, StoredLog, read_log
 from dragoman.runners.hub.server import RunnerServer
-from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource, stored_seq
+from dragoman.runners.hub.turn import RunnerTurnSpec, TurnSource
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.crash_recovery import RUNNER_AGENT, CrashRecovery, CutOffRun
 from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.history_changes import RunPlan, make_plan, plan_after_crash
 from dragoman.runs.preparation import new_row, store_answers, wait_stored, with_inputs, withdraw_requests
 from dragoman.runs.run import HubRun, RunSettings
+from dragoman.runs.runners.runner_hosts import RunnerHosts
+from dragoman.runs.runners.waiting_turns import WaitingTurns
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.sessions.sessions import Session
@@ -63,11 +64,14 @@ class RunnerRuns:
         """Lets runs go on that no host has."""
         self.find_run: FindRun | None = None
         """Finds the active run of a session, wherever it is."""
-        self.client: HostClient | None = None
-        """Asks the other hosts that share the database; None where there is none."""
+        self.hosts = RunnerHosts(store, server)
+        """Where the runners of sessions are connected."""
+        self.waiting_turns = WaitingTurns(store, server)
+        """The turns that wait for an answer."""
         self.session_events: SessionEvents | None = None
         """Takes the domain events of runners."""
         self._turns: dict[str, TurnSource] = {}
+        self._passed_on: set[str] = set()
 
     async def start(
         self,
@@ -108,15 +112,14 @@ class RunnerRuns:
         claim: DatabaseJob[None] | None = None,
     ) -> StartedRun | StoredAnswer | None:
         """Start a run at the host that the session's runner is connected to; None if that is this one."""
-        if not session.runner or session.runner_host in (None, self._store.host_id):
-            return None
-        if self.client is None or self.find_run is None:
+        host = await self.hosts.find_other(session) if session.runner else None
+        if host is None or self.find_run is None:
             return None
         row, plan, _ = await self._begin(
             request, session, identity=identity, cut_off=None, claim=claim, is_here=False
         )
         position = position_before(plan)
-        await self._send_to(row, host=str(session.runner_host))
+        await self._send_to(row, host=host)
         run = await self.find_run(row.session_id)
         if run is not None and run.row.id == row.id:
             return StartedRun(run, replay=position)
@@ -128,16 +131,33 @@ class RunnerRuns:
 
     async def _pass_on(self, row: rows.RunRecord, *, host: str) -> None:
         """Give a run to another host, or to whichever continues with it if that does not answer."""
-        released = await self._store.runs.move(row, to=None)
-        if released is not None:
-            await self._send_to(released, host=host)
+        self._passed_on.add(row.id)
+        try:
+            released = await self._store.runs.move(row, to=None)
+            if released is not None:
+                await self._send_to(released, host=host)
+        finally:
+            self._passed_on.discard(row.id)
+
+    async def go_on_here(self, run_id: str) -> None:
+        """Go on here with a run that no host has, because another host says that its runner is here.
+
+        Raises Conflict while this host passes it on: to another host, which may wait for this one.
+        """
+        if run_id in self._passed_on:
+            raise Conflict(f"this host passes the run {run_id!r} on to another one")
+        if self.recovery is not None:
+            await self.recovery.go_on_here(run_id)
 
     async def _send_to(self, released: rows.RunRecord, *, host: str) -> None:
         """Let a host go on with a run that no host has. What fails here is found by a sweep of the hosts."""
-        if self.client is None or self.recovery is None:
+        if self.hosts.client is None or self.recovery is None:
             return
         try:
-            await self.client.post(host, f"/runs/{released.id}/continue", body={})
+            await self.hosts.client.post(host, f"/runs/{released.id}/continue", body={})
+        except Conflict as error:  # the runner has just moved: whoever goes on with the run looks again
+            log.info("run %s is not passed on: %s", released.id, error.message)
+            await self.recovery.enqueue(released)
         except DragomanError as error:
             log.info("the host of the runner of run %s cannot take it: %s", released.id, error.message)
             await self._store.sessions.clear_runner_host(released.session_id, host)
@@ -251,13 +271,6 @@ class RunnerRuns:
         turn = self._turns.get(approval.run_id or "")
         return turn is not None and await turn.take_answer(stored_answer(approval))
 
-    def session_deleted(self, session_id: str, reason: str) -> None:
-        """Stop the turn of a session that waits for an answer: it has no run that is stopped."""
-        session = self.server.session(session_id)
-        session.abort(reason)
-        session.close_turn()
-        self.server.discard(session_id)
-
     async def leave(self, run: HubRun) -> bool:
         """Leave a run as it is, because this host stops; False for one that no runner answers."""
         turn = self._turns.get(run.row.id)
@@ -283,9 +296,9 @@ class RunnerRuns:
         None if it continues at the host that the session's runner is connected to.
         """
         session = await self._store.sessions.get(row.session_id)
-        host = None if session is None else session.runner_host
-        if host not in (None, self._store.host_id) and self.client is not None:
-            await self._pass_on(row, host=str(host))
+        host = None if session is None else await self.hosts.find_other(session)
+        if host is not None:
+            await self._pass_on(row, host=host)
             return None
         frames = await read_log(self._store, row.id)
         base = next((entry.message() for entry in frames.entries if isinstance(entry, LoggedMessage)), None)
@@ -302,10 +315,10 @@ class RunnerRuns:
         own, other = self._store.host_id, session.runner_host
         if own is None or other == own:
             return
-        if other is not None and self.client is not None:
+        if other is not None and self.hosts.client is not None:
             path = f"/sessions/{quote(session.id, safe='')}/runner/leave"
             with suppress(Unavailable, NotFound):
-                await self.client.post(other, path, body={"keyId": key_id})
+                await self.hosts.client.post(other, path, body={"keyId": key_id})
         await self._store.sessions.set_runner_host(session.id, own)
 
     async def bring_here(self, session: Session) -> None:
@@ -315,26 +328,16 @@ class RunnerRuns:
         row = await self._store.runs.get_active(session.id)
         if row is not None and row.host != self._store.host_id:
             await self._take_over(row)
-        await self._open_waiting_turn(session.id)
+        await self.waiting_turns.open(session.id)
 
     async def _take_over(self, row: rows.RunRecord) -> None:
         """Go on here with a run that another host has, or none."""
-        if self.client is None or self.recovery is None:
+        if self.hosts.client is None or self.recovery is None:
             return
         if row.host is not None:
             with suppress(Unavailable, NotFound):
-                await self.client.post(row.host, f"/runs/{row.id}/release", body={})
+                await self.hosts.client.post(row.host, f"/runs/{row.id}/release", body={})
         await self.recovery.go_on_here(row.id)
-
-    async def _open_waiting_turn(self, session_id: str) -> None:
-        """Open the turn of a session that waits for an answer, as its message has it."""
-        session = self.server.session(session_id)
-        row = await self._store.runs.get_last(session_id)
-        if session.turn is not None or row is None or row.finish_reason != "tool-calls":
-            return
-        message = await self._store.messages.get(session_id, row.message_id)
-        if message is not None and session.turn is None:
-            session.open_turn(message.id, seq=stored_seq(message))
 
 
 def both(first: DatabaseJob[None] | None, second: DatabaseJob[None]) -> DatabaseJob[None]:

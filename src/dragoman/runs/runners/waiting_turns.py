@@ -1,0 +1,98 @@
+"""The turns of runners that wait for an answer: no run drives them, and the database says where they are.
+
+The answer may begin a run at another host, and a session may be deleted at any. What a host remembers of such
+a turn is therefore checked: when a host says that a session's turn has ended, and whenever a runner joins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from dragoman.errors import StoreError, Unavailable
+from dragoman.runners.hub.server import RunnerServer
+from dragoman.runners.hub.session import OpenTurn, RunnerSession
+from dragoman.runners.hub.turn import stored_seq
+from dragoman.runs.preparation import is_waiting
+from dragoman.store.store import Store
+
+log = logging.getLogger(__name__)
+TurnEnd: TypeAlias = Literal["the session was deleted", "the turn no longer waits for an answer"]
+"""Why a waiting turn is over."""
+
+
+class WaitingTurns:
+    """Opens the waiting turns of this host's runners, and ends those that are over."""
+
+    def __init__(self, store: Store, server: RunnerServer) -> None:
+        self._store = store
+        self._server = server
+        self._tasks: set[asyncio.Task[None]] = set()
+        store.signals.subscribe("runner-turns", self._look)
+
+    async def open(self, session_id: str) -> None:
+        """Open the turn of a session if it waits for an answer, as the database has it; else end it."""
+        waiting = await self._read(session_id)
+        if waiting == "goes on":
+            return
+        session = self._server.session(session_id)
+        leave_turn(session, waiting)
+        if session.turn is None and isinstance(waiting, OpenTurn):
+            session.open_turn(waiting.turn_id, seq=waiting.stored)
+            session.pause_turn()
+
+    async def end(self, session_id: str) -> None:
+        """End the turn of a session here and at the other hosts. Call it once the database says so."""
+        self._store.signals.send("runner-turns", session_id)
+        await self._check_if_up(session_id)
+
+    async def _read(self, session_id: str) -> OpenTurn | TurnEnd | Literal["goes on"]:
+        """Return the turn of a session that waits for an answer, as the database has it, or why none does."""
+        row = await self._store.runs.get_last(session_id)
+        if row is None:
+            return "the session was deleted"
+        message = await self._store.messages.get(session_id, row.message_id)
+        latest = await self._store.runs.get_last(session_id)
+        if latest is not None and (latest.status == "running" or latest.id != row.id):
+            return "goes on"  # an answer has begun a run, which takes the turn as it is here
+        if row.finish_reason != "tool-calls" or message is None or not is_waiting(message):
+            return "the turn no longer waits for an answer"
+        return OpenTurn(message.id, seq=stored_seq(message))
+
+    async def _check(self, session_id: str) -> None:
+        """End the turn of a session that waits here if it does not any more."""
+        session = self._server.find(session_id)
+        if session is None or session.turn is None or not session.turn.is_paused:
+            return
+        waiting = await self._read(session_id)
+        if waiting != "goes on":
+            leave_turn(session, waiting)
+            self._server.discard(session_id)
+
+    def _look(self, session_id: str | None) -> None:
+        """Check what another host has ended; every waiting turn if it is not known which."""
+        for id in self._server.waiting_sessions() if session_id is None else (session_id,):
+            task = asyncio.ensure_future(self._check_if_up(id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _check_if_up(self, session_id: str) -> None:
+        with suppress(StoreError, Unavailable):  # its runner is told when it joins again
+            await self._check(session_id)
+
+
+def leave_turn(session: RunnerSession, waiting: OpenTurn | TurnEnd) -> None:
+    """End the turn that waits at this host if it waits no more, and tell its runner.
+
+    One that has gone on at another host and waits again is forgotten: it has frames that are not known here.
+    """
+    turn = session.turn
+    if turn is None or not turn.is_paused:
+        return
+    if isinstance(waiting, str) or waiting.turn_id != turn.turn_id:
+        session.abort(waiting if isinstance(waiting, str) else "another message was sent")
+        session.close_turn()
+    elif waiting.stored > turn.stored:
+        session.forget_turn()
