@@ -88,6 +88,16 @@ class Site(NamedTuple):
         query = "&".join(f"{name}={value}" for name, value in params.items())
         return f"postgresql://ann:{password}@{host}:{self.port}/hub?{query}"
 
+    def bob(self, certificate: str = "", *, key: str = "") -> str:
+        """Return the URL of a user who has a certificate instead of a password."""
+        files = {
+            "sslcert": f"{certificate}.pem",
+            "sslkey": f"{key or certificate}.key",
+            "sslrootcert": "ca.pem",
+        }
+        query = "&".join(f"{name}={self.folder / file}" for name, file in files.items() if file[0] != ".")
+        return f"postgresql://bob@localhost:{self.port}/hub?sslmode=verify-full&{query}"
+
 
 @pytest.fixture
 def site() -> Iterator[Site]:
@@ -104,6 +114,7 @@ def site() -> Iterator[Site]:
             "ssl": "on",
             "ssl_cert_file": str(folder / "server.pem"),
             "ssl_key_file": str(folder / "server.key"),
+            "ssl_ca_file": str(folder / "ca.pem"),
             "password_encryption": "scram-sha-256",
         }
     )
@@ -118,7 +129,7 @@ def site() -> Iterator[Site]:
 
 
 def make_certificates(folder: Path) -> None:
-    """Make a CA, a certificate of it for `localhost`, and another CA."""
+    """Make a CA, a certificate of it for `localhost`, another CA, and certificates of users."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
@@ -130,6 +141,13 @@ def make_certificates(folder: Path) -> None:
     (folder / "names").write_text("subjectAltName=DNS:localhost\n")
     signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
     openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signed)
+    users = ("ann", "ca", "2"), ("bob", "ca", "2"), ("stranger", "other", "2"), ("expired", "ca", "-1")
+    for name, ca, days in users:
+        subject = name if name == "ann" else "bob"
+        openssl("req", *EC, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={subject}")
+        signer = ("-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", days)
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signer)
+        (folder / f"{name}.key").chmod(0o600)
     if (user := unprivileged_user()) is not None:
         shutil.chown(folder / "server.key", user)
     (folder / "server.key").chmod(0o600)
@@ -141,6 +159,11 @@ def test_certificates_and_passwords_are_checked_and_each_command_says_what_is_wr
 ) -> None:
     config, ca = write_config(tmp_path), site.folder / "ca.pem"
     full = {"sslmode": "verify-full", "sslrootcert": str(ca)}
+    site.server.let_in(
+        "hostssl all bob 127.0.0.1/32 cert",
+        "hostssl all all 127.0.0.1/32 scram-sha-256",
+    )
+    site.server.execute("CREATE ROLE bob LOGIN")
     wrong = {
         site.url("127.0.0.1", **full): ("does not match host name", "name the host in the URL"),
         site.url(sslmode="verify-full", sslrootcert=str(site.folder / "other.pem")): (
@@ -154,6 +177,11 @@ def test_certificates_and_passwords_are_checked_and_each_command_says_what_is_wr
         site.url(**full, password=WRONG): ("password authentication failed", "the user and the password"),
         site.url(**full).replace(f":{PASSWORD}@", "@"): ("no password supplied", "passfile"),
         site.url(sslmode="disable"): ("no encryption", "sslmode=verify-full"),
+        site.bob(): ("requires a valid client certificate", "sslcert=FILE"),
+        site.bob("bob", key="ann"): ("could not load private key", "sslkey"),
+        site.bob("ann"): ("certificate authentication failed", "one of the URL's user"),
+        site.bob("stranger"): ("unknown ca", "the server refuses the certificate"),
+        site.bob("expired"): ("certificate expired", "the server refuses the certificate"),
     }
     shown = []
     for url, words in wrong.items():
@@ -163,6 +191,8 @@ def test_certificates_and_passwords_are_checked_and_each_command_says_what_is_wr
             done = run_program(*command, env=environment, cwd=tmp_path)
             assert (done.code, all(text in done.err for text in words)) == (1, True), (command, done.err)
             shown += [done.out, done.err]
+    done = run_program("database", "status", env={"DRAGOMAN_DATABASE": site.bob("bob")}, cwd=tmp_path)
+    assert "does not hold the tables of a hub" in done.err  # so bob was let in
     environment = {"DRAGOMAN_DATABASE": site.url(**full)}
     for command, code, text in (
         (("check", "--config", config), 0, "none yet; the hub creates them"),

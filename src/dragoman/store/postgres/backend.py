@@ -76,6 +76,7 @@ HINTS = {
 CA_HINT = (
     "name the certificate of the CA that has signed the server's with sslrootcert=FILE, or sslrootcert=system"
 )
+CLIENT_HINT = "the server refuses the certificate that sslcert names: its CA, its dates or its revocation"
 # What libpq says where waiting does not help, and what does.
 REFUSALS: Mapping[str, str] = {
     "certificate verify failed": CA_HINT,
@@ -83,7 +84,12 @@ REFUSALS: Mapping[str, str] = {
     "does not match host name": "name the host in the URL as the server's certificate does",
     "does not support SSL": "turn TLS on in the server (ssl = on); the URL's sslmode demands it",
     "no encryption": "the server takes only connections with TLS: say sslmode=verify-full in the URL",
-    "could not load": "check the files that sslcert and sslkey name",
+    "could not load": "check the files that sslcert and sslkey name, and sslpassword for an encrypted key",
+    "valid client certificate": "name the user's certificate with sslcert=FILE, and its key with sslkey=FILE",
+    "certificate authentication failed": "the certificate that sslcert names is not one of the URL's user",
+    "alert unknown ca": CLIENT_HINT,
+    "alert certificate": CLIENT_HINT,
+    "alert bad certificate": CLIENT_HINT,
     "certificate file": "check the file that sslcert names",
     "private key file": "check the file that sslkey names, and that nobody else can read it",
     "no password supplied": "put the password into the URL, or into the file that passfile names",
