@@ -14,7 +14,7 @@ from dragoman.store.hub_events import EventPosition, NewEvent
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
-from dragoman.store.teams.triggers import (
+from dragoman.store.teams.trigger_records import (
     OccurrenceEnding,
     OverlapAction,
     PeriodLimits,
@@ -144,7 +144,7 @@ async def test_a_window_takes_no_more_than_its_limits_whoever_fires(store: Store
     assert await start(second) == ("skip", 0.0)  # until the first ends, it may spend all that there is
     await end(first, tokens=60, cost=0.25)
     third = await fire("3")
-    assert await start(third, "replace") == ("replace", 0.75)
+    assert await start(third) == ("start", 0.75)
     await end(third, tokens=10, cost=0.1)
     use = await store.triggers.period_use("trg_1", "w")
     assert (use.ticks, use.tokens, use.usd, use.reserved) == (2, 70, 0.35, 0.0)

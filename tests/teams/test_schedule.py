@@ -12,6 +12,7 @@ from dragoman.teams.schedule import (
     MAX_CATCH_UP,
     Due,
     MissedPolicy,
+    Window,
     check_expression,
     due_occurrences,
     find_window,
@@ -118,7 +119,9 @@ def test_a_year_of_missed_minutes_is_bounded() -> None:
     due = due_occurrences("* * * * *", first, now=now, zone=find_zone("UTC"), missed="all")
     assert len(due) == MAX_CATCH_UP
     [once] = due_occurrences("* * * * *", first, now=now, zone=find_zone("UTC"), missed="once")
-    assert once.missed_count == 10_000
+    assert (once.at, once.missed_count) == (now, 9_999)
+    [on_time] = due_occurrences("* * * * *", first, now=now + 5, zone=find_zone("UTC"), missed="skip")
+    assert on_time == Due(now, 9_999)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,32 @@ def test_the_window_of_a_time(during: str, moment: str, start: str | None, end: 
     again = find_window(during, at(moment), zone=find_zone(BERLIN))
     assert found == again
     assert (found and (found.start, found.end)) == (start and end and (at(start), at(end)))
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "end"),
+    [
+        # Midnight occurs twice, or 23:00 does; midnight is left out; a day is left out.
+        ("America/Havana", "2026-11-01T00:00-04:00", "2026-11-02T00:00-05:00"),
+        ("America/Santiago", "2026-04-04T00:00-03:00", "2026-04-05T00:00-04:00"),
+        ("America/Sao_Paulo", "2018-02-17T00:00-02:00", "2018-02-18T00:00-03:00"),
+        ("America/Santiago", "2026-09-06T01:00-03:00", "2026-09-07T00:00-03:00"),
+        ("Asia/Beirut", "2026-03-29T01:00+03:00", "2026-03-30T00:00+03:00"),
+        ("Pacific/Apia", "2011-12-31T00:00+14:00", "2012-01-01T00:00+14:00"),
+        ("UTC", "2028-02-29T00:00+00:00", "2028-03-01T00:00+00:00"),
+    ],
+)
+def test_each_moment_of_a_day_is_in_one_window_wherever_clocks_change(
+    zone: str, start: str, end: str
+) -> None:
+    first, last = at(start), at(end)
+    moments = [first - 1, *(first + minutes * 60 for minutes in range(0, int(last - first) // 60, 30)), last]
+    found = [find_window("* * * * *", moment, zone=find_zone(zone)) for moment in moments]
+    assert set(found[1:-1]) == {Window(first, last)}
+    before, after = found[0], found[-1]
+    assert before is not None
+    assert after is not None
+    assert (before.end, after.start) == (first, last)
 
 
 def test_ticks_of_a_window_have_the_same_names_at_every_host() -> None:

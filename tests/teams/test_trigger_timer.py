@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dragoman.errors import Conflict, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.store import Store
-from dragoman.store.teams.task_records import TaskSubmission, TeamTask
+from dragoman.store.teams.task_records import TaskEnd, TaskSubmission, TeamTask
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.schedule import find_zone, occurrence_key, occurrences_after
@@ -68,7 +68,10 @@ class StoredTasks:
         return await self._store.team_tasks.submit(task, session=task_session(task), max_waiting=100_000)
 
     async def cancel(self, id: str, identity: Identity, *, reason: str) -> None:
-        """Nothing runs."""
+        """End a task, of which nothing runs."""
+        task = await self._store.team_tasks.get(id)
+        assert task is not None
+        await self._store.team_tasks.end(task, TaskEnd(state="cancelled", error=reason))
 
 
 class TimedHost:

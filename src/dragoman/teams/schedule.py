@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from itertools import islice
 from typing import Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
@@ -89,6 +90,13 @@ def next_occurrence(expression: str, after: float, *, zone: ZoneInfo) -> float |
     return next(occurrences_after(expression, after, zone=zone), None)
 
 
+def latest_occurrences(expression: str, until: float, *, zone: ZoneInfo, count: int) -> Sequence[float]:
+    """Return the last times of an expression up to a time, oldest first."""
+    behind = datetime.fromtimestamp(until, zone) + MINUTE
+    times = (found.timestamp() for found in CronSim(expression, behind, reverse=True))
+    return list(islice((at for at in times if at <= until), count))[::-1]
+
+
 def due_occurrences(
     expression: str, first: float, *, now: float, zone: ZoneInfo, missed: MissedPolicy
 ) -> Sequence[Due]:
@@ -101,6 +109,8 @@ def due_occurrences(
             break
         count += 1
         times.append(at)
+    if count >= MAX_COUNTED:
+        times.extend(latest_occurrences(expression, now, zone=zone, count=MAX_CATCH_UP))
     is_late = now - times[-1] > GRACE
     match missed:
         case "all":
@@ -139,10 +149,17 @@ def find_window(expression: str, at: float, *, zone: ZoneInfo) -> Window | None:
     if start is None:
         return None
     end = window_edge(expression, minute, is_start=False) or minute
-    if minute - start >= MAX_WINDOW or end - start >= MAX_WINDOW:
-        start = minute.replace(hour=0, minute=0)
-        end = (start + MAX_WINDOW).replace(hour=0, minute=0) - MINUTE
+    if end.timestamp() - start.timestamp() >= MAX_WINDOW.total_seconds():
+        return day_of(minute)
     return Window(start.timestamp(), end.timestamp() + 60)
+
+
+def day_of(moment: datetime) -> Window:
+    """Return the day of a time, of 23 to 25 hours where clocks change, also at midnight."""
+    first = moment.date()
+    edges = (datetime.combine(each, time.min, moment.tzinfo) for each in (first, first + timedelta(days=1)))
+    start, end = (each.timestamp() for each in edges)
+    return Window(start, end)
 
 
 def window_edge(expression: str, minute: datetime, *, is_start: bool) -> datetime | None:

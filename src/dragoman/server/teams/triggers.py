@@ -11,7 +11,7 @@ import msgspec
 from dragoman.errors import BadRequest, Conflict, NotFound, RateLimited
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.server.http.query_parameters import parse_limit
-from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.trigger_records import BODY_PERIOD, TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import WebhookConfig, parse_definition
 from dragoman.teams.triggers.occurrence_input import MAX_INPUT, occurrence_input, shorten
 from dragoman.teams.triggers.service import (
@@ -129,11 +129,14 @@ class TriggerHookHandlers:
             await exchange.respond(200, {"occurrence": None, "ignored": True})
             return
         occurrence = make_occurrence(trigger, delivery, now=now)
-        fired = await self._service.triggers.fire(trigger, [occurrence])
-        if fired:
+        if await self._service.triggers.fire(trigger, [occurrence]):
             self._service.wake()
-        body = {"occurrence": occurrence.key, "repeated": not fired}
-        await exchange.respond(202 if fired else 200, body)
+            await exchange.respond(202, {"occurrence": occurrence.key, "repeated": False})
+            return
+        earlier = await self._service.triggers.find_repeated(occurrence)
+        if earlier is None:  # nothing has fired: the sender is to send it again
+            raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile")
+        await exchange.respond(200, {"occurrence": earlier.key, "repeated": True})
 
     async def _read(self, exchange: Exchange) -> bytes:
         """Read a body, for which nobody has shown a key. Raises RateLimited, BadRequest, TooLarge."""
@@ -163,6 +166,7 @@ def make_occurrence(trigger: TriggerRecord, delivery: SignedDelivery, *, now: fl
     return TriggerOccurrence(
         trigger_id=trigger.id,
         key=f"delivery:{delivery.id}",
+        period=None if delivery.timeless is None else f"{BODY_PERIOD}{delivery.timeless}",
         due_at=now,
         created_at=now,
         next_at=now,

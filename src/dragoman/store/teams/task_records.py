@@ -17,6 +17,8 @@ Overlap: TypeAlias = Literal["allow", "skip", "queue", "replace", "confirm"]
 TaskDelivery: TypeAlias = Literal["session", "none"]
 TASK_RANKS: Mapping[TaskPriority, int] = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 ACTIVE_STATES: tuple[TaskState, ...] = ("queued", "running", "waiting")
+RESULT_PREFIX, TELL_PREFIX = "result_", "tell_"
+"""How the ids of messages begin by which the hub wakes an agent: results of tasks, and messages of teams."""
 TASK_FILTERS = frozenset(
     {"owner", "team", "state", "source_session", "source_message", "parent_call", "correlation_id"}
 )

@@ -22,8 +22,15 @@ from sqlalchemy import (
 )
 
 from dragoman.store.connection import Compiler, select_fields
-from dragoman.store.tables.core import runs, team_pauses, team_tasks
-from dragoman.store.teams.task_records import ACTIVE_STATES, TaskEnd, TaskState, TeamTask
+from dragoman.store.tables.core import queued_runs, runs, team_pauses, team_tasks
+from dragoman.store.teams.task_records import (
+    ACTIVE_STATES,
+    RESULT_PREFIX,
+    TELL_PREFIX,
+    TaskEnd,
+    TaskState,
+    TeamTask,
+)
 
 
 def state_in(*states: TaskState, of: FromClause = team_tasks) -> ColumnElement[bool]:
@@ -103,6 +110,32 @@ class TeamTaskStatements:
         self.deliver = compiler.compile(delivered)
         self.pause = compiler.compile(compiler.insert(team_pauses).on_conflict_do_nothing())
         self.resume = compiler.compile(delete(team_pauses).where(team_pauses.c.team == bindparam("team")))
+        self._add_ends(compiler)
+
+    def _add_ends(self, compiler: Compiler) -> None:
+        """What a task that has failed or was cancelled does no more: wake its agent."""
+        giver, later = TABLE.alias("giver"), TABLE.alias("later")
+        has_failed = exists(select(giver.c.id)).where(
+            giver.c.session_id == TABLE.c.source_session,
+            state_in("failed", "cancelled", of=giver),
+            giver.c.ended_at >= TABLE.c.created_at,
+        )
+        goes_on = exists(select(later.c.id)).where(
+            later.c.session_id == TABLE.c.source_session, state_in(*ACTIVE_STATES, of=later)
+        )
+        self.giver_is_over = compiler.compile(select(TABLE.c.id).where(THIS, has_failed, ~goes_on))
+        message = queued_runs.c.message_id
+        wakes = [
+            func.substr(message, literal_column("1"), literal_column(str(len(prefix))))
+            == literal_column(f"'{prefix}'")
+            for prefix in (RESULT_PREFIX, TELL_PREFIX)
+        ]
+        withdrawn: dict[str, Any] = {"status": literal_column("'withdrawn'"), "ended_at": bindparam("now")}
+        in_session = queued_runs.c.session_id == bindparam("session_id")
+        is_queued = queued_runs.c.status == literal_column("'queued'")
+        self.withdraw_wakes = compiler.compile(
+            update(queued_runs).where(in_session, is_queued, or_(*wakes)).values(withdrawn)
+        )
 
 
 class TaskListStatements:
@@ -122,7 +155,13 @@ class TaskListStatements:
             runs.c.session_id == TABLE.c.source_session, runs.c.message_id == TABLE.c.source_message
         )
         was_stopped = runs.c.status == literal_column("'stopped'")
-        orphans = FOUND.join(runs, origin).where(IS_OPEN, ACTIVE, was_stopped, TABLE.c.detached.is_(false()))
+        above = TABLE.alias("above")  # the task that gave it; sessions of topics have several
+        is_giver = or_(above.c.topic.is_(None), above.c.run_id == runs.c.id)
+        has_failed = exists(select(above.c.id)).where(
+            above.c.session_id == TABLE.c.source_session, state_in("failed", "cancelled", of=above), is_giver
+        )
+        is_orphan = or_(was_stopped, has_failed), TABLE.c.detached.is_(false())
+        orphans = FOUND.join(runs, origin).where(IS_OPEN, ACTIVE, *is_orphan)
         counted = select(TABLE.c.team, TABLE.c.state, func.count()).where(OWNED, ACTIVE, IS_OPEN)
         teams = select(TABLE.c.team).where(ready).distinct().order_by(TABLE.c.team)
         self.of_session = compiler.compile(of_session.limit(literal_column("1")).offset(ZERO))

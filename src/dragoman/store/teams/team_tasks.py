@@ -159,16 +159,22 @@ class TeamTaskRepository:
         if row is None:
             return None
         ended = to_task(row)
+        if ended.state != "done":  # else what waits to wake its agent would begin another run of it
+            wakes = {"session_id": ended.session_id, "now": now}
+            connection.execute(self._sql.withdraw_wakes, wakes)
         self._events.insert(connection, task_event("task.ended", ended))
         return ended
 
-    def deliver_job(self, id: str, *, is_unanswered: bool = False) -> DatabaseJob[None]:
+    def deliver_job(self, id: str, *, is_unanswered: bool = False, wakes: bool = False) -> DatabaseJob[None]:
         """Return a job that marks the result of a task as delivered; Conflict when it was before.
 
-        `is_unanswered` if it should wake an agent, and does not: an event tells that.
+        `is_unanswered` if it should wake an agent, and does not: an event tells that. With `wakes` it raises
+        Conflict, too, when the task that gave it has failed or was cancelled.
         """
 
         def job(connection: DatabaseConnection) -> None:
+            if wakes and connection.fetch_one(self._sql.giver_is_over, {"id": id}) is not None:
+                raise Conflict(f"the task that gave {id!r} has ended")
             if not connection.execute(self._sql.deliver, {"id": id, "now": self._clock()}):
                 raise Conflict(f"the result of the task {id!r} was delivered already")
             row = connection.fetch_one(self._sql.get, {"id": id}) if is_unanswered else None
@@ -176,6 +182,11 @@ class TeamTaskRepository:
                 self._events.insert(connection, task_event("task.unanswered", to_task(row)))
 
         return job
+
+    async def is_giver_over(self, id: str) -> bool:
+        """Return whether the task in whose session a task was given has failed or was cancelled since."""
+        sql = self._sql.giver_is_over
+        return await self._database.read(lambda connection: connection.fetch_one(sql, {"id": id})) is not None
 
     async def claim_stalled(self, level: int, *, since: float, kind: str) -> Sequence[TeamTask]:
         """Return the tasks that have waited since before a time and have had no notice of this level.
@@ -232,7 +243,9 @@ class TeamTaskRepository:
         return await self._read(self._lists.late, {"limit": MAX_SWEPT, "now": self._clock()})
 
     async def list_orphans(self) -> Sequence[TeamTask]:
-        """Return active tasks, not detached, that were given in an answer that was stopped."""
+        """Return active tasks, not detached, that were given in an answer that was stopped, or of a task that
+        has failed or was cancelled.
+        """
         return await self._read(self._lists.orphans, {"limit": MAX_SWEPT})
 
     async def list_still_running(self) -> Sequence[TeamTask]:

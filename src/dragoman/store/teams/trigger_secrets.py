@@ -9,7 +9,8 @@ import msgspec
 from dragoman.errors import StoreError
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.encryption import EncryptedValue, MasterKey
-from dragoman.store.teams.trigger_statements import TriggerRecord, TriggerStatements
+from dragoman.store.teams.trigger_records import TriggerRecord
+from dragoman.store.teams.trigger_statements import TriggerStatements
 
 
 def reencrypt_triggers(

@@ -1,82 +1,15 @@
-"""The rows of triggers and of their occurrences, and the SQL of `TriggerRepository`."""
+"""The SQL of `TriggerRepository`."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import msgspec
 from sqlalchemy import ColumnElement, bindparam, case, delete, func, literal_column, null, select, update
 
 from dragoman.store.connection import Compiler, select_fields
 from dragoman.store.tables.core import occurrences, team_tasks, triggers
-
-TriggerState: TypeAlias = Literal["pending", "active", "disabled"]
-OccurrenceState: TypeAlias = Literal[
-    "pending", "queued", "waiting", "starting", "running", "done", "failed", "cancelled", "skipped"
-]
-
-
-class TriggerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A trigger. `body` is its definition as JSON, `hash` the hash of that; a person activates one hash.
-
-    `owner` and `key_id` are whose identity its tasks have: "" for a trigger of a file that nobody has
-    activated yet. `secret` signs its webhooks. `next_at` is when it is due. `progress` is how far its
-    messages or files were read, `cursor` what its tasks hand on. `failures` and `overlaps` count those in a
-    row.
-    """
-
-    id: str
-    owner: str
-    team: str
-    name: str
-    type: str
-    body: str
-    hash: str
-    created_at: float
-    updated_at: float
-    key_id: str | None = None
-    source: str = "api"
-    secret: str | None = None
-    state: TriggerState = "pending"
-    reason: str | None = None
-    approval_id: str | None = None
-    session_id: str | None = None
-    next_at: float | None = None
-    cursor: str | None = None
-    progress: str | None = None
-    failures: int = 0
-    overlaps: int = 0
-    fired_at: float | None = None
-    result_at: float | None = None
-
-    def __repr__(self) -> str:
-        return f"TriggerRecord({self.id!r}, {self.team!r}, {self.name!r}, {self.state!r})"
-
-
-class TriggerOccurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """One occurrence of a trigger; `key` names it, the same at every host.
-
-    `due_at` is when it was due, `period` the window that it counts in, `input` what its task gets as JSON.
-    `next_at` is when to look after it again. `result` is the beginning of the task's result.
-    """
-
-    trigger_id: str
-    key: str
-    due_at: float
-    created_at: float
-    state: OccurrenceState = "pending"
-    period: str | None = None
-    input: str = "{}"
-    task_id: str | None = None
-    approval_id: str | None = None
-    next_at: float | None = None
-    usd_limit: float | None = None
-    tokens: int | None = None
-    cost: float | None = None
-    result: str | None = None
-    error: str | None = None
-    ended_at: float | None = None
+from dragoman.store.teams.trigger_records import TriggerOccurrence, TriggerRecord
 
 
 def one_of(column: ColumnElement[Any], *values: str) -> ColumnElement[bool]:
@@ -90,12 +23,13 @@ class TriggerStatements:
     def __init__(self, compiler: Compiler) -> None:
         self._compiler = compiler
         self.update = cache(self._compile_update)
-        self.activate = cache(self._compile_activate)
+        self.update_seen = cache(self._compile_update_seen)
         self.move = cache(self._compile_move)
         self.change = cache(self._compile_change)
         self._add_triggers(compiler)
         self._add_lists(compiler)
         self._add_occurrences(compiler)
+        self._add_repetitions(compiler)
 
     def _add_triggers(self, compiler: Compiler) -> None:
         columns = triggers.c
@@ -181,14 +115,35 @@ class TriggerStatements:
         counted = use.where(here, columns.period == bindparam("period"), ~one_of(columns.state, "skipped"))
         self.use = compiler.compile(counted)
 
+    def _add_repetitions(self, compiler: Compiler) -> None:
+        columns = occurrences.c
+        here = columns.trigger_id == bindparam("trigger_id")
+        found = select_fields(TriggerOccurrence, occurrences)
+        zero: ColumnElement[int] = literal_column("0")
+        one: ColumnElement[int] = literal_column("1")
+        recent = here, columns.period == bindparam("period"), columns.created_at > bindparam("since")
+        self.recent = compiler.compile(
+            found.where(*recent).order_by(columns.created_at.desc()).limit(one).offset(zero)
+        )
+        ended = {
+            "state": literal_column("'cancelled'"),
+            "error": bindparam("why"),
+            "ended_at": bindparam("now"),
+            "next_at": null(),
+        }
+        others_queued = here, one_of(columns.state, "queued"), columns.key != bindparam("key")
+        self.replace_queued = compiler.compile(update(occurrences).where(*others_queued).values(ended))
+
     def _compile_update(self, names: tuple[str, ...]) -> str:
         values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
         return self._compiler.compile(update(triggers).where(triggers.c.id == bindparam("id")).values(values))
 
-    def _compile_activate(self, names: tuple[str, ...]) -> str:
-        """An update of a trigger, if its definition is the one that was seen."""
+    def _compile_update_seen(self, names: tuple[str, ...]) -> str:
+        """An update of a trigger, if its definition, state and approval are those that were seen."""
         values: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
-        is_seen = triggers.c.id == bindparam("id"), triggers.c.hash == bindparam("hash")
+        is_seen = [triggers.c[name] == bindparam(name) for name in ("id", "hash", "state")]
+        none: ColumnElement[str] = literal_column("''")
+        is_seen.append(func.coalesce(triggers.c.approval_id, none) == bindparam("approval"))
         return self._compiler.compile(update(triggers).where(*is_seen).values(values))
 
     def _compile_move(self, names: tuple[str, ...]) -> str:

@@ -23,76 +23,38 @@ from dragoman.store.connection import DatabaseConnection, Params, to_params, to_
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
 from dragoman.store.hub_events import HubEventRepository, NewEvent
-from dragoman.store.teams.trigger_secrets import decrypt_secret, encrypt_secret
-from dragoman.store.teams.trigger_statements import (
+from dragoman.store.teams.trigger_records import (
+    Decision,
+    OccurrenceEnding,
     OccurrenceState,
+    OverlapAction,
+    PeriodLimits,
+    PeriodUse,
     TriggerOccurrence,
     TriggerRecord,
     TriggerState,
-    TriggerStatements,
 )
+from dragoman.store.teams.trigger_secrets import decrypt_secret, encrypt_secret
+from dragoman.store.teams.trigger_statements import TriggerStatements
 from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
 __all__ = ["OccurrenceState", "TriggerOccurrence", "TriggerRecord", "TriggerRepository", "TriggerState"]
 
-OverlapAction: TypeAlias = Literal["start", "skip", "queue", "replace", "confirm"]
 DecideOverlap: TypeAlias = Callable[[int, int], OverlapAction]
 """From how many occurrences of the trigger are active, and how many overlapped in a row before."""
 NEXT_STATES: Mapping[OverlapAction, OccurrenceState] = {
     "start": "starting",
-    "replace": "starting",
+    "replace": "queued",
     "skip": "skipped",
     "queue": "queued",
     "confirm": "waiting",
 }
+REPLACED = "replaced by the next occurrence of its trigger"
+BODY_SECONDS = 86_400.0
+"""For how long a body that was signed without a time fires once, whatever id it is sent with."""
 LEASE = 30.0  # seconds that one host has to submit the task of an occurrence
 FAR_FUTURE = 1e18
 MAX_QUEUED = 100  # occurrences of a trigger that wait for an earlier one
-
-
-class PeriodLimits(msgspec.Struct, frozen=True):
-    """What a trigger may use in one period, such as a window; None means no limit."""
-
-    ticks: int | None = None
-    tokens: int | None = None
-    usd: float | None = None
-
-
-class PeriodUse(msgspec.Struct, frozen=True):
-    """What the occurrences of a period have used; `reserved` is what active ones may still spend."""
-
-    ticks: int
-    tokens: int
-    usd: float
-    reserved: float
-
-    def exceeds(self, limits: PeriodLimits) -> str | None:
-        """Return which limit is reached, in words; None if none is."""
-        reached = {
-            f"{limits.ticks} ticks": limits.ticks is not None and self.ticks >= limits.ticks,
-            f"{limits.tokens} tokens": limits.tokens is not None and self.tokens >= limits.tokens,
-            f"{limits.usd} USD": limits.usd is not None and self.usd >= limits.usd,
-        }
-        return next((text for text, is_reached in reached.items() if is_reached), None)
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """What was decided about an occurrence, what it may spend, and which others were active."""
-
-    action: OverlapAction
-    active: Sequence[TriggerOccurrence] = ()
-    usd_limit: float | None = None
-
-
-class OccurrenceEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """How the task of an occurrence ended, with what is told of that: a webhook, and events."""
-
-    state: OccurrenceState
-    ended_at: float
-    tokens: int | None = None
-    cost: float | None = None
-    result: str | None = None
-    error: str | None = None
 
 
 class TriggerRepository:
@@ -192,14 +154,19 @@ class TriggerRepository:
     async def activate(self, trigger: TriggerRecord, **changes: Any) -> None:
         """Activate a trigger with the definition that the caller has seen, and change columns of it.
 
-        Raises Conflict when it has another one by now, or is gone.
+        Raises Conflict when it has another one or another state by now, or is gone.
         """
-        changed = changes | {"state": "active", "updated_at": self.now()}
-        sql = self._sql.activate(tuple(sorted(changed)))
-        params = {f"new_{name}": value for name, value in changed.items()}
-        params |= {"id": trigger.id, "hash": trigger.hash}
-        if not await self._database.write(lambda connection: connection.execute(sql, params)):
+        if not await self.update_seen(trigger, state="active", **changes):
             raise Conflict(f"the trigger {trigger.name!r} was changed meanwhile", hint="review it again")
+
+    async def update_seen(self, trigger: TriggerRecord, **changes: Any) -> bool:
+        """Change columns of a trigger unless its definition, state or approval are others than was seen."""
+        changed = changes | {"updated_at": self.now()}
+        sql = self._sql.update_seen(tuple(sorted(changed)))
+        params = {f"new_{name}": value for name, value in changed.items()}
+        params |= {"id": trigger.id, "hash": trigger.hash, "state": trigger.state}
+        params["approval"] = trigger.approval_id or ""
+        return await self._database.write(lambda connection: connection.execute(sql, params)) > 0
 
     async def delete(self, id: str) -> bool:
         """Delete a trigger with its history; False when there is none."""
@@ -233,7 +200,8 @@ class TriggerRepository:
         """Insert what is not there yet, and change columns of the trigger; return what was inserted.
 
         Nothing happens unless the trigger is active, with the definition and the time that the caller has
-        seen. `limits` hold for the period of the occurrences: what exceeds them is inserted as skipped.
+        seen, nor for a body of a webhook that is repeated. `limits` hold for the period of the occurrences:
+        what exceeds them is inserted as skipped.
         """
         sql = self._sql.move(tuple(sorted(changes)))
         seen = {"id": trigger.id, "hash": trigger.hash, "seen": trigger.next_at or 0.0}
@@ -243,9 +211,29 @@ class TriggerRepository:
             connection.lock(f"trigger {trigger.id}")
             if not connection.execute(sql, moved):
                 return ()
+            if any(self._is_same_body(connection, each) for each in occurrences):
+                return ()
             return self._insert(connection, occurrences, limits=limits)
 
         return await self._database.write(job)
+
+    def _is_same_body(self, connection: DatabaseConnection, occurrence: TriggerOccurrence) -> bool:
+        return occurrence.window != occurrence.period and self._find_body(connection, occurrence) is not None
+
+    def _find_body(
+        self, connection: DatabaseConnection, occurrence: TriggerOccurrence
+    ) -> TriggerOccurrence | None:
+        since = occurrence.created_at - BODY_SECONDS
+        params = {"trigger_id": occurrence.trigger_id, "period": occurrence.period, "since": since}
+        row = connection.fetch_one(self._sql.recent, params)
+        return None if row is None else to_struct(TriggerOccurrence, row)
+
+    async def find_repeated(self, occurrence: TriggerOccurrence) -> TriggerOccurrence | None:
+        """Return the stored occurrence of the key or, lately, of the signed body of this one."""
+        stored = await self.get_occurrence(occurrence.trigger_id, occurrence.key)
+        if stored is not None or occurrence.window == occurrence.period:
+            return stored
+        return await self._database.read(lambda connection: self._find_body(connection, occurrence))
 
     async def fire_now(self, occurrence: TriggerOccurrence) -> None:
         """Insert an occurrence that a person or a call asks for, whatever the state of the trigger is."""
@@ -315,18 +303,25 @@ class TriggerRepository:
             if action == "queue" and counted is not None and counted[0] >= MAX_QUEUED:
                 action = "skip"
             left = None if usd is None else self._left(connection, occurrence, usd=usd)
-            if left is not None and action == "replace":
-                left += sum(each.usd_limit or 0.0 for each in active)
-            if left is not None and left <= 0.0 and action in ("start", "replace"):
+            freed = sum(each.usd_limit or 0.0 for each in active) if action == "replace" else 0.0
+            if left is not None and left + freed <= 0.0 and action in ("start", "replace"):
                 action = "skip"
             if not self._move(connection, occurrence, action=action, usd_limit=left):
                 return None
-            overlaps = 0 if not active or action == "replace" else row[0] + 1
+            if action == "replace":  # it counts once it starts: until then it is to replace them again
+                self._replace_queued(connection, occurrence)
+                return Decision(action, active)
+            overlaps = row[0] + 1 if active else 0
             changes = {"id": occurrence.trigger_id, "new_overlaps": overlaps}
             connection.execute(self._sql.update(("overlaps",)), changes)
             return Decision(action, active, usd_limit=left)
 
         return await self._database.write(job)
+
+    def _replace_queued(self, connection: DatabaseConnection, occurrence: TriggerOccurrence) -> None:
+        """End the other occurrences that have waited for the same ones: this one takes their place."""
+        params = {"trigger_id": occurrence.trigger_id, "key": occurrence.key, "now": self.now()}
+        connection.execute(self._sql.replace_queued, {**params, "why": REPLACED})
 
     def _left(self, connection: DatabaseConnection, occurrence: TriggerOccurrence, *, usd: float) -> float:
         use = self._use(connection, occurrence)

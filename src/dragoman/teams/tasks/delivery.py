@@ -23,13 +23,12 @@ from dragoman.runs.registry import RunRegistry
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.store.teams.task_records import TeamTask
-from dragoman.teams.tasks.results import RESULT_PREFIX, result_message
+from dragoman.store.teams.task_records import RESULT_PREFIX, TELL_PREFIX, TeamTask
+from dragoman.teams.tasks.results import result_message
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 MAX_WAKES = 20
 MAX_SESSIONS = 200  # that are looked at in one sweep
-TELL_PREFIX = "tell_"
 log = logging.getLogger(__name__)
 
 
@@ -106,6 +105,8 @@ class ResultDelivery:
             await self._append(task, session)
         elif identity is None:
             await self._append(task, session, note="It wakes nobody: the key of whoever gave it is gone.")
+        elif await self._store.team_tasks.is_giver_over(task.id):
+            await self._append(task, session, note="It wakes nobody: the task that gave it has ended.")
         elif await self._may_wake(session.id):
             await self._queue(task, session, identity=identity)
         else:
@@ -141,7 +142,7 @@ class ResultDelivery:
             message,
             session=session,
             identity=identity,
-            extra_job=self._store.team_tasks.deliver_job(task.id),
+            extra_job=self._store.team_tasks.deliver_job(task.id, wakes=True),
         )
         self._runs.queue.dispatch_soon(session.id)
 

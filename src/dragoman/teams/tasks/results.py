@@ -11,12 +11,11 @@ from dragoman.messages import DataPart, Message, StepStartPart, TextPart
 from dragoman.operations.results.artifact import Artifact
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
-from dragoman.store.teams.task_records import TaskEnd, TeamTask
+from dragoman.store.teams.task_records import RESULT_PREFIX, TaskEnd, TeamTask
 
 MAX_RESULT = 24_000  # bytes; a longer one is an artifact
 SHOWN_BYTES = 2_000  # of a longer one
 RESULT_PART = "data-task-result"
-RESULT_PREFIX = "result_"
 NO_ANSWER = "it ended without an answer"
 STOPPED = "stopped"
 

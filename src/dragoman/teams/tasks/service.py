@@ -77,7 +77,8 @@ class TeamTasks(StoredTasks):
         if submitted.task.id != task.id:
             self._contexts.budgets.forget(task)
         for replaced in submitted.replaced:
-            self.worker.stop(replaced, str(replaced.error))
+            self._contexts.forget(replaced)
+            await self.worker.after_end(replaced)
         if submitted.is_new:
             if task.source_session is not None:
                 self._contexts.sources.add(task.source_session)

@@ -268,20 +268,23 @@ class TaskWorker:
         ended = await self._store.team_tasks.end(task, ending, is_silent=is_silent)
         self._stopped_above.discard(task.id)
         self._contexts.forget(task)
-        if ended is None:
-            return None
+        if ended is not None:
+            await self.after_end(ended)
+        return ended
+
+    async def after_end(self, ended: TeamTask) -> None:
+        """End what is below a task whose end is written, deliver its result, and begin what waited for it."""
         for listener in self.on_end:
             listener(ended)
-        self._ends.pop(task.id, asyncio.Event()).set()
+        self._ends.pop(ended.id, asyncio.Event()).set()
         if ended.state != "done":
             self.stop(ended, ended.error or ended.state)
             self._stop_below(ended.session_id, None)
             await self._cancel_below(ended.session_id, None)
         if ended.delivered_at is None:
             self._spawn(self.delivery.deliver_to(str(ended.source_session)))
-        if task.team in self._held_back or task.team in self._ordered:
-            self.wake(task.team)
-        return ended
+        if ended.team in self._held_back or ended.team in self._ordered:
+            self.wake(ended.team)
 
     async def _cancel_below(self, session_id: str, message_id: str | None) -> None:
         """End the tasks given in a session, or in one answer, that are not detached."""

@@ -29,14 +29,14 @@ from dragoman.errors import (
 from dragoman.identity import Identity
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.teams.task_records import TeamTask
-from dragoman.store.teams.triggers import (
-    DecideOverlap,
+from dragoman.store.teams.trigger_records import (
     OccurrenceEnding,
     OverlapAction,
     PeriodLimits,
     TriggerOccurrence,
     TriggerRecord,
 )
+from dragoman.store.teams.triggers import REPLACED, DecideOverlap
 from dragoman.store.webhook_deliveries import WebhookDelivery
 from dragoman.teams.tasks.new_task import MAX_KEY, NewTask
 from dragoman.teams.tasks.service import TeamTasks
@@ -49,7 +49,6 @@ from dragoman.teams.triggers.service import TriggerService, read_definition
 log = logging.getLogger(__name__)
 LOOK_INTERVAL = 2.0  # seconds between two looks at a task that runs, or an approval that waits
 RUN_ANYWAY = "triggers.run"
-REPLACED = "replaced by the next occurrence of its trigger"
 Delivery: TypeAlias = WebhookDelivery | Literal["session"] | None
 
 
@@ -136,7 +135,7 @@ class TriggerFiring:
         policy: OverlapPolicy | None = None,
     ) -> None:
         definition = read_definition(trigger)
-        limits = period_limits(definition) if occurrence.period is not None else None
+        limits = period_limits(definition) if occurrence.window is not None else None
         decision = await self._triggers.decide(
             occurrence,
             overlap_decision(policy or definition.overlap),
@@ -147,23 +146,26 @@ class TriggerFiring:
         match decision.action:
             case "confirm":
                 await self._ask(trigger, replace(occurrence, state="waiting"))
-            case "start" | "replace":
-                if decision.action == "replace":
-                    await self._replace(decision.active)
+            case "replace":
+                await self._replace(trigger, decision.active)
+            case "start":
                 begun = replace(occurrence, state="starting", usd_limit=decision.usd_limit)
                 await self._submit(trigger, begun)
             case "skip" | "queue":
                 pass
 
-    async def _replace(self, active: Sequence[TriggerOccurrence]) -> None:
+    async def _replace(self, trigger: TriggerRecord, active: Sequence[TriggerOccurrence]) -> None:
+        """Cancel the tasks of occurrences. The one that replaces them is queued, and starts behind their end.
+
+        So a crash leaves nothing undone: it is queued, and finds again what is to be cancelled.
+        """
         for each in active:
-            ending = OccurrenceEnding(state="cancelled", ended_at=self._triggers.now(), error=REPLACED)
-            try:
-                await self._triggers.settle(each, ending, threshold=None)
-            except Conflict:  # it has ended, or its task was handed in just now
-                continue
-            if each.task_id is not None:
-                await self._cancel(each.task_id, REPLACED)
+            if each.task_id is None:  # its host has ended: handed in again, its task is the same
+                await self._submit(trigger, each)
+            current = await self._triggers.get_occurrence(each.trigger_id, each.key)
+            if current is not None and current.state == "running":
+                await self._cancel(current.task_id or "", REPLACED)
+                await self._look_at_task(trigger, current)
 
     async def _cancel(self, task_id: str, reason: str) -> None:
         task = await self._store.team_tasks.get(task_id)
@@ -204,9 +206,9 @@ class TriggerFiring:
                 await self._give_up_task(occurrence, task)
 
     async def _give_up_task(self, occurrence: TriggerOccurrence, task: TeamTask) -> None:
-        """Cancel a task whose occurrence was replaced while it was handed in."""
+        """Cancel a task whose occurrence was ended or deleted while it was handed in."""
         current = await self._triggers.get_occurrence(occurrence.trigger_id, occurrence.key)
-        if current is None or current.state == "cancelled":
+        if current is None or current.ended_at is not None:
             await self._cancel(task.id, REPLACED)
 
     async def _identity(self, trigger: TriggerRecord) -> Identity:
@@ -222,7 +224,7 @@ class TriggerFiring:
 
     async def _previous(self, occurrence: TriggerOccurrence) -> str | None:
         """Return the result of the tick before this one, in the same window."""
-        if occurrence.period is None:
+        if occurrence.window is None:
             return None
         for each in await self._triggers.history(occurrence.trigger_id, limit=20):
             if each.period == occurrence.period and each.state == "done":
@@ -296,6 +298,12 @@ class TriggerFiring:
 
     async def _settle(self, trigger: TriggerRecord, occurrence: TriggerOccurrence, *, task: TeamTask) -> None:
         definition = read_definition(trigger)
+        if occurrence.window is not None and await self._is_stopping(
+            task
+        ):  # what it has cost is not known yet
+            look_at = self._triggers.now() + LOOK_INTERVAL
+            await self._triggers.change(occurrence, next_at=look_at)
+            return
         await self._write_usage()
         tokens, cost = await self._usage(task)
         is_done = task.state == "done"
@@ -315,10 +323,15 @@ class TriggerFiring:
         )
         delivery = (
             None
-            if is_done and is_quiet(definition, task.result)
+            if task.error == REPLACED or (is_done and is_quiet(definition, task.result))
             else make_delivery(trigger, definition, task=task, now=self._triggers.now())
         )
         await self._write_end(trigger, occurrence, ending=ending, delivery=delivery)
+
+    async def _is_stopping(self, task: TeamTask) -> bool:
+        """Return whether a task has ended before its run."""
+        run = None if task.run_id is None else await self._store.runs.get(task.run_id)
+        return run is not None and run.status == "running"
 
     async def _fail(self, trigger: TriggerRecord, occurrence: TriggerOccurrence, *, reason: str) -> None:
         ending = OccurrenceEnding(state="failed", ended_at=self._triggers.now(), error=reason)
@@ -346,8 +359,8 @@ class TriggerFiring:
             log.warning("the trigger %s of the team %s is disabled: %s", trigger.name, trigger.team, disabled)
             self.notices.add(trigger, disabled)
         queued = await self._triggers.next_queued(trigger.id)
-        if queued is not None:
-            await self._decide(trigger, queued)
+        if queued is not None and await self._triggers.change(queued, next_at=self._triggers.now()):
+            self._service.wake()
 
 
 def make_delivery(

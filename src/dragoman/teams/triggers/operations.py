@@ -149,6 +149,8 @@ def create_operation(own: OwnTriggers) -> Operation:
             record = await own.find(input["name"], context, team=input.get("team"))
             if record.hash != definition.hash:
                 raise
+            if context.agent is not None:  # a crash may have come between the trigger and its approval
+                record = await own.service.ask_to_activate(record, agent=context.agent)
         return trigger_to_json(record)
 
     return Operation.from_schema(

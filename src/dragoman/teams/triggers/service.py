@@ -138,11 +138,17 @@ class TriggerService:
         )
         await self.triggers.create(record, limit=self.settings.per_owner)
         if agent is not None:
-            approval = await self.request_approval(record, agent=agent)
-            await self.triggers.update(record.id, approval_id=approval.id)
-            record = replace(record, approval_id=approval.id)
+            record = await self.ask_to_activate(record, agent=agent)
         self.on_change()
         return record
+
+    async def ask_to_activate(self, trigger: TriggerRecord, *, agent: str) -> TriggerRecord:
+        """Ask a person to activate a pending trigger, unless somebody is asked; return it as it is then."""
+        if trigger.state != "pending" or trigger.approval_id is not None:
+            return trigger
+        approval = await self.request_approval(trigger, agent=agent)
+        await self.triggers.update_seen(trigger, approval_id=approval.id)
+        return await self.triggers.get(trigger.id)
 
     def check_subagent(self, team: str, definition: TriggerDefinition) -> None:
         """Raise BadRequest for a sub-agent that the team does not have."""
@@ -205,10 +211,11 @@ class TriggerService:
         if definition.fields.session is not None:
             changes["session_id"] = hub_session_id(definition.fields.session, owner=owner)
             await self._make_session(definition.fields.session, owner=owner)
-        changes |= {"approval_id": None, "progress": None}
-        if trigger.type in MESSAGE_TYPES:  # messages from now on
-            changes["progress"] = str(await self.store.events.last_position())
-        changes["next_at"] = next_time(definition, self.triggers.now())
+        changes["approval_id"] = None
+        if trigger.state != "active":  # of an active one, what is due and not fired yet is not left out
+            is_message = trigger.type in MESSAGE_TYPES  # messages from now on
+            changes["progress"] = str(await self.store.events.last_position()) if is_message else None
+            changes["next_at"] = next_time(definition, self.triggers.now())
         await self.triggers.activate(trigger, **changes)
         self.on_change()
         return await self.triggers.get(trigger.id)
@@ -307,8 +314,7 @@ class TriggerService:
                 raise
             except DragomanError as error:  # the approval is gone, or what it is for
                 log.warning("the trigger %s cannot be activated: %s", trigger.id, error.message)
-                with suppress(NotFound):
-                    await self.triggers.update(trigger.id, approval_id=None)
+                await self.triggers.update_seen(trigger, approval_id=None)
         return waiting
 
     async def _apply_approval(self, trigger: TriggerRecord) -> bool:
@@ -321,9 +327,9 @@ class TriggerService:
                 await self.enable(trigger, by=Identity(owner=trigger.owner, key_id=trigger.key_id))
             case "denied":
                 reason = approval.reason or "its activation was denied"
-                await self.triggers.update(trigger.id, state="disabled", reason=reason, approval_id=None)
+                await self.triggers.update_seen(trigger, state="disabled", reason=reason, approval_id=None)
             case _:
-                await self.triggers.update(trigger.id, approval_id=None)
+                await self.triggers.update_seen(trigger, approval_id=None)
         return False
 
 

@@ -19,6 +19,8 @@ from dragoman.teams.trigger_spec import SignatureKind
 
 MAX_ID = 200  # characters of a delivery's id
 MAX_EVENT = 200
+TIMELESS: frozenset[SignatureKind] = frozenset({"github"})
+"""Whose signatures cover the body alone: neither the id of the delivery nor a time."""
 REFUSED = "the request is not signed with the secret of this trigger, or its timestamp is too old"
 
 
@@ -31,11 +33,15 @@ class SignedRequest(msgspec.Struct, frozen=True):
 
 
 class SignedDelivery(msgspec.Struct, frozen=True):
-    """A delivery whose signature is valid: its id, its event if any, and its body as JSON or text."""
+    """A delivery whose signature is valid: its id, its event if any, and its body as JSON or text.
+
+    `timeless` is the SHA-256 of a body whose signature is valid for ever, with any id.
+    """
 
     id: str
     event: str | None
     body: Any
+    timeless: str | None = None
 
 
 def verify_delivery(request: SignedRequest, *, kind: SignatureKind, secret: str) -> SignedDelivery:
@@ -51,7 +57,8 @@ def verify_delivery(request: SignedRequest, *, kind: SignatureKind, secret: str)
     id, event = places[kind]
     if not isinstance(id, str) or not id or len(id) > MAX_ID or not id.isprintable():
         raise BadRequest("the delivery has no id, so a repeated delivery could not be detected")
-    return SignedDelivery(id, event[:MAX_EVENT] if isinstance(event, str) else None, body)
+    timeless = hashlib.sha256(request.body).hexdigest() if kind in TIMELESS else None
+    return SignedDelivery(id, event[:MAX_EVENT] if isinstance(event, str) else None, body, timeless)
 
 
 def verify_github(request: SignedRequest, secret: str) -> None:

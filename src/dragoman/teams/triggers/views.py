@@ -48,7 +48,7 @@ def occurrence_to_json(occurrence: TriggerOccurrence) -> dict[str, Any]:
         "dueAt": to_iso(occurrence.due_at),
         "firedAt": to_iso(occurrence.created_at),
         "endedAt": to_optional_iso(occurrence.ended_at),
-        "window": occurrence.period,
+        "window": occurrence.window,
         "task": occurrence.task_id,
         "approval": occurrence.approval_id,
         "tokens": occurrence.tokens,
