@@ -17,7 +17,7 @@ from dragoman.errors import Conflict, Unavailable
 from dragoman.identity import LOCAL, Identity
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TaskSubmission, TeamTask
-from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
+from dragoman.store.teams.trigger_records import OccurrenceEnding, TriggerOccurrence, TriggerRecord
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.schedule import find_zone, occurrence_key, occurrences_after
 from dragoman.teams.spec import TeamFile
@@ -216,6 +216,24 @@ async def test_a_clock_that_was_set_a_year_ahead_does_not_stop_a_trigger_for_a_y
         await host.timer.tick()
         assert len(await host.history(trigger)) == 2
         assert 0 < (await host.store.triggers.get(trigger.id)).next_at - host.clock() <= HOUR  # type: ignore[operator]
+
+
+async def test_what_fired_is_known_after_the_clock_was_a_year_ahead_and_back(tmp_path: Path) -> None:
+    async with hosts(tmp_path) as [host]:
+        trigger = await host.create(type="schedule", cron="0 * * * *")
+        host.clock.passed += HOUR
+        await tick_to_end(host)
+        [fired] = await host.history(trigger)
+        ending = OccurrenceEnding(state="done", ended_at=host.clock())
+        await host.store.triggers.settle(fired, ending, threshold=None)
+        host.clock.passed += 25 * HOUR
+        host.clock.offset += 365 * 24 * HOUR
+        await host.timer.tick()
+        host.clock.offset -= 365 * 24 * HOUR
+        assert fired.key in {each.key for each in await host.history(trigger)}
+        host.clock.passed += 91 * 24 * HOUR
+        await host.timer.tick()
+        assert fired.key not in {each.key for each in await host.history(trigger)}
 
 
 async def test_an_occurrence_whose_host_ended_before_its_task_was_handed_in_is_taken_up(

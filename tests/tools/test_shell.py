@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.outcome import CallOutcome
 from dragoman.operations.secret_handles import CallSecrets, VaultSecret
-from dragoman.tools.shell import control_groups
+from dragoman.tools.shell import control_groups, sandbox
 from dragoman.tools.shell.background import BackgroundCommands
 from dragoman.tools.shell.operations import shell_operations
 from dragoman.tools.shell.sandbox import Mount, Sandbox, SandboxLimits
@@ -223,6 +225,51 @@ async def test_memory_and_file_sizes_are_limited(shell: Shell) -> None:
     assert (shell.workspace / "big").stat().st_size <= 1_000_000
 
 
+async def test_a_command_that_fills_the_disk_is_ended_before_it_is_full(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(free=10**9)
+
+    def disk_usage(folder: Path) -> SimpleNamespace:
+        written = sum(each.stat().st_size for each in folder.iterdir())
+        return SimpleNamespace(free=disk.free - written)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    script = "n=0; while n=$((n+1)); do head -c 1000000 /dev/zero >f$n; sleep 0.01; done"
+    outcome = await shell.call("run", command=script)
+    if not WORKS:
+        return
+    assert outcome.error is not None
+    assert "less than 1 GB of the workspace's disk were free" in outcome.error.message
+    assert 50 <= len(list(shell.workspace.iterdir())) < 5_000
+    small = await shell.run("echo small >g")
+    assert small is not None
+    assert small["end"] == "exited"
+
+
+async def test_a_command_sees_nothing_of_a_hub_that_is_installed_among_the_systems_programs(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = shell.folder.parent / "opt"
+    teams = system / "hub" / "data" / "teams"
+    teams.mkdir(parents=True)
+    (system / "program").write_text("a program")
+    configuration, key = system / "dragoman.yaml", teams.parent / "hub.key"
+    for file in (configuration, key, teams / "team.yaml"):
+        file.write_text("hidden")
+    monkeypatch.setattr(sandbox, "SYSTEM_FOLDERS", (*sandbox.SYSTEM_FOLDERS, str(system)))
+    hidden = [teams, teams.parent, configuration, system / "missing", shell.folder / "rules"]
+    shell.sandbox = Sandbox(hidden=hidden)
+    script = (
+        f"cat {system}/program {configuration} {key} {teams}/*; ls -A {teams.parent}; cat ../rules/rule.md"
+    )
+    result = await shell.run(script)
+    if result is not None:
+        assert "a program" in result["output"]
+        assert "hidden" not in result["output"]
+        assert "Be kind." in result["output"]
+
+
 async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(shell: Shell) -> None:
     mark = f"late-{os.getpid()}"
     result = await shell.run(f"setsid sh -c ': {mark}; sleep 1000' & echo begun; wait", seconds=0.5)
@@ -275,7 +322,9 @@ async def test_a_background_command_is_read_by_its_caller_alone_and_ends_with_it
             assert refused.error is not None
             assert refused.error.code == "not_found"
     await shell.background.end_run("run_2")
-    polled = (await shell.call("poll", id=id, seconds=0.3, context=mine)).unwrap()
+    polled = begun
+    while not polled["output"]:
+        polled = (await shell.call("poll", id=id, seconds=0.05, context=mine)).unwrap()
     assert (polled["end"], polled["output"]) == (None, "ready\n")
     await shell.background.end_run("run_1")
     assert not processes_with(mark)

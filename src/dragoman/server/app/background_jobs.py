@@ -15,6 +15,7 @@ from dragoman.operations.permission.access_control import ApprovalFlow
 from dragoman.operations.permission.standing_rules import StandingRules
 from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.retention import Retention, RetentionPeriods
+from dragoman.store.settled_clock import SettledClock
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class RetentionPurge:
     """Deletes expired rows when the hub starts, and every `PURGE_INTERVAL` after that.
 
     `periods` may be replaced; the next round uses it. `count` is called with each table and its deleted rows.
+    For a day after the clock was set ahead, nothing is deleted.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class RetentionPurge:
         periods: RetentionPeriods,
         *,
         count: Callable[[str, int], None],
+        clock: SettledClock | None = None,
     ) -> None:
         self.periods = periods
+        self._clock = clock or SettledClock()
         self._retention = retention
         self._count = count
 
@@ -101,6 +105,9 @@ class RetentionPurge:
 
     async def purge(self) -> None:
         """Delete expired rows once, and log how many. StoreError, Unavailable."""
+        if not self._clock.is_settled():
+            log.warning("retention: nothing is deleted, since the clock was set ahead; check it")
+            return
         counts = await self._retention.purge(self.periods)
         for name, rows in counts.items():
             self._count(name, rows)

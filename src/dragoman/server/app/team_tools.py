@@ -46,6 +46,8 @@ from dragoman.tools.web import operations as web_operations
 from dragoman.tools.web.host_policy import WebSettings
 
 log = logging.getLogger(__name__)
+HIDDEN_FILES = ("dragoman.yaml", "dragoman.yml", ".env")
+"""Files with secrets beside the teams and in the hub's working folder."""
 
 
 class ToolServices(msgspec.Struct, frozen=True):
@@ -79,7 +81,11 @@ class TeamTools:
             return
         registry, teams = services.registry, services.teams
         registry.aliases = ALIASES
-        for operation in (*self._files(services), *self._shell(teams), *self._web(teams)):
+        for operation in (
+            *self._files(services),
+            *self._shell(teams, services.store.folder),
+            *self._web(teams),
+        ):
             if operation.id in {each.id for each in registry.list(operation.namespace)}:
                 registry.remove(operation.id)
             registry.add(operation)
@@ -107,7 +113,7 @@ class TeamTools:
             teams,
             services.teams.plugin_store,
             registry=services.registry,
-            sandbox=Sandbox(),
+            sandbox=self._sandbox(services.teams, services.store.folder),
             declared_tools=services.teams.active_skills.declared,
         )
         self._stack.push_async_callback(plugins.close)
@@ -170,11 +176,18 @@ class TeamTools:
 
         return web_operations.operations(settings, rates=rates_of)
 
-    def _shell(self, teams: TeamServices) -> Sequence[Operation]:
+    def _shell(self, teams: TeamServices, data: Path) -> Sequence[Operation]:
         if self._config.shell == "off":
             return ()
-        sandbox = None if self._config.shell == "unsafe" else Sandbox()
+        sandbox = None if self._config.shell == "unsafe" else self._sandbox(teams, data)
         return shell_operations(TeamWorkplaces(teams.registry, sandbox), self._background)
+
+    def _sandbox(self, teams: TeamServices, data: Path) -> Sandbox:
+        """Return the sandbox of commands, which see neither the hub's data and settings nor other teams."""
+        root = teams.registry.root
+        places = [Path.cwd(), *([] if root is None else [root.parent])]
+        files = [place / name for place in places for name in HIDDEN_FILES]
+        return Sandbox(hidden=[data, *files, *([] if root is None else [root])])
 
     async def _end_browsers(self, event: RunEnd) -> None:
         """Close the browsers of a run that has ended; those of one that waits for a person stay."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from dragoman.errors import BadRequest, DragomanError, NotFound, StoreError, Unavailable
+from dragoman.store.settled_clock import SettledClock
 from dragoman.store.teams.task_records import TeamTask
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.schedule import due_occurrences, find_zone, occurrence_key, tick_key, window_at
@@ -59,7 +60,8 @@ class TriggerTimer:
         self._woken = asyncio.Event()
         self._clock_offset: float | None = None
         self._approvals_wait = True
-        self._purged_at = 0.0
+        self._settled_clock = SettledClock(service.triggers.now, monotonic=monotonic)
+        self._purged_at: float | None = None
         self._ended: deque[TeamTask] = deque(maxlen=1_000)
 
     def wake(self) -> None:
@@ -105,9 +107,11 @@ class TriggerTimer:
         for occurrence in await self._triggers.list_open(self._triggers.now(), limit=AT_ONCE):
             await self._handle(occurrence)
         await self._firing.notices.deliver()
-        if now > self._purged_at + PURGE_INTERVAL:
-            self._purged_at = now
-            await self._triggers.purge(before=now - RETENTION)
+        passed = self._monotonic()
+        if self._purged_at is None or passed > self._purged_at + PURGE_INTERVAL:
+            self._purged_at = passed
+            if self._settled_clock.is_settled():
+                await self._triggers.purge(before=now - RETENTION)
 
     async def realign(self) -> None:
         """Compute again what is due next where that is too far away, because the clock was set back."""

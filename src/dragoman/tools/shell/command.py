@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
@@ -12,19 +14,26 @@ import msgspec
 from dragoman.processes.program import EXIT_GRACE, Program
 from dragoman.tools.shell.output import HeadAndTail
 
-CommandEnd = Literal["exited", "timeout", "output", "stopped"]
+CommandEnd = Literal["exited", "timeout", "output", "disk", "stopped"]
 
 OUTPUT_SHOWN = 30_000  # bytes of a command's output: its beginning and its end
+MIN_FREE = 1_000_000_000  # bytes of the workspace's disk that are left for others
+ALLOWANCE = 50_000_000  # bytes that a command may write though less is free
+DISK_INTERVAL = 0.25  # seconds between two looks at the disk
 MAX_OUTPUT = 64_000_000  # bytes after which a command is ended
 
 
 class ShellProgram(msgspec.Struct, frozen=True):
-    """What is started: the program and its arguments, where, and its whole environment."""
+    """What is started: the program and its arguments, where, and its whole environment.
+
+    `disk` is the folder that it writes to: it is ended before it has filled that disk.
+    """
 
     arguments: Sequence[str]
     folder: str
     environ: Mapping[str, str]
     on_end: Callable[[], None] | None = None
+    disk: Path | None = None
 
 
 class ShellCommand:
@@ -37,6 +46,7 @@ class ShellCommand:
         self._program = program
         self._spec = spec
         self._stopped = False
+        self._disk_is_full = False
 
     @classmethod
     async def start(cls, spec: ShellProgram) -> Self:
@@ -57,8 +67,10 @@ class ShellCommand:
         """Read its output to its end and stop it. Return why it ended."""
         end: CommandEnd = "stopped"
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                watch = group.create_task(self._watch_disk())
                 end = await self._read(on_output)
+                watch.cancel()
         except TimeoutError:
             end = "timeout"
         finally:
@@ -74,7 +86,18 @@ class ShellCommand:
                 if self.output.size > MAX_OUTPUT:
                     return "output"
         self.exit_code = await self._program.process.wait()
-        return "exited"
+        return "disk" if self._disk_is_full else "exited"
+
+    async def _watch_disk(self) -> None:
+        """End the program once too little of its disk is free. All others write there, the hub too."""
+        folder = self._spec.disk
+        if folder is None:
+            return
+        floor = min(MIN_FREE, free_bytes(folder) - ALLOWANCE)
+        while free_bytes(folder) > floor:  # noqa: ASYNC110 - the disk tells nobody
+            await asyncio.sleep(DISK_INTERVAL)
+        self._disk_is_full = True
+        await self._program.stop(grace=0)
 
     async def _finish(self, end: CommandEnd) -> None:
         """Note the end once, and end what still runs."""
@@ -85,3 +108,11 @@ class ShellCommand:
         await asyncio.shield(self._program.stop(grace=EXIT_GRACE if end == "exited" else 0))
         if self._spec.on_end is not None:
             self._spec.on_end()
+
+
+def free_bytes(folder: Path) -> int:
+    """Return how much of a folder's disk is free; a folder that is gone has room."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return MIN_FREE + ALLOWANCE

@@ -12,7 +12,7 @@ from dragoman.operations.context import Context
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
 from dragoman.tools.shell.background import BackgroundCommands
-from dragoman.tools.shell.command import CommandEnd, ShellCommand
+from dragoman.tools.shell.command import MIN_FREE, CommandEnd, ShellCommand
 from dragoman.tools.shell.workplace import Workplaces
 
 MAX_SECONDS = 3_600.0  # of a command, whatever is asked for
@@ -122,6 +122,11 @@ def command_result(command: ShellCommand, context: Context, *, id: str | None = 
         raise CallError(
             f"The command was ended after {command.output.size} bytes of output.",
             hint="Write long output to a file in the workspace.",
+        )
+    if command.end == "disk":
+        raise CallError(
+            f"The command was ended: less than {MIN_FREE / 1e9:g} GB of the workspace's disk were free.",
+            hint="Delete what is not needed in the workspace, and write less.",
         )
     return CommandResult(
         id=id,

@@ -54,9 +54,14 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Sandbox:
-    """Makes programs of commands. `bwrap` is the path of bubblewrap; by default the one that is installed."""
+    """Makes programs of commands. `bwrap` is the path of bubblewrap; by default the one that is installed.
 
-    def __init__(self, bwrap: str | None = None) -> None:
+    Commands do not see the files and folders in `hidden`, also where they are among the system's programs, as
+    the data of a hub that is installed in /opt may be.
+    """
+
+    def __init__(self, bwrap: str | None = None, *, hidden: Sequence[Path] = ()) -> None:
+        self._hidden = hidden
         self._bwrap = shutil.which("bwrap") if bwrap is None else bwrap
         self._works: bool | None = None
         self._reason = "bubblewrap is not installed"
@@ -86,7 +91,8 @@ class Sandbox:
         count = limits.processes  # dash names the limit -p, other shells -u
         limited = f'ulimit -u {count} 2>/dev/null || ulimit -p {count} || exit 126; exec "$@"'
         inner = ["/bin/sh", "-c", limited, "sh", *arguments]
-        outer = [str(self._bwrap), *namespaces(limits), *system_mounts(limits), *folder_mounts(mounts)]
+        shown = [*system_mounts(limits), *masks(self._hidden), *folder_mounts(mounts)]
+        outer = [str(self._bwrap), *namespaces(limits), *shown]
         program = with_limits(
             [*outer, "--chdir", folder, "--", *inner], resource_limits(limits), groups=groups.folders
         )
@@ -140,6 +146,21 @@ def system_mounts(limits: SandboxLimits) -> list[str]:
             options += ["--ro-bind", folder, folder]
     for file in (*SYSTEM_FILES, *(NETWORK_FILES if limits.network else ())):
         options += ["--ro-bind-try", file, file]
+    return options
+
+
+def masks(hidden: Sequence[Path]) -> list[str]:
+    """Return the options that put nothing in the place of files and folders below a system folder."""
+    folders = [Path(each) for each in SYSTEM_FOLDERS if not Path(each).is_symlink()]
+    paths = {path.resolve() for path in hidden if path.exists()}
+    shown = [path for path in sorted(paths) if any(path.is_relative_to(each) for each in folders)]
+    options = []
+    for path in shown:
+        if any(each in path.parents for each in shown):  # it is in one that is masked
+            continue
+        target = str(path)
+        empty = ["--tmpfs", target, "--remount-ro", target]
+        options += empty if path.is_dir() else ["--ro-bind", os.devnull, target]
     return options
 
 

@@ -30,10 +30,13 @@ class Workplace(msgspec.Struct, frozen=True, kw_only=True):
         arguments = ["/bin/sh", "-c", f"exec 2>&1\n{command}"]
         workspace = self.mounts[0]
         if self.sandbox is None:
-            return ShellProgram(arguments, str(workspace.folder), shell_environ(os.environ))
-        return self.sandbox.program(
+            return ShellProgram(
+                arguments, str(workspace.folder), shell_environ(os.environ), disk=workspace.folder
+            )
+        program = self.sandbox.program(
             arguments, mounts=self.mounts, limits=self.limits, folder=f"{HOME}/{workspace.name}"
         )
+        return msgspec.structs.replace(program, disk=workspace.folder)
 
 
 class Workplaces(Protocol):
