@@ -228,19 +228,27 @@ async def test_a_queued_message_whose_key_was_revoked_is_not_answered(tmp_path: 
         assert "revoked" in run["error"]
 
 
+PASS_GATE = {"tools": [{"name": "lab_pass_gate", "input": {}, "id": "c1"}]}
 COUNT = {"tools": [{"name": "lab_count", "input": {"to": 6}, "id": "c1"}]}
-LAB: Mapping[str, Any] = {"operations": [str(SLOW)], "pinned": ["lab.count"]}
+LAB: Mapping[str, Any] = {"operations": [str(SLOW)], "pinned": ["lab.count", "lab.pass_gate"]}
 
 
 @pytest.mark.promise("messages-to-a-busy-session")
 @pytest.mark.parametrize("database", BACKENDS, indirect=True)
-async def test_a_message_is_put_in_after_the_step_and_read_by_the_next_model_request(tmp_path: Path) -> None:
-    steps: list[dict[str, Any]] = [COUNT, {"text": "Instead."}, {"text": "Later."}]
+async def test_a_message_is_put_in_after_the_step_and_read_by_the_next_model_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = tmp_path / "gate"
+    monkeypatch.setenv("GATE", str(gate))
+    steps: list[dict[str, Any]] = [PASS_GATE, {"text": "Instead."}, {"text": "Later."}]
     async with serving(tmp_path, steps, **LAB) as hub:
         async with streaming(hub, "POST", "/api/chat", json=ask("go")) as pieces:
-            await until(pieces, "tool-output-available")
+            await until(pieces, "tool-input-available")
             later = await send_away(hub, "later", whenBusy="queue")
-            assert text_of(await hub.chat("rather this", whenBusy="steer")) == "Instead."
+            steered = asyncio.create_task(hub.chat("rather this", whenBusy="steer"))
+            await until_queued(hub, 2)
+            gate.touch()
+            assert text_of(await steered) == "Instead."
             seen = frames_in(await rest(pieces))
         assert types(seen)[-5:] == ["finish-step", "start-step", "data-steered", "finish-step", "finish"]
         assert seen[-3]["data"]["messageId"] == "u-rather this"
@@ -248,7 +256,7 @@ async def test_a_message_is_put_in_after_the_step_and_read_by_the_next_model_req
         assert [message["role"] for message in await hub.messages()] == ["user", "assistant"] * 3
         assert texts(await hub.messages()) == ["go", "", "rather this", "Instead.", "later", "Later."]
         call = (await hub.messages())[1]["parts"][1]
-        assert (call["state"], call["output"]) == ("output-available", {"at": 6})
+        assert (call["state"], call["output"]) == ("output-available", "through")
         provider: Any = hub.hub.runs.agents.routing.providers["sim"]
         sent = provider.requests[1].messages
         assert [message.role for message in sent] == ["user", "assistant", "user"]

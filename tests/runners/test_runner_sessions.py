@@ -314,6 +314,21 @@ async def test_frames_out_of_place_are_refused_and_the_turn_goes_on(hub: Served)
         assert text_of(frames_in((await posted).text)) == "ab"
 
 
+async def test_a_runner_may_repeat_a_long_turn_that_the_hub_does_not_know(hub: Served) -> None:
+    """As after a crash of the hub between the end of a turn and its acknowledgment."""
+    async with connected(hub, "s") as runner:
+        place = {"type": "message.part.text-delta", "sessionId": "s", "turnId": "before the crash"}
+        await runner.send(*({**place, "seq": seq, "delta": "x"} for seq in range(1, 151)))
+        for _ in range(150):
+            assert (await runner.next("refused"))["error"]["code"] == "no_turn"
+        posted = chat(hub)
+        turn = await runner.prompt()
+        await turn.create()
+        await turn.text("still here")
+        await turn.finalize()
+        assert text_of(frames_in((await posted).text)) == "still here"
+
+
 async def test_a_runner_without_numbers_is_understood(hub: Served) -> None:
     async with connected(hub, "s") as runner:
         posted = chat(hub)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,6 +25,8 @@ from tests.store.samples import assistant, run, session, user
 
 DEADLINE = 120.0
 PASSWORD = "s3cret-p%40ss"
+
+NAMES = "SELECT name FROM mcp_servers ORDER BY name"
 
 
 @pytest.fixture
@@ -107,10 +110,39 @@ async def test_a_commit_whose_answer_is_lost_is_looked_up_and_done_once(place: P
         assert await names(store) == ["x"]
 
 
+async def test_statements_that_the_server_does_not_have_are_prepared_again(place: Place) -> None:
+    """The driver may take them for prepared when a pipeline was aborted; its server says 26000 then."""
+    forgotten: list[str] = []
+
+    def forget(connection: DatabaseConnection, kind: str) -> None:
+        if kind not in forgotten:
+            forgotten.append(kind)
+            connection._raw.pgconn.exec_(b"DO $$ BEGIN EXECUTE 'DEALLOCATE ALL'; END $$")  # type: ignore[attr-defined]
+
+    def add(connection: DatabaseConnection, number: int) -> None:
+        connection.execute_batched("INSERT INTO mcp_servers VALUES (%(name)s, '', 1)", {"name": f"n{number}"})
+        connection.execute_batched("DELETE FROM mcp_servers WHERE name = %(name)s", {"name": "x"})
+
+    def forget_and_add(connection: DatabaseConnection) -> None:
+        forget(connection, "writer")
+        add(connection, 8)
+
+    def forget_and_list(connection: DatabaseConnection) -> int:
+        forget(connection, "reader")
+        return len(connection.fetch_all(NAMES, {}))
+
+    async with await place.open() as store:
+        for number in range(8):
+            await store.write(partial(add, number=number))
+            await names(store)
+        await store.write(forget_and_add)
+        assert await store.database.read(forget_and_list) == 9
+    assert forgotten == ["writer", "reader"]
+
+
 async def names(store: Store) -> list[str]:
     """The names of the MCP servers in the store."""
-    sql = "SELECT name FROM mcp_servers ORDER BY name"
-    rows = await store.database.read(lambda connection: connection.fetch_all(sql, {}))
+    rows = await store.database.read(lambda connection: connection.fetch_all(NAMES, {}))
     return [name for (name,) in rows]
 
 

@@ -156,7 +156,7 @@ async def test_a_poisoned_page_reaches_nothing_that_the_team_may_not_open(shared
     assert {host for host, _ in shared.requests} == {"127.0.0.1"}
     blind = await do(hub, "navigate", agent="blind", url=f"{url}/")
     assert blind.error is not None
-    assert "may open nothing" in blind.error.message
+    assert "may not open any page" in blind.error.message
 
 
 async def test_the_eight_operations_drive_a_page(shared: SharedHub) -> None:

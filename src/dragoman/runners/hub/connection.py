@@ -34,6 +34,8 @@ from dragoman.wire.runner.frames import (
 
 log = logging.getLogger(__name__)
 TOO_SLOW = 1008
+REPEATED = ("late", "repeated", "no_turn")
+"""Errors of frames that a runner sends again in good faith, such as after a crash of the hub."""
 
 OnControl = Callable[[RunnerJoin | RunnerLeave], Awaitable[None]]
 
@@ -108,7 +110,7 @@ class RunnerSocket:
             if error.code in ("bad_frame", FrameTooLong.code):
                 self._count_missing(error.session_id)
             self.send(error.to_frame())
-            if error.code not in ("late", "repeated"):
+            if error.code not in REPEATED:
                 self._bad_frames.add(error)
 
     async def _receive(self) -> str:

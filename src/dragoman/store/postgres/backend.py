@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 from weakref import WeakSet
@@ -263,7 +263,7 @@ class PostgresBackend:
         try:
             raw = self._open()
             if locks.fetch_value(raw, TRY_LOCK_NAME, name):
-                return closing(raw)
+                return unlocking(raw)
             raw.close()
         except psycopg.Error as error:
             raise self.translate_error(error) from error
@@ -374,6 +374,18 @@ class PostgresBackend:
         refusal = StoreError(f"cannot use the database {self._shown_url!r}: {why}", hint=hint)
         refusal.transient = state[:2] in ("40", "53", "55", "08") or state.startswith("57P")
         return refusal
+
+
+@contextmanager
+def unlocking(raw: RawConnection) -> Iterator[None]:
+    """Give back the locks of a connection at the end, and close it.
+
+    Closing alone does so too, but only when the server has noticed: the next one would find it locked.
+    """
+    with closing(raw):
+        yield
+        with suppress(psycopg.Error):
+            raw.execute("SELECT pg_advisory_unlock_all()")
 
 
 def primary_message(error: psycopg.Error) -> str:

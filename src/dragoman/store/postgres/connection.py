@@ -163,6 +163,10 @@ class PostgresConnection:
             self._cursor.executemany(sql, [storable(row) for row in rows])
 
     def _raise_retryable(self, error: psycopg.Error) -> None:
+        if isinstance(error, psycopg.errors.InvalidSqlStatementName):
+            # The driver takes a statement for prepared that the server lacks, as after a pipeline that was
+            # aborted, and would do so for ever: the transaction is repeated on a new connection.
+            self.close()
         if self._raw.closed or isinstance(error, RETRIED):
             raise RetryTransaction from error
 
