@@ -7,7 +7,6 @@ longer names. Names that fit are sent as they are, so nearly all requests need n
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
@@ -17,10 +16,14 @@ from dragoman.events import Event, ToolInputAvailable, ToolInputError, ToolInput
 from dragoman.messages import Message, Part, ToolPart
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool
 from dragoman.providers.adapter import Family
+from dragoman.wire.tool_names import ANTHROPIC_LENGTH, OPENAI_LENGTH, fit_tool_name
 
-NAME_LIMITS: Mapping[Family, int] = {"openai": 64, "responses": 64, "anthropic": 128}
+LENGTHS: Mapping[Family, int] = {
+    "openai": OPENAI_LENGTH,
+    "responses": OPENAI_LENGTH,
+    "anthropic": ANTHROPIC_LENGTH,
+}
 DIGEST_LENGTH = 8  # characters that tell two names of the same beginning apart
-_FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolNames:
@@ -33,16 +36,16 @@ class ToolNames:
     @classmethod
     def of(cls, tools: Sequence[Tool], family: Family) -> ToolNames | None:
         """Return the names for a request to a server of this family; None if all can be sent as they are."""
-        limit = NAME_LIMITS.get(family)
-        if limit is None:
+        length = LENGTHS.get(family)
+        if length is None:
             return None
-        others = [tool.name for tool in tools if not is_accepted(tool.name, limit)]
+        others = [tool.name for tool in tools if fit_tool_name(tool.name, length) != tool.name]
         if not others:
             return None
         taken = {tool.name for tool in tools} - set(others)
         sent: dict[str, str] = {}
         for name in dict.fromkeys(others):
-            sent[name] = accepted_name(name, limit, taken=taken)
+            sent[name] = accepted_name(name, length, taken=taken)
             taken.add(sent[name])
         return cls(sent)
 
@@ -83,15 +86,10 @@ class ToolNames:
         return event if own is None or event.provider_executed else replace(event, tool_name=own)
 
 
-def is_accepted(name: str, limit: int) -> bool:
-    """Return whether a server accepts a name of at most so many characters."""
-    return 0 < len(name) <= limit and _FORBIDDEN_CHARACTERS.search(name) is None
-
-
-def accepted_name(name: str, limit: int, *, taken: set[str]) -> str:
+def accepted_name(name: str, length: int, *, taken: set[str]) -> str:
     """Return a name that a server accepts and that is not taken, the same for the same name."""
-    fitting = _FORBIDDEN_CHARACTERS.sub("_", name)
-    if 0 < len(fitting) <= limit and fitting not in taken:
+    fitting = fit_tool_name(name, length)
+    if len(name) <= length and fitting not in taken:
         return fitting
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:DIGEST_LENGTH]
-    return f"{fitting[: limit - DIGEST_LENGTH - 1]}_{digest}"
+    return f"{fitting[: length - DIGEST_LENGTH - 1]}_{digest}"

@@ -32,6 +32,7 @@ from dragoman.wire.anthropic.provider_metadata import FAMILY, cache_control_fiel
 from dragoman.wire.files import file_note
 from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.step_splitting import split_steps, tool_result_text
+from dragoman.wire.tool_names import ANTHROPIC_LENGTH, fit_tool_name
 
 _FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _CALL_METADATA_FIELDS = {"caller": "caller", "toolset_name": "toolsetName"}
@@ -47,7 +48,7 @@ class AnthropicConversation(msgspec.Struct, frozen=True):
 
 def safe_tool_name(name: str) -> str:
     """Replace each forbidden character of the name by an underscore; at most 128 characters."""
-    return _FORBIDDEN_CHARACTERS.sub("_", name)[:128] or "unknown"
+    return fit_tool_name(name, ANTHROPIC_LENGTH)
 
 
 def write_messages(

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.wire.think_tags import ThinkTagMode
+from dragoman.wire.tool_names import OPENAI_LENGTH, fit_tool_name
 
 CallIdFormat = Literal["plain", "any", "nine"]
 
@@ -38,12 +39,11 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
 
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NINE_CHARACTER_ID = re.compile(r"[a-zA-Z0-9]{9}")
-_FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def safe_tool_name(name: str) -> str:
     """Replace each forbidden character of the name by an underscore; at most 64 characters."""
-    return _FORBIDDEN_CHARACTERS.sub("_", name)[:64] or "unknown"
+    return fit_tool_name(name, OPENAI_LENGTH)
 
 
 def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
