@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -15,21 +14,8 @@ MOST = 0.05  # seconds between two turns of the loop
 TRIES = 4  # the best is the work's own: other work of the process counts too
 
 
-@functools.cache
-def slowness() -> float:
-    """How many times slower this machine is than one that adds 25 million numbers a second; at least 1."""
-    times = []
-    for _ in range(3):
-        started = time.process_time()
-        total = 0
-        for number in range(300_000):
-            total += number
-        times.append(time.process_time() - started)
-    return max(1.0, min(times) / 0.012)
-
-
 class LoopWatch:
-    """Measures while its block runs; `lag` is the longest turn of the loop, in seconds of a usual machine."""
+    """Measures while its block runs; `lag` is the longest turn of the loop in seconds."""
 
     def __init__(self) -> None:
         self.lag = 0.0
@@ -44,7 +30,6 @@ class LoopWatch:
         await asyncio.sleep(0.002)
         if self._watching is not None:
             self._watching.cancel()
-        self.lag /= slowness()
 
     async def _watch(self) -> None:
         """Note the longest time between two turns, at most 1 ms of which are meant.

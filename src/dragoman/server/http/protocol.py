@@ -15,7 +15,6 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from dragoman.flag import Flag
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
 from dragoman.server.http.response_cycle import CorkedTransport, ResponseCycle
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
@@ -269,7 +268,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             access_logger=self.access_logger,
             access_log=self.access_log,
             default_headers=self.server_state.default_headers,
-            message_event=cast(asyncio.Event, Flag()),
+            message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
             keep_alive=keep_alive,
             on_response=self.on_response_complete,
