@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman import Agent, ConfigError, ScriptedModel
-from dragoman.agent.argument_checks import AGENT
+from dragoman.agent.argument_checks import AGENT_ARGUMENTS
 
 WRONG: dict[str, list[Any]] = {
     "instructions": [3],
@@ -30,7 +30,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 def test_the_table_has_all_arguments() -> None:
-    assert set(WRONG) == set(AGENT)
+    assert set(WRONG) == set(AGENT_ARGUMENTS)
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar
 
 from dragoman.accounts.payment import SELF_BUDGETED
-from dragoman.agent.argument_checks import AGENT, RUN, check_arguments
+from dragoman.agent.argument_checks import AGENT_ARGUMENTS, RUN_ARGUMENTS, check_arguments
 from dragoman.agent.event_loop_resources import ResourcesByLoop
 from dragoman.agent.external_inputs import ExternalInputs
 from dragoman.agent.input_messages import InputMessages, parse_conversation, split_open_answer
@@ -121,7 +121,7 @@ class Agent(Generic[T]):
     ) -> None:
         check_arguments(
             {"instructions": instructions, "operations": operations, "mcp": mcp, "limits": limits, **options},
-            AGENT,
+            AGENT_ARGUMENTS,
         )
         self.instructions = instructions
         self.limits = limits
@@ -222,7 +222,7 @@ class Agent(Generic[T]):
             async with agent.spawn([*first.messages, {"role": "user", "content": "And 3 + 3?"}]) as run:
                 async for event in run.events(): ...
         """
-        check_arguments(details, RUN)
+        check_arguments(details, RUN_ARGUMENTS)
         spawn_settings = SpawnSettings(**details)
         selection = with_tool_names(
             self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
@@ -308,7 +308,7 @@ class Agent(Generic[T]):
         """
         if running_loop() is not None:
             raise Conflict("run_sync cannot wait inside an event loop", hint="await agent.spawn(...).result")
-        check_arguments(details, RUN)
+        check_arguments(details, RUN_ARGUMENTS)
         spawn_settings = SpawnSettings(**details)
         selection = with_tool_names(
             self._tool_selection(spawn_settings), allowed_tools, disallowed=disallowed_tools
