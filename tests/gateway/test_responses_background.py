@@ -71,6 +71,28 @@ async def test_its_events_can_be_followed_from_any_of_them_on(tmp_path: Path) ->
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
 
 
+async def test_who_reads_its_last_event_finds_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desk(tmp_path, up=Site(tokens("one"), completion("two"))) as at:
+        repository = at.hub.store.responses
+        finish, written = repository.finish, []
+
+        async def read_first(*args: Any, **fields: Any) -> bool:
+            written.extend(await repository.events(args[0].id, after=-1))
+            return await finish(*args, **fields)
+
+        monkeypatch.setattr(repository, "finish", read_first)
+        events = events_in((await ask(at, input="a", background=True, stream=True)).content)
+        assert events[-1]["type"] == "response.completed"
+        id = events[-1]["response"]["id"]
+        stored = (await at.http.get(f"/v1/responses/{id}")).json()
+        assert (stored["status"], stored["output"]) == ("completed", events[-1]["response"]["output"])
+        assert (await ask(at, input="b", previous_response_id=id)).status_code == 200
+    assert written
+    assert not any("response.completed" in body for _, _, body in written)
+
+
 async def test_it_outlives_the_connection_that_began_it(tmp_path: Path) -> None:
     release = asyncio.Event()
 

@@ -311,8 +311,14 @@ class ResponseRepository:
 
         return await self._database.read(query)
 
-    async def finish(self, response: StoredResponse, items: Sequence[ItemPlace]) -> bool:
-        """Write how an active response has ended; False if it had ended before, or is gone."""
+    async def finish(
+        self,
+        response: StoredResponse,
+        items: Sequence[ItemPlace],
+        *,
+        events: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Write how an active response has ended, with its last events; False if it had ended, or is gone."""
         sql = self._sql
         fields = {name: getattr(response, name) for name in ("status", "updated_at", "size", "body")}
         params = {"id": response.id, "owner": response.owner}
@@ -326,6 +332,8 @@ class ResponseRepository:
             changed = connection.execute(sql.finish, {**params, **new})
             if changed:
                 connection.execute_many(sql.insert_item, rows)
+            if changed and events is not None:
+                connection.execute(sql.insert_events, {"response_id": response.id, **events})
             return bool(changed)
 
         return await self._database.write(job)

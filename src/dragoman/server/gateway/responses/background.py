@@ -329,6 +329,7 @@ class BackgroundWriter:
         self._answer = answer
         self._parser = SSEParser()
         self._frames: list[bytes] = []
+        self._last_frame = b""  # written with the response: who has read it finds the response ended
         self._written = 0
 
     async def receive(self) -> Message:
@@ -344,11 +345,13 @@ class BackgroundWriter:
 
     def _read(self, body: bytes) -> None:
         for frame in self._parser.feed(body):
+            if is_last(frame):
+                self.last = bytes(msgspec.json.decode(frame, type=LastEvent).response)
+                self._last_frame = encode_frame(frame)
+                continue
             self._frames.append(encode_frame(frame))
             if isinstance(frame, NamedFrame) and frame.event == "response.output_item.done":
                 self.items.append(msgspec.json.decode(frame, type=ItemDone).item)
-            elif is_last(frame):
-                self.last = bytes(msgspec.json.decode(frame, type=LastEvent).response)
 
     async def write_until_cancelled(self, task: asyncio.Task[Any] | None) -> None:
         """Write events as they come; cancel the `task` when the response was ended from elsewhere."""
@@ -373,7 +376,11 @@ class BackgroundWriter:
                 self.last, expanded, owner=owner, id=request.conversation_id
             )
         places = await offload(response.size, partial(item_places, request, response))
-        await self._states.repository.finish(response, places)
+        events = None
+        if request.stream:
+            body = await offload(len(self._last_frame), self._last_frame.decode)
+            events = {"first": self._written, "last": self._written, "body": body}
+        await self._states.repository.finish(response, places, events=events)
         await self._states.trim(owner, len(self.last))
 
     async def _write(self) -> bool:
