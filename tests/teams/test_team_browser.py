@@ -16,9 +16,17 @@ import msgspec
 import pytest
 
 from dragoman.agent.hooks.events import RunEnd
+from dragoman.errors import CallError
 from dragoman.identity import Identity
 from dragoman.operations.context import Context
+from dragoman.operations.operation import Operation
 from dragoman.server.app import Hub
+from dragoman.teams.browser import guard_proxy
+from dragoman.teams.browser.guard_proxy import parse_head
+from dragoman.teams.browser.operations import take_snapshot
+from dragoman.teams.browser.playwright_server import NAVIGATES, BrowserSession, BrowserSettings
+from dragoman.tools.web.host_policy import HostPolicy, WebSettings
+from dragoman.tools.web.url import Url
 from tests.teams.test_team_agents import config_of, write_team
 
 SERVER = Path(__file__).parent / "browser/node_modules/.bin/playwright-mcp"
@@ -103,6 +111,8 @@ class SharedHub:
     hub: Hub
     port: int
     requests: list[tuple[str, str]]
+    hosts: set[str]
+    """What the browser asked its proxy for."""
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +120,17 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Shar
     """Starting a browser takes seconds of processor time."""
     assert needs_browser(), "make setup installs the Playwright MCP server; the package chromium is needed"
     requests: list[tuple[str, str]] = []
-    async with site(requests) as port, browsing(tmp_path_factory.mktemp("shared"), port) as hub:
-        yield SharedHub(hub, port, requests)
+    hosts: set[str] = set()
+
+    def note_host(head: bytes) -> tuple[str, Url, list[str]]:
+        found = parse_head(head)
+        hosts.add(found[1].host)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(guard_proxy, "parse_head", note_host)
+        async with site(requests) as port, browsing(tmp_path_factory.mktemp("shared"), port) as hub:
+            yield SharedHub(hub, port, requests, hosts)
 
 
 async def do(hub: Hub, name: str, *, agent: str = "main", run: str = "run_1", **input: Any) -> Any:
@@ -154,6 +173,7 @@ async def test_a_poisoned_page_reaches_nothing_that_the_team_may_not_open(shared
         assert answer.error is not None, address
     assert "passwd" not in str((await do(hub, "snapshot")).result)
     assert {host for host, _ in shared.requests} == {"127.0.0.1"}
+    assert shared.hosts == {"127.0.0.1", "localhost", "10.0.0.1"}  # nothing of the browser's own
     blind = await do(hub, "navigate", agent="blind", url=f"{url}/")
     assert blind.error is not None
     assert "may not open any page" in blind.error.message
@@ -202,3 +222,22 @@ async def test_a_browser_is_its_owners_and_ends_with_the_runs_that_use_it(
             await hub._services.hooks.loop.run_end(RunEnd(reason="stop", run_id=run, agent="main"))
         assert not folders(prefix)
         assert (await do(hub, "close")).unwrap() == "it was not open"
+
+
+async def test_what_was_refused_hides_no_other_error_of_the_browser() -> None:
+    session = BrowserSession(BrowserSettings(), HostPolicy(WebSettings()), seconds=1)
+    errors = [CallError(f"page.evaluate: {NAVIGATES}\nBrowser logs:\nnoise"), None, CallError("Timeout")]
+    session._proxy._refusals = ["'x' is not one of the allowed hosts."]
+
+    async def snapshot(_: Any, __: Context) -> str:
+        if error := errors.pop(0):
+            raise error
+        return "Front"
+
+    session._registry.add(
+        Operation.from_schema(snapshot, {"type": "object"}, namespace="playwright", name="browser_snapshot")
+    )
+    assert await take_snapshot(session, Context()) == "Front"
+    with pytest.raises(CallError) as failure:
+        await take_snapshot(session, Context())
+    assert failure.value.message == "Not opened: 'x' is not one of the allowed hosts.\nTimeout"

@@ -21,7 +21,6 @@ MAX_PAGE = 60_000  # characters of a page's text
 CALL_SECONDS = 120.0
 SNAPSHOT = "browser_snapshot"
 FORWARD = "() => { history.forward(); }"
-NAVIGATES = "Execution context was destroyed"  # Playwright's error when the page changes under a script
 SNAPSHOT_TRIES = 5  # of a page that changes meanwhile
 # What a snapshot leaves out: hidden from assistive technology, in shadow trees, in the address.
 VISIBLE_TEXT = """() => {
@@ -128,7 +127,7 @@ class BrowserOperations:
             try:
                 await session.call("browser_evaluate", input={"function": FORWARD}, context=context)
             except CallError as error:
-                if NAVIGATES not in error.message:  # it ends by what it does, when that is quick
+                if not error.transient:  # it ends by what it does, when that is quick
                     raise
         return await self._page(SNAPSHOT, input={}, context=context)
 
@@ -167,7 +166,7 @@ async def take_snapshot(session: BrowserSession, context: Context) -> Any:
             return await session.call(SNAPSHOT, input={}, context=context)
         except CallError as error:
             tries -= 1
-            if NAVIGATES not in error.message or not tries:
+            if not error.transient or not tries:
                 raise
 
 

@@ -29,10 +29,25 @@ TOOLS = (
 )  # fmt: skip
 FOLDER_PREFIX = "dragoman-browser-"
 LOGS = "Browser logs:"
+NAVIGATES = "Execution context was destroyed"  # Playwright's error when the page changes under a script
 MAX_ERROR = 1_000  # characters
 START_SECONDS = 40.0
 VIEWPORT = {"width": 1280, "height": 800}
+# What Chromium would request on its own. Its flag counts once, so the first lines are Playwright's own list.
+FEATURES_OFF = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "DialMediaRouteProvider",
+    "GlobalMediaControls", "HttpsUpgrades", "LensOverlay", "MediaRouter", "PaintHolding",
+    "ThirdPartyStoragePartitioning", "BlockOriginHeaderModificationOnRedirect", "Translate", "AutoDeElevate",
+    "OptimizationHints", "NetworkTimeServiceQuerying", "AimEnabled",
+    "AutofillServerCommunication", "PreconnectToSearch",
+)  # fmt: skip
+NOWHERE = "http://127.0.0.1:1/"  # in place of the services of Chromium's maker
 ARGUMENTS = (
+    "--disable-features=" + ",".join(FEATURES_OFF),
+    f"--google-url={NOWHERE}",
+    f"--gaia-url={NOWHERE}",
+    f"--gcm-checkin-url={NOWHERE}",
+    f"--autofill-server-url={NOWHERE}",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # the proxy resolves names
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -93,15 +108,21 @@ class BrowserSession:
             raise CallError(f"The browser's server did not start: {status.error or status.state}.")
 
     async def call(self, tool: str, *, input: Mapping[str, Any], context: Context) -> Any:
-        """Call a tool of the server. Raises CallError; what the proxy refused is in its text."""
+        """Call a tool of the server. Raises CallError; what the proxy refused is in its text.
+
+        The error is transient when the page changed meanwhile; what was refused is then told by a later call.
+        """
         operation = self._registry.get(f"{SERVER}.{tool}")
         try:
             return await operation.run(operation.parse(dict(input)), context)
         except CallError as error:
+            text = error.message.partition(LOGS)[0].strip()[:MAX_ERROR]
+            if NAVIGATES in error.message:
+                changed = CallError(text)
+                changed.transient = True
+                raise changed from error
             refusals = self.take_refusals()
-            if refusals:
-                raise CallError(f"Not opened: {' '.join(refusals)}") from error
-            raise CallError(error.message.partition(LOGS)[0].strip()[:MAX_ERROR]) from error
+            raise CallError(f"Not opened: {' '.join(refusals)}\n{text}" if refusals else text) from error
 
     def take_refusals(self) -> list[str]:
         """Return what the page wanted to open since the last time and must not, each reason once."""

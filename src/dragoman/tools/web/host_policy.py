@@ -80,7 +80,7 @@ class HostPolicy:
         if url.port not in self._ports:
             ports = ", ".join(map(str, self._ports))
             raise Forbidden(
-                f"Port {url.port} is not allowed; web.fetch connects to ports {ports}.",
+                f"Port {url.port} of {url.host!r} is not allowed; allowed are ports {ports}.",
                 hint=f"Or {ALLOW_HINT.format('ports')}.",
             )
         is_named = url.host in self._allowed
