@@ -76,7 +76,8 @@ async def test_who_reads_its_last_event_finds_it_ended(
 ) -> None:
     async with desk(tmp_path, up=Site(tokens("one"), completion("two"))) as at:
         repository = at.hub.store.responses
-        finish, written = repository.finish, []
+        finish = repository.finish
+        written: list[tuple[int, int, str]] = []
 
         async def read_first(*args: Any, **fields: Any) -> bool:
             written.extend(await repository.events(args[0].id, after=-1))
