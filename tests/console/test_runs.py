@@ -31,6 +31,12 @@ async def wait() -> None:
     import asyncio
 
     await asyncio.Event().wait()
+
+
+@operation("shop", effect="once")
+async def order(item: str) -> str:
+    """Order an item."""
+    return f"ordered {item}"
 '''
 ITEMS = ("tea", "gold")
 CALLS: dict[str, Any] = {"calls": [{"tool": "shop.price", "input": {"item": item}} for item in ITEMS]}
@@ -46,16 +52,22 @@ WAIT_FOR_EVER = """() => {
 def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory) -> Hub:
     shop = tmp_path_factory.mktemp("shop") / "shop.py"
     shop.write_text(SHOP, encoding="utf-8")
-    return start_hub(operations=[str(shop)])
+    return start_hub(operations=[str(shop)], policy=[{"ask": "shop.order"}], pinned=["user.question"])
 
 
 @pytest.fixture(scope="module")
 def run(hub: Hub, upstream: Upstream) -> str:
     """A run with two calls of an operation, one of which failed; its id."""
     mark = upstream.teach([{"calls": [{"name": "hub_call", "arguments": CALLS}]}], [{"text": "It is 3.5."}])
-    part = {"type": "text", "text": f"What is tea? {mark}"}
-    body = {"id": "shopping", "messages": [{"id": "u1", "role": "user", "parts": [part]}], "background": True}
-    status, started = hub.request("POST", "/api/chat", body)
+    return ask(hub, "shopping", f"What is tea? {mark}")
+
+
+def ask(hub: Hub, session: str, text: str) -> str:
+    """Send a message; the id of its run, which has ended."""
+    message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": text}]}
+    status, started = hub.request(
+        "POST", "/api/chat", {"id": session, "messages": [message], "background": True}
+    )
     assert status in (200, 202), started
     id: str = started["runId"]
     deadline = time.monotonic() + 120
@@ -63,6 +75,12 @@ def run(hub: Hub, upstream: Upstream) -> str:
         assert time.monotonic() < deadline, "the run does not end"
         time.sleep(0.05)  # nothing tells this process of the end
     return id
+
+
+def answer_request(hub: Hub, body: dict[str, Any]) -> None:
+    """Answer the one request that is open."""
+    [request] = hub.request("GET", "/api/approvals?status=pending")[1]["approvals"]
+    assert hub.request("POST", f"/api/approvals/{request['id']}", body)[0] == 200
 
 
 def open_run(console: Console, run: str, query: str = "") -> Page:
@@ -132,6 +150,47 @@ def test_what_was_left_out_of_a_large_tree_is_loaded_when_asked_for(console: Con
     page.get_by_role("button", name="Load more calls").click()
     expect(page.get_by_role("note")).to_have_count(0)
     expect(calls).to_have_count(2)
+
+
+@pytest.mark.promise("console")
+def test_a_run_that_waits_says_what_for_until_it_continues(
+    console: Console, hub: Hub, upstream: Upstream
+) -> None:
+    question = {"name": "user_question", "arguments": {"text": "Which supplier?", "options": ["Halm"]}}
+    order = {"calls": [{"tool": "shop.order", "input": {"item": "tea"}}]}
+    mark = upstream.teach(
+        [{"calls": [question]}], [{"calls": [{"name": "hub_call", "arguments": order}]}], [{"text": "Done."}]
+    )
+    with console.page.expect_response("**/api/events"):
+        page = console.open("/runs")
+    first = ask(hub, "waiting", mark)
+    page.get_by_role("button", name="1 new").click()
+    row = page.locator(f"#row-{first}")
+    expect(row).to_contain_text("waiting")
+    expect(row).to_contain_text("waits for an answer to “Which supplier?”")
+    row.click()
+    header = page.locator(".screen-header")
+    line = page.get_by_role("status").filter(has_text="Waits")
+    expect(header).to_contain_text("waiting")
+    expect(line).to_contain_text("for an answer to “Which supplier?”. Answer in the inbox")
+    expect(header.get_by_role("button", name="Abort")).to_have_count(0)  # nothing is under way
+    assert console.find_accessibility_problems() == []
+    page.keyboard.press("u")
+    expect(row).to_contain_text("waiting")
+    answer_request(hub, {"answer": "Halm"})
+    expect(row).to_contain_text("done")  # the answer continues in another run
+    expect(row).not_to_contain_text("waits")
+    page.get_by_role("button", name="new", exact=False).first.click()
+    page.get_by_role("row").filter(has_text="approval of shop.order").click()
+    expect(line).to_contain_text("Waits for approval of shop.order.")
+    console.go("/chat/waiting")
+    expect(header).to_contain_text("waiting for approval of shop.order")
+    expect(page.locator(".chat-session[aria-current=true]")).to_contain_text("waits for you")
+    page.go_back()
+    expect(line).to_be_visible()
+    answer_request(hub, {"approved": True})
+    expect(header).to_contain_text("done")
+    expect(line).to_have_count(0)
 
 
 @pytest.mark.usefixtures("run")

@@ -93,6 +93,13 @@ async def with_result(hub: Served) -> list[Json]:
     return messages if messages[-1]["parts"][0]["type"] == "data-task-result" else []
 
 
+async def waits(hub: Served) -> dict[str, Any]:
+    """What the newest run of each agent waits for."""
+    calls = (await hub.http.get("/api/calls?roots=1&kind=run")).json()["calls"]
+    assert {(each["status"] == "pending") == bool(each["waitsFor"]) for each in calls} == {True}
+    return {each["agent"]: each["waitsFor"] for each in reversed(calls) if each["agent"] in ("boss", "main")}
+
+
 async def test_with_wake_the_result_is_answered_and_the_task_above_waits_for_it(tmp_path: Path) -> None:
     steps: list[Json] = [{"tools": [DELEGATE]}, {"text": "Given."}, {"text": "Got it."}]
     boss = main({"tools": [call("teams_delegate", team="main", task="Have it written.")]}, {"text": "."})
@@ -106,11 +113,14 @@ async def test_with_wake_the_result_is_answered_and_the_task_above_waits_for_it(
         await hub.chat("go", agent="boss")
         [task] = await tasks_of(hub, "main")
         await until_state(hub, task.id, "waiting")
+        [below] = await tasks_of(hub, "press")
+        wait = {"kind": "task", "id": below.id, "name": "press"}
+        assert await waits(hub) == {"boss": [], "main": [wait]}
         gate.doors["door"].set()
         [end] = await ended(hub, task.id)
         assert end.state == "done"
-        [below] = await tasks_of(hub, "press")
         assert below.chain == ("boss", "main")
+        assert not any((await waits(hub)).values())
 
 
 async def test_a_result_wakes_the_agent_that_gave_the_task_though_the_session_names_none(

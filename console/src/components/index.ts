@@ -11,3 +11,4 @@ export * from "./status";
 export * from "./table";
 export * from "./toast";
 export * from "./url";
+export * from "./waits";

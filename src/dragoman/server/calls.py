@@ -171,10 +171,16 @@ class CallReader:
         owners = {line.owner for line in lines} | {record.owner for record in records}
         if run is None and not (owners and all(map(self._may_see, owners))):
             raise NotFound(f"there is no run or call {id!r}", hint=LIST_HINT)
-        crown = run_root(run) if run is not None else deleted_run_root(id, lines=lines, records=records)
+        crown = deleted_run_root(id, lines=lines, records=records) if run is None else await self._root(run)
         answers = [model_call_node(record) for record in records]
         grove = CallTreeBuilder(lines, model_calls=answers, source=self._source)
         return build_run_tree(crown, answers, builder=grove), count - len(lines) + grove.omitted_count
+
+    async def _root(self, run: RunRecord) -> RunRow:
+        """Return the root of a run's tree; one that has ended while its answer waits is pending."""
+        root = run_root(run)
+        waits = await self._store.waiting_runs.of_runs([run.id]) if run.status == "finished" else ()
+        return msgspec.structs.replace(root, status="pending") if waits else root
 
     async def _read_task_run(self, run: RunRecord) -> CallTreeNode:
         return (await self._read_run(run.id, run))[0]
@@ -196,7 +202,7 @@ class CallReader:
         if this.run_id:
             run = await self._store.runs.get(this.run_id)
             above = deleted_run_root(this.run_id, lines=ancestors, records=records)
-            root = run_root(run) if run is not None else above
+            root = above if run is None else await self._root(run)
             path.insert(0, {"id": this.run_id, "kind": "run", "name": root.name, "status": root.status})
             if run is not None:
                 tree = await self._tasks.add(tree, run)

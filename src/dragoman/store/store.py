@@ -26,6 +26,7 @@ from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.artifacts import ArtifactRepository
 from dragoman.store.call_trees.nodes import CallNodeRepository
 from dragoman.store.call_trees.roots import RootRepository
+from dragoman.store.call_trees.waiting_runs import WaitingRunRepository
 from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
@@ -183,6 +184,11 @@ class Store:
     def roots(self) -> RootRepository:
         """Runs, calls and model calls that were started from outside."""
         return RootRepository(self.database)
+
+    @cached_property
+    def waiting_runs(self) -> WaitingRunRepository:
+        """Runs and sessions whose answers wait, and what for."""
+        return WaitingRunRepository(self.database)
 
     @cached_property
     def call_nodes(self) -> CallNodeRepository:

@@ -6,7 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents, useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, toastError, useNarrow } from "../../components";
+import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, Status, toastError, useNarrow, waitText, type Wait } from "../../components";
 import { Composer, type Draft } from "./composer";
 import type { ChatController, Queued } from "./controller";
 import { MessageView, isOpenQuestion, textOf, type MessageActions } from "./message";
@@ -16,6 +16,7 @@ import { useApprovals } from "./tool_call";
 
 const LONG = 60; // messages
 const MARGIN = 26; // px above the first message
+const CHANGES = ["session.", "run.", "approval.", "task."];
 const NEAR = 80; // px from the end: what is new is followed
 
 interface ConversationProps {
@@ -41,7 +42,8 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
   const waits = state.messages.at(-1)?.parts.some((part) => (isTool(part) && part.state === "approval-requested") || isOpenQuestion(part)) ?? false;
   const approvals = useStable(useApprovals(controller.id, waits));
   const runs = useRuns(controller.id, !isNew && state.status !== "sending", state.runs);
-  useInvalidate("session.", ["sessions"]);
+  // On a wide screen the list of sessions reads them anew, this one too.
+  useInvalidate(narrow ? CHANGES : "session.", ["sessions"]);
   const [isDeleted, setDeleted] = useState(false);
   useEvents(["run.", "message", "approval.", "session."], (events) => {
     controller.onEvents(events);
@@ -72,6 +74,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
     await sent;
   };
   const last = state.messages.at(-1);
+  const waitsFor = controller.isBusy ? [] : (session.data?.waitsFor ?? []);
   const runId = last === undefined ? undefined : runs.ids[last.id];
   const title = session.data?.title ?? (isNew ? "New session" : (firstWords(state.messages) ?? controller.id));
   const sub = [agent ?? session.data?.agent, model ?? last?.metadata?.servedModel ?? last?.metadata?.model].filter(Boolean).join(" · ");
@@ -79,7 +82,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
     <section className="chat-talk" aria-label="Conversation">
       <ScreenHeader
         title={title}
-        sub={narrow ? undefined : sub}
+        sub={narrow && waitsFor.length === 0 ? undefined : <SessionSub waits={waitsFor} text={narrow ? "" : sub} />}
         back={
           narrow && (
             <Link href={`/chat${location.search === "" ? "?list=1" : location.search}`} className="btn btn-quiet btn-icon" aria-label="Sessions">
@@ -120,6 +123,17 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
         />
       </div>
     </section>
+  );
+}
+
+/** What the session waits for, and who answers in it. */
+function SessionSub({ waits, text }: { waits: Wait[]; text: string }) {
+  if (waits.length === 0) return <>{text}</>;
+  return (
+    <>
+      <Status status="waiting" /> {waitText(waits)}
+      {text !== "" && ` · ${text}`}
+    </>
   );
 }
 

@@ -4,8 +4,7 @@ import { useRef } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useInvalidate } from "../../api/events";
-import { Button, Empty, ErrorNotice, Filter, Icon, SearchField, relativeTime, useKeys, useTick, useUrlState } from "../../components";
-import type { Approval } from "./tool_call";
+import { Button, Empty, ErrorNotice, Filter, Icon, SearchField, relativeTime, useKeys, useTick, useUrlState, waitText, waitsForPerson, type Wait } from "../../components";
 
 export interface SessionRow {
   id: string;
@@ -21,6 +20,8 @@ export interface SessionRow {
   running: boolean;
   /** How its newest run stands; null before the first. */
   runStatus: string | null;
+  /** What it waits for after its newest run has ended. */
+  waitsFor: Wait[];
 }
 
 interface SearchHit {
@@ -51,15 +52,6 @@ export function useSessions(title: string, archived: boolean) {
   });
 }
 
-/** The sessions that wait for an answer of a person. */
-function useWaitingSessions(): Set<string> {
-  const { data } = useQuery({
-    queryKey: ["approvals", "waiting-sessions"],
-    queryFn: () => api.get<{ approvals: Approval[] }>("/api/approvals", { query: { status: "pending", limit: 100 } }),
-  });
-  return new Set((data?.approvals ?? []).map((approval) => approval.sessionId ?? ""));
-}
-
 export function SessionList({ current }: { current: string | undefined }) {
   const [params] = useUrlState();
   const [, go] = useLocation();
@@ -67,11 +59,10 @@ export function SessionList({ current }: { current: string | undefined }) {
   const q = params.get("q") ?? "";
   const status = params.get("status") ?? "";
   const query = useSessions(q, status === "archived");
-  const waiting = useWaitingSessions();
   const list = useRef<HTMLDivElement>(null);
-  useInvalidate(["session.", "run.", "message"], ["sessions"]);
+  useInvalidate(["session.", "run.", "message", "approval.", "task."], ["sessions"]);
   const all = query.data?.pages.flatMap((page) => page.sessions) ?? [];
-  const sessions = all.filter((each) => (status === "running" ? each.running : status === "waiting" ? waiting.has(each.id) : true));
+  const sessions = all.filter((each) => (status === "running" ? each.running : status === "waiting" ? waitsForPerson(each.waitsFor) : true));
   const search = location.search;
   const open = (step: number) => {
     const at = sessions.findIndex((each) => each.id === current);
@@ -107,7 +98,7 @@ export function SessionList({ current }: { current: string | undefined }) {
                 aria-current={session.id === current ? "true" : undefined}
               >
                 <b dir="auto">{session.title ?? session.id}</b>
-                <SessionState session={session} waits={waiting.has(session.id)} />
+                <SessionState session={session} />
               </Link>
             ))}
           </section>
@@ -131,16 +122,21 @@ export function SessionList({ current }: { current: string | undefined }) {
 
 const STATES: Record<string, string> = { finished: "done", failed: "failed", stopped: "stopped", interrupted: "interrupted" };
 
-/** What a session does or how its last answer ended, its agent, and when. */
-function SessionState({ session, waits }: { session: SessionRow; waits: boolean }) {
-  const state = session.running ? "running" : waits ? "waits for you" : STATES[session.runStatus ?? ""];
-  const tone = session.running ? "chat-runs" : waits ? "chat-waits" : session.runStatus === "failed" ? "chat-failed" : undefined;
+/** What a session does, what it waits for or how its last answer ended, its agent, and when. */
+function SessionState({ session }: { session: SessionRow }) {
+  const [state, tone] = stateOf(session);
   return (
     <span className="chat-session-state">
       {state !== undefined && <span className={tone}>{state}</span>}
       {[state === undefined ? null : "", session.agent, relativeTime(session.updatedAt)].filter((each) => each !== null).join(" · ")}
     </span>
   );
+}
+
+function stateOf({ running, waitsFor, runStatus }: SessionRow): [state: string | undefined, tone?: string] {
+  if (running) return ["running", "chat-runs"];
+  if (waitsFor.length > 0) return [waitsForPerson(waitsFor) ? "waits for you" : `waits ${waitText(waitsFor)}`, "chat-waits"];
+  return [STATES[runStatus ?? ""], runStatus === "failed" ? "chat-failed" : undefined];
 }
 
 /** Messages with the words that were searched for. */

@@ -1,9 +1,8 @@
 /** Runs, calls that nothing else made, and model calls of the gateway: the newest first. */
 import { useInfiniteQuery, useQueryClient, type InfiniteData } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
-import { useEvents } from "../../api/events";
 import { useSession } from "../../api/session";
 import {
   Button,
@@ -26,8 +25,11 @@ import {
   useKeys,
   useNarrow,
   useUrlState,
+  waitText,
   type Column,
+  type Wait,
 } from "../../components";
+import { useLiveRows, type Ending } from "./live_rows";
 import { shortInput } from "./tree";
 import { kindOf } from "./tree_view";
 import type { Root, RootPage } from "./types";
@@ -45,8 +47,6 @@ const MORE: [name: string, label: string, placeholder: string][] = [
 export function RunsList() {
   const [params, setParams] = useUrlState();
   const [, go] = useLocation();
-  const [fresh, setFresh] = useState(0);
-  const [ended, setEnded] = useState<Map<string, { status: string; at: number }>>(new Map());
   const narrow = useNarrow();
   const [more, setMore] = useState(MORE.some(([name]) => params.has(name)) || (narrow && (params.has("since") || params.has("door"))));
   const session = useSession();
@@ -67,31 +67,10 @@ export function RunsList() {
     staleTime: 0,
   });
   const rows = useMemo(() => data?.pages.flatMap((page) => page.calls) ?? [], [data]);
-  const ids = useRef(new Set<string>());
-  ids.current = new Set(rows.map((row) => row.id));
-
-  // What begins is counted, not put in: nothing moves under the cursor. What is shown and ends, ends in its place.
-  useEvents(["run.started", "run.ended", "call.started", "call.ended"], (events) => {
-    const begun = new Set<string>();
-    const over = new Map<string, { status: string; at: number }>();
-    for (const { name, data: body, createdAt } of events) {
-      if (name === "reset") {
-        setFresh((now) => Math.max(now, 1));
-        continue;
-      }
-      const id = String(name.startsWith("run.") ? body["runId"] : body["callId"]);
-      const isRoot = name.startsWith("run.") || (body["parentId"] === null && body["runId"] === null);
-      if (!isRoot) continue;
-      if (name.endsWith(".started") && !ids.current.has(id)) begun.add(id);
-      if (name.endsWith(".ended") && ids.current.has(id)) over.set(id, { status: shownStatus(String(body["status"])), at: createdAt });
-    }
-    if (begun.size > 0) setFresh((now) => now + begun.size);
-    if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
-  });
+  const { fresh, ended, clear } = useLiveRows(rows, queryKey);
   // What is new is at the top: one request for the first page, however many are loaded.
   const show = () => {
-    setFresh(0);
-    setEnded(new Map());
+    clear();
     client.setQueryData<InfiniteData<RootPage>>(queryKey, (now) => now && { pages: now.pages.slice(0, 1), pageParams: now.pageParams.slice(0, 1) });
     void refetch();
   };
@@ -101,7 +80,7 @@ export function RunsList() {
     Escape: ["clear the filters", () => setParams(Object.fromEntries(["q", ...FILTERS].map((name) => [name, null])))],
   });
   const counts = data?.pages[0]?.counts;
-  const columns = useColumns(session.can("admin"), ended);
+  const columns = useColumns(session.can("admin"), ended, narrow);
   return (
     <>
       <ScreenHeader title="Runs" sub={counts === undefined ? undefined : <Counts counts={counts} />} />
@@ -199,18 +178,15 @@ function number(value: number | undefined): string {
   return value === undefined || value === 0 ? "" : ` (${shortCount(value)})`;
 }
 
-function shownStatus(status: string): string {
-  return { finished: "done", stopped: "aborted", interrupted: "aborted" }[status] ?? status;
-}
-
-function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: number }>): Column<Root>[] {
+function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolean): Column<Root>[] {
   return useMemo(() => {
     const columns: Column<Root>[] = [
       {
         id: "status",
         title: "Status",
         width: "96px",
-        cell: (row) => <Status status={statusOf(row, ended)} />,
+        // Where there is no room for what a run waits for, its state is the kind of it.
+        cell: (row) => <Status status={statusOf(row, ended)} word={narrow ? waitOf(row, ended)[0]?.kind : undefined} />,
       },
       {
         id: "name",
@@ -230,7 +206,7 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
         title: "Summary",
         width: "minmax(0, 6fr)",
         wide: true,
-        cell: (row) => <span className="muted">{whatOf(row)}</span>,
+        cell: (row) => <span className="muted">{whatOf(row, ended)}</span>,
       },
       { id: "door", title: "Door", width: "80px", wide: "extra", cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
       { id: "began", title: "Started", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
@@ -273,21 +249,28 @@ function useColumns(isAdmin: boolean, ended: Map<string, { status: string; at: n
     ];
     if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: "extra", cell: (row) => row.owner });
     return columns;
-  }, [isAdmin, ended]);
+  }, [isAdmin, ended, narrow]);
 }
 
-function whatOf(row: Root): string {
+function whatOf(row: Root, ended: Map<string, Ending>): string {
   if (row.error !== null && row.status === "failed") return row.error;
   if (row.kind === "model") return row.name.includes("/") ? `asked ${row.name.split("/")[0]}` : "";
-  return row.sessionTitle ?? shortInput(row.input);
+  const waits = waitOf(row, ended);
+  const what = row.sessionTitle ?? shortInput(row.input);
+  return waits.length === 0 ? what : [`waits ${waitText(waits)}`, what].filter(Boolean).join(" · ");
 }
 
-function statusOf(row: Root, ended: Map<string, { status: string }>): string {
-  const status = ended.get(row.id)?.status ?? row.status;
-  return status === "pending" ? "waiting" : status;
+/** A run that had ended when its row was read is as the row says: how it ended may have been overtaken. */
+function statusOf(row: Root, ended: Map<string, Ending>): string {
+  const isOver = row.kind === "run" && row.status !== "running";
+  return isOver ? row.status : (ended.get(row.id)?.status ?? row.status);
 }
 
-function endOf(row: Root, ended: Map<string, { at: number }>): number | null {
+function waitOf(row: Root, ended: Map<string, Ending>): Wait[] {
+  return statusOf(row, ended) === "pending" ? row.waitsFor : [];
+}
+
+function endOf(row: Root, ended: Map<string, Ending>): number | null {
   const end = ended.get(row.id);
   return end === undefined ? null : Math.max(0, end.at - row.startedAt);
 }

@@ -23,12 +23,14 @@ import {
   useNarrow,
   useTick,
   useUrlState,
+  WaitLine,
+  type Wait,
 } from "../../components";
 import { DetailsPane } from "./details";
 import { EventsTab, MessagesTab, PromptTab, curlOfRun } from "./messages";
 import type { CallTree } from "./tree";
 import { TreeView } from "./tree_view";
-import type { Head } from "./types";
+import type { Head, Root } from "./types";
 import { useTree, type TreeActions, type TreeState } from "./use_tree";
 
 const TABS = [
@@ -118,6 +120,7 @@ function Loaded({ state, tree, head }: { state: TreeState & TreeActions; tree: C
   return (
     <>
       <Header head={head} selected={selected} />
+      {root.status === "pending" && <WaitLine waits={waitsOf(root)} />}
       {path.length > 0 && (
         <nav className="runs-path" aria-label="Path">
           {path.map((each) => (
@@ -192,7 +195,7 @@ function Header({ head, selected }: { head: Head; selected: string }) {
   const [asking, setAsking] = useState(false);
   const [busy, setBusy] = useState(false);
   const narrow = useNarrow();
-  const running = root.status === "running" || root.status === "pending";
+  const running = root.status === "running" || (root.status === "pending" && root.kind === "call");
   const abort = async () => {
     setBusy(true);
     try {
@@ -332,6 +335,11 @@ function TreeToolbar(props: {
       </span>
     </div>
   );
+}
+
+/** A call that is pending waits for its own approval. */
+function waitsOf(root: Root): Wait[] {
+  return root.waitsFor.length > 0 ? root.waitsFor : [{ kind: "approval", id: null, name: root.name }];
 }
 
 export function shortId(id: string): string {

@@ -1,4 +1,6 @@
 /** What the hub tells of runs and calls. */
+import type { Wait } from "../../components";
+
 export interface Root {
   id: string;
   kind: "run" | "call" | "model";
@@ -13,6 +15,8 @@ export interface Root {
   agent: string | null;
   door: string | null;
   error: string | null;
+  /** What a run waits for after it has ended, if it is pending. */
+  waitsFor: Wait[];
   effect: string | null;
   input: string | null;
   calls: number;

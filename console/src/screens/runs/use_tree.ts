@@ -4,7 +4,7 @@ import { send } from "../../api/client";
 import { useEvents, type HubEvent } from "../../api/events";
 import { useSession } from "../../api/session";
 import { CallTree } from "./tree";
-import type { Head } from "./types";
+import type { Head, Root } from "./types";
 
 export interface TreeState {
   tree: CallTree | null;
@@ -130,33 +130,27 @@ export function useTree(id: string): TreeState & TreeActions {
     read().catch(() => undefined); // the next look finds it
   };
 
-  useEvents(["call.", "run.", "task."], (events) => {
-    const { tree } = current.current;
-    if (events.some((event) => event.name === "reset")) {
-      look.current();
-      return;
-    }
-    if (tree === null) return;
+  useEvents(["call.", "run.", "task.", "approval."], (events) => {
+    const { tree, head } = current.current;
+    let isOld = events.some((event) => event.name === "reset");
     let changed = false;
-    for (const event of events) {
-      if (event.name.startsWith("task.")) {
-        if (event.sessionId === current.current.head?.root.sessionId) look.current();
-      } else if (event.name.startsWith("run.")) {
-        if (tree.get(String(event.data["runId"])) !== undefined) look.current();
-      } else if (belongs(tree, event, id)) {
+    for (const event of tree === null || head === null || isOld ? [] : events) {
+      if (!event.name.startsWith("call.")) isOld ||= concerns(tree!, head!.root, event);
+      else if (belongs(tree!, event, id)) {
         const step = Number(event.data["step"] ?? 0);
         // The model call of a step has ended when its first call begins; no event tells of it.
-        if (step > current.current.step) look.current();
+        isOld ||= step > current.current.step;
         current.current.step = Math.max(step, current.current.step);
-        tree.put(nodeOf(event, id));
+        tree!.put(nodeOf(event, id));
         changed = true;
       }
     }
+    if (isOld) look.current();
     if (changed) redraw.current();
   });
 
   const { hosts } = useSession();
-  const looks = hosts && state.head !== null && ["running", "pending"].includes(state.head.root.status);
+  const looks = hosts && state.head !== null && isUnderWay(state.head.root);
   useEffect(() => {
     if (!looks) return;
     const timer = setInterval(() => document.visibilityState === "visible" && look.current(), LOOK_AGAIN);
@@ -164,6 +158,12 @@ export function useTree(id: string): TreeState & TreeActions {
   }, [looks]);
 
   return { ...state, reload: () => setRound((now) => now + 1), loadMore, loadBelow };
+}
+
+/** Whether calls go on below a root: not where a run waits for somebody. */
+function isUnderWay(root: Root): boolean {
+  if (root.status !== "pending" || root.kind !== "run") return root.status === "running" || root.status === "pending";
+  return root.waitsFor.some((each) => each.kind === "task");
 }
 
 interface Current {
@@ -211,6 +211,15 @@ async function* readLines(path: string, query: Record<string, string | number>, 
   } finally {
     void reader.cancel().catch(() => undefined);
   }
+}
+
+/** Whether a run, task or approval changes the tree, or what its root waits for. */
+function concerns(tree: CallTree, root: Root, event: HubEvent): boolean {
+  const isOfSession = root.sessionId !== null && event.sessionId === root.sessionId;
+  if (event.name.startsWith("task.")) return isOfSession;
+  if (event.name.startsWith("approval.")) return isOfSession || tree.get(String(event.data["callId"])) !== undefined;
+  // Another run of the session may be what a run that waits continues in.
+  return (isOfSession && root.status === "pending") || tree.get(String(event.data["runId"])) !== undefined;
 }
 
 function belongs(tree: CallTree, event: HubEvent, id: string): boolean {

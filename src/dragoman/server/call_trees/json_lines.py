@@ -40,7 +40,7 @@ from dragoman.store.call_trees.nodes import (
     NodePlace,
     RootOf,
 )
-from dragoman.store.call_trees.roots import RootRow
+from dragoman.store.call_trees.roots import WAITING, RootRow
 from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TeamTask
@@ -143,11 +143,17 @@ class SubtreeReader:
     async def _task_rows(self, since: float | None) -> list[Sequence[Any]]:
         """Return the tasks that were given in the run, and their runs. What those did is below these."""
         run = await self._store.runs.get(self._root.id)
+        tasks = [] if run is None else await self._tasks.list(run)
+        changed = [
+            (task, await self._tasks.runs(task))
+            for task in tasks
+            if since is None or task.ended_at is None or task.ended_at >= since
+        ]
+        waits = await self._store.waiting_runs.of_runs([each.id for _, runs in changed for each in runs])
         rows: list[Sequence[Any]] = []
-        for task in () if run is None else await self._tasks.list(run):
-            if since is None or task.ended_at is None or task.ended_at >= since:
-                rows.append(task_row(task))
-                rows += [run_row(each, task) for each in await self._tasks.runs(task)]
+        for task, runs in changed:
+            rows.append(task_row(task))
+            rows += [run_row(each, task, waits=each.id in waits) for each in runs]
         return rows
 
     async def _model_calls(self, since: float | None) -> NodePage:
@@ -256,9 +262,9 @@ def task_row(task: TeamTask) -> Sequence[Any]:
     return (*described, None, task.text[:MAX_DETAIL], task.state if task.error else None)
 
 
-def run_row(run: RunRecord, task: TeamTask) -> Sequence[Any]:
-    """Return the node of a run of a task, in the order of `NODE_FIELDS`."""
-    name, status = run.agent or run.model or "run", shown_status("run", run.status)
+def run_row(run: RunRecord, task: TeamTask, *, waits: bool) -> Sequence[Any]:
+    """Return the node of a run of a task, in the order of `NODE_FIELDS`; `waits`: its answer does."""
+    name, status = run.agent or run.model or "run", shown_status("run", WAITING if waits else run.status)
     described = (run.id, task.id, "run", name, status, run.started_at)
     return (*described, elapsed(run.started_at, run.finished_at), None, None, run.error, None, None, run.cost)
 

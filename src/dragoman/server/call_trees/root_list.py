@@ -89,6 +89,7 @@ class RootLister:
             "agent": row.agent,
             "door": row.door,
             "error": row.error,
+            "waitsFor": msgspec.to_builtins(row.waits),
             "effect": row.effect,
             "input": row.input,
             "calls": sums.calls,

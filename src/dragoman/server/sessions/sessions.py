@@ -21,6 +21,7 @@ from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import find_session, find_session_for
 from dragoman.server.token_bounds import beyond_bounds, require_within_bounds
 from dragoman.session_ids import MAX_ID_LENGTH, hub_session_id, is_session_id, session_id_for
+from dragoman.store.call_trees.waiting_runs import RunWait
 from dragoman.store.sessions.branches import Siblings
 from dragoman.store.sessions.sessions import Session, SessionFilters
 from dragoman.store.store import Store
@@ -75,8 +76,7 @@ class SessionHandlers:
             before=await self._cursor(exchange),
             filters=_parse_filters(query, caller),
         )
-        statuses = await self._store.sessions.run_statuses([session.id for session in sessions])
-        body = {"sessions": [await self._to_json(each, caller, statuses=statuses) for each in sessions]}
+        body = {"sessions": await self._list_to_json(sessions, caller)}
         await exchange.respond(200, body)
 
     async def create(self, exchange: Exchange) -> None:
@@ -235,12 +235,23 @@ class SessionHandlers:
             return await self._runs.is_running(session_id)
         return await self._store.runs.get_active(session_id) is not None
 
-    async def _to_json(
-        self, session: Session, caller: Identity, *, statuses: Mapping[str, str] | None = None
+    async def _to_json(self, session: Session, caller: Identity) -> dict[str, Any]:
+        [described] = await self._list_to_json([session], caller)
+        return described
+
+    async def _list_to_json(self, sessions: Sequence[Session], caller: Identity) -> Sequence[dict[str, Any]]:
+        ids = [session.id for session in sessions]
+        statuses = await self._store.sessions.run_statuses(ids)
+        waits = await self._store.waiting_runs.of_sessions(ids)
+        return [
+            await self._describe(each, caller, run_status=statuses.get(each.id), waits=waits.get(each.id, ()))
+            for each in sessions
+        ]
+
+    async def _describe(
+        self, session: Session, caller: Identity, *, run_status: str | None, waits: Sequence[RunWait]
     ) -> dict[str, Any]:
-        """Return a session as JSON; `statuses` are those of newest runs, where they were read."""
-        if statuses is None:
-            statuses = await self._store.sessions.run_statuses([session.id])
+        """Return a session as JSON, with the status of its newest run and what it waits for."""
         return {
             "id": session_id_for(caller.owner, session.id),
             "hubId": session.id,
@@ -255,7 +266,8 @@ class SessionHandlers:
             "createdAt": session.created_at,
             "updatedAt": session.updated_at,
             "running": await self._is_running(session.id),
-            "runStatus": statuses.get(session.id),
+            "runStatus": run_status,
+            "waitsFor": msgspec.to_builtins(waits),
         }
 
 

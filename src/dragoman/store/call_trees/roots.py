@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     exists,
     func,
     literal_column,
@@ -26,6 +28,7 @@ from sqlalchemy import (
 
 from dragoman.operations.outcome import CallStatus
 from dragoman.store.call_trees.root_sums import RootSums, SumReader
+from dragoman.store.call_trees.waiting_runs import RunWait, WaitReader, is_waiting
 from dragoman.store.connection import Compiler, DatabaseConnection, Params, Row, decode_json, match_filter
 from dragoman.store.database import Database
 from dragoman.store.tables.core import calls, runs, sessions, usage
@@ -34,8 +37,10 @@ RootKind: TypeAlias = Literal["run", "call", "model"]
 KINDS: tuple[RootKind, ...] = get_args(RootKind)
 MAX_COUNTED = 10_000  # of each kind; more are not counted
 MAX_PREVIEW = 120  # characters of the input
+WAITING = "waiting"  # what a finished run is read as while its answer waits
 RUN_STATUSES: Mapping[CallStatus, tuple[str, ...]] = {
     "running": ("running",),
+    "pending": (WAITING,),
     "done": ("finished",),
     "failed": ("failed",),
     "aborted": ("stopped", "interrupted"),
@@ -79,7 +84,10 @@ PARAMETERS = (
 
 
 class RootRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A root as a list shows it. Times are unix seconds; `input` is the beginning of its JSON text."""
+    """A root as a list shows it. Times are unix seconds; `input` is the beginning of its JSON text.
+
+    The `status` of a run is as stored, but WAITING for one that `waits` for something.
+    """
 
     kind: RootKind
     id: str
@@ -97,6 +105,7 @@ class RootRow(msgspec.Struct, frozen=True, kw_only=True):
     effect: str | None = None
     provider: str | None = None
     sums: RootSums = RootSums()
+    waits: Sequence[RunWait] = ()
 
 
 RootPlace: TypeAlias = tuple[float, str]
@@ -125,7 +134,7 @@ class RootSource:
 
     def count(self, query: RootQuery, names: Collection[str]) -> Select[Any]:
         """Return the query for the number of rows by status, of at most MAX_COUNTED."""
-        found = select(self.table.c.status).where(*self.conditions(query, names))
+        found = select(self._status().label("status")).where(*self.conditions(query, names))
         if self.kind == "run":
             found = found.select_from(runs.outerjoin(sessions, sessions.c.id == runs.c.session_id))
         some = found.limit(literal_column(str(MAX_COUNTED))).offset(literal_column("0")).subquery()
@@ -163,6 +172,7 @@ class RootSource:
         nothing: ColumnElement[Any] = literal_column("NULL")
         columns: dict[str, ColumnElement[Any]] = dict.fromkeys(ROW_COLUMNS, nothing)
         columns |= {name: table.c[name] for name in SHARED_COLUMNS}
+        columns["status"] = self._status()
         match self.kind:
             case "run":
                 columns["name"] = func.coalesce(runs.c.model, runs.c.agent)
@@ -182,6 +192,12 @@ class RootSource:
                 columns |= {"error": usage.c.error, "provider": usage.c.provider}
         return columns
 
+    def _status(self) -> ColumnElement[str]:
+        stored: ColumnElement[str] = self.table.c.status
+        if self.kind != "run":
+            return stored
+        return case((is_waiting(), literal_column(f"'{WAITING}'")), else_=stored)
+
     def _is_root(self) -> list[ColumnElement[bool]]:
         match self.kind:
             case "run":
@@ -199,7 +215,9 @@ class RootSource:
             return [is_one_of(column, statuses)]
         stored = RUN_STATUSES if self.kind == "run" else MODEL_STATUSES
         allowed = is_one_of(column, [name for status in statuses for name in stored.get(status, ())])
-        if self.kind == "model" and "failed" in statuses:  # of the many ways to fail
+        if self.kind == "run":
+            return [among_waiting(allowed, statuses)]
+        if "failed" in statuses:  # of the many ways to fail
             ended = [name for names in MODEL_STATUSES.values() for name in names]
             allowed = or_(allowed, ~is_one_of(column, ended))
         return [allowed]
@@ -266,7 +284,7 @@ class RootSource:
 
 
 SHARED_COLUMNS = ("id", "status", "owner", "started_at", "session_id", "door")
-ROW_COLUMNS = tuple(name for name in RootRow.__struct_fields__ if name not in ("kind", "sums"))
+ROW_COLUMNS = tuple(name for name in RootRow.__struct_fields__ if name not in ("kind", "sums", "waits"))
 SOURCES: Mapping[RootKind, RootSource] = {kind: RootSource(kind) for kind in KINDS}
 
 
@@ -296,7 +314,7 @@ class RootRepository:
         def job(connection: DatabaseConnection) -> Sequence[RootRow]:
             found = [to_root(kind, row) for kind, sql in pages for row in connection.fetch_all(sql, params)]
             found.sort(key=lambda root: (root.started_at, root.id), reverse=True)
-            return with_sums(found[:limit], SumReader(self._database, connection))
+            return self._completed(found[:limit], connection)
 
         return await self._database.read(job)
 
@@ -322,10 +340,17 @@ class RootRepository:
             for kind in KINDS:
                 row = connection.fetch_one(sql.get[kind], {"id": id})
                 if row is not None:
-                    return with_sums([to_root(kind, row)], SumReader(self._database, connection))[0]
+                    return self._completed([to_root(kind, row)], connection)[0]
             return None
 
         return await self._database.read(job)
+
+    def _completed(self, roots: Sequence[RootRow], connection: DatabaseConnection) -> Sequence[RootRow]:
+        """Return roots with what is below them, and what they wait for."""
+        waiting = [root.id for root in roots if root.kind == "run" and root.status == WAITING]
+        waits = WaitReader(self._database, connection).of_runs(waiting) if waiting else {}
+        summed = with_sums(roots, SumReader(self._database, connection))
+        return [replace(root, waits=waits[root.id]) if root.id in waits else root for root in summed]
 
     def _compile(
         self, what: Literal["list", "count"], kind: RootKind, *, query: RootQuery, params: Params
@@ -348,9 +373,18 @@ def is_one_of(column: Column[Any], values: Sequence[str]) -> ColumnElement[bool]
     return column.in_([literal_column(f"'{value}'") for value in values or ("-",)])
 
 
+def among_waiting(allowed: ColumnElement[bool], statuses: Sequence[CallStatus]) -> ColumnElement[bool]:
+    """Return the condition of stored statuses with that of runs which are stored as finished, and wait."""
+    if "pending" in statuses and "done" in statuses:
+        return allowed
+    if "pending" in statuses:
+        return or_(allowed, is_waiting())
+    return and_(allowed, ~is_waiting()) if "done" in statuses else allowed
+
+
 def with_sums(roots: Sequence[RootRow], reader: SumReader) -> Sequence[RootRow]:
     sums = reader.read({kind: [root.id for root in roots if root.kind == kind] for kind in KINDS})
-    return [msgspec.structs.replace(root, sums=sums[root.id]) for root in roots]
+    return [replace(root, sums=sums[root.id]) for root in roots]
 
 
 def to_root(kind: RootKind, row: Row) -> RootRow:
