@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dragoman.agent.approval_events import (
     WITHDRAWN,
     ApprovalAnswer,
+    decline_requests,
     pending_questions,
     question_answer,
     response_event,
@@ -42,6 +43,8 @@ from dragoman.unfold import FoldPosition
 from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 TITLE_LENGTH = 60
+CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
+RESUME_WAIT = 60.0  # seconds that it waits for an answer that was given to go on: its key may be gone
 QUEUE_WAIT = 5.0  # seconds that a viewer waits for an answer that was approved, and is queued
 log = logging.getLogger(__name__)
 
@@ -152,6 +155,33 @@ async def is_answer_queued(store: Store, session_id: str) -> bool:
     since = time.time() - QUEUE_WAIT
     approvals = await store.approvals.list_for_run(session_id, row.id)
     return any((each.answered_at or 0.0) > since and is_waiting_for(message, each) for each in approvals)
+
+
+async def awaits_answer(store: Store, session_id: str, *, now: float) -> bool:
+    """Return whether the session's last answer waits for a person or a client's tool, or goes on soon."""
+    row = await store.runs.get_last(session_id)
+    if row is None or row.finish_reason != "tool-calls":
+        return False
+    message = await store.messages.get(row.session_id, row.message_id)
+    if message is None or not is_waiting(message):
+        return False
+    _, requests = decline_requests(message, WITHDRAWN)
+    if not requests:
+        return now < (row.finished_at or 0.0) + CLIENT_TOOL_WAIT
+    for id in requests:
+        if await is_open(store, id, now=now):
+            return True
+    return False
+
+
+async def is_open(store: Store, request_id: str, *, now: float) -> bool:
+    """Return whether a request waits for its answer, or has got it so lately that its run may begin yet."""
+    try:
+        request = await store.approvals.get(request_id)
+    except NotFound:
+        return False
+    settled_at = request.expires_at if request.answered_at is None else request.answered_at
+    return request.status == "pending" or now < settled_at + RESUME_WAIT
 
 
 def is_waiting(message: Message) -> bool:

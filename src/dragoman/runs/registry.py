@@ -67,12 +67,7 @@ class RunRegistry:
     """All runs of this process."""
 
     def __init__(
-        self,
-        store: Store,
-        factory: RunFactory,
-        *,
-        cut_off: CutOffRuns,
-        queue: QueueSettings,
+        self, store: Store, factory: RunFactory, *, cut_off: CutOffRuns, queue: QueueSettings
     ) -> None:
         self.factory = factory
         self._repeated = RepeatedRequests(store)
@@ -272,7 +267,7 @@ class RunRegistry:
         waiting = await queue.find(request.session_id, action.message.id)
         may_queue = request.when_busy != "refuse"
         if active is None:
-            is_behind = may_queue and await queue.has_waiting(request.session_id)
+            is_behind = may_queue and await queue.has_to_wait(request, session)
             has_to_wait = is_behind or (request.background and queue.is_full)
         else:
             has_to_wait = may_queue and not active.is_unattended and not active.is_abandoned
@@ -414,7 +409,7 @@ class RunRegistry:
 
     async def drain(self, seconds: float) -> None:
         """Accept no more runs, and wait up to `seconds` for the active ones to end."""
-        self._closed = True
+        self.refuse_new()
         endings = [asyncio.ensure_future(run.done.wait()) for run in self._active.values()]
         if endings:
             _, pending = await asyncio.wait(endings, timeout=seconds)
@@ -485,6 +480,7 @@ class RunRegistry:
             self.remote.move_here(run)
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)
         self._undelivered.discard(session_id)
+        self.queue.run_begun(run)
         return StartedRun(run)
 
     def _remove_run(self, run: HubRun) -> None:

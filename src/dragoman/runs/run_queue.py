@@ -12,12 +12,11 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from dragoman import events as e
-from dragoman.agent.approval_events import pending_questions
 from dragoman.errors import Conflict, DragomanError, NotFound, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.ids import new_id
@@ -26,20 +25,20 @@ from dragoman.model_request import Tool
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.deduplication import StoredAnswer
 from dragoman.runs.live_tail import QUEUED
-from dragoman.runs.preparation import QUEUE_WAIT, find_requester, is_waiting, new_session
+from dragoman.runs.preparation import QUEUE_WAIT, awaits_answer, find_requester, new_session
 from dragoman.runs.run import HubRun
 from dragoman.store.connection import DatabaseJob
-from dragoman.store.hosts.queued_runs import RANKS, QueuedRun, QueueLimits, QueueMode
+from dragoman.store.hosts.queued_runs import OLDEST, RANKS, FreeSession, QueuedRun, QueueLimits, QueueMode
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
-from dragoman.wire.ui.client_request import ChatRequest, NewMessage
+from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer, NewMessage
 
 log = logging.getLogger(__name__)
+Clock: TypeAlias = Callable[[], float]
 SWEEP_INTERVAL = 2.0  # seconds between two looks for messages whose session is free
 SWEPT = 200  # sessions in one sweep
 POLL_INTERVAL = 2.0  # seconds between two looks for a run of which another host's signal was missed
 QUEUE_INTERVAL = 0.05  # seconds between two looks for a run that is about to begin
-CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
 RETENTION = 86_400.0  # seconds for which one that was withdrawn, or has failed, is known
 INTERRUPTED = "interrupted by a new message"
 WEBHOOK_RETENTION = 7 * RETENTION
@@ -83,12 +82,7 @@ class RunQueue:
     """Queues messages, and begins their runs."""
 
     def __init__(
-        self,
-        store: Store,
-        starter: QueuedRunStarter,
-        *,
-        settings: QueueSettings,
-        clock: Callable[[], float] = time.time,
+        self, store: Store, starter: QueuedRunStarter, *, settings: QueueSettings, clock: Clock = time.time
     ) -> None:
         self.settings = settings
         self._store = store
@@ -96,6 +90,8 @@ class RunQueue:
         self._clock = clock
         self._sessions: set[str] = set()
         """Sessions in whose queue something may wait, as far as this host knows."""
+        self._is_filled = False  # whether `_sessions` has what waited when this host began
+        self._swept = OLDEST
         self._announced: dict[str, str] = {}
         """The sessions of messages of which runs of this host have told."""
         self._beginning = 0  # runs in the background
@@ -113,7 +109,7 @@ class RunQueue:
 
     def may_have(self, session_id: str) -> bool:
         """Return whether something may wait in the session; False only if nothing does."""
-        return self._store.host_id is not None or session_id in self._sessions
+        return self._store.host_id is not None or not self._is_filled or session_id in self._sessions
 
     async def add(
         self,
@@ -167,6 +163,18 @@ class RunQueue:
         """Return whether something waits in the session."""
         return self.may_have(session_id) and await self._store.queued_runs.first(session_id) is not None
 
+    async def has_to_wait(self, request: ChatRequest, session: Session | None) -> bool:
+        """Return whether a message that may wait has to, though its session has no active run.
+
+        In a session of a runner a question is a pause of its turn, which a message waits for. To an agent
+        of the hub, as from an A2A client, it is sent instead of the answer that the last turn waits for.
+        """
+        if await self.has_waiting(request.session_id):
+            return True
+        if session is None or not session.runner or request.when_busy == "interrupt":
+            return False
+        return await awaits_answer(self._store, session.id, now=self._clock())
+
     async def find_current(self, session_id: str) -> ActiveRun | None:
         """Return the active run of the session, or that of the message that is about to be answered.
 
@@ -215,10 +223,19 @@ class RunQueue:
             self.nudge(run, queued)
 
     async def remind(self, run: HubRun) -> None:
-        """Tell a run that went on after a crash of what waits behind it."""
-        queued = await self._store.queued_runs.first(run.row.session_id)
-        if queued is not None:
-            self.nudge(run, queued)
+        """Tell a run that went on of what waits behind it."""
+        if self.may_have(run.row.session_id):
+            for queued in await self._store.queued_runs.list(run.row.session_id):
+                self.nudge(run, queued)
+
+    def run_begun(self, run: HubRun) -> None:
+        """Tell a run that goes on with an answer of what has waited for that, in the background."""
+        if isinstance(run.action, ContinueAnswer):
+            self._spawn(self._remind_if_up(run))
+
+    async def _remind_if_up(self, run: HubRun) -> None:
+        with suppress(StoreError, Unavailable):  # what waits is answered all the same
+            await self.remind(run)
 
     async def withdraw(self, queued: QueuedRun) -> bool:
         """Withdraw a message; False when it no longer waits."""
@@ -312,13 +329,24 @@ class RunQueue:
                 await self.purge()
 
     async def sweep(self) -> None:
-        """Begin what waits in sessions without an active run. Raises StoreError, Unavailable."""
-        for session_id in await self._store.queued_runs.free_sessions(SWEPT):
-            await self.dispatch(session_id)
+        """Begin what waits in sessions without an active run, those behind the ones of the last sweep.
+
+        So many that wait for a person do not keep the others waiting. Raises StoreError, Unavailable.
+        """
+        if not self._is_filled:
+            self._sessions.update(await self._store.queued_runs.sessions())
+            self._is_filled = True
+        self._swept = await self._sweep_page(self._swept)
 
     async def _sweep_for_room(self) -> None:
         with suppress(StoreError, Unavailable):
-            await self.sweep()
+            await self._sweep_page(OLDEST)
+
+    async def _sweep_page(self, after: FreeSession) -> FreeSession:
+        found = await self._store.queued_runs.free_sessions(SWEPT, after=after)
+        for free in found:
+            await self.dispatch(free.session_id)
+        return found[-1] if len(found) == SWEPT else OLDEST
 
     async def purge(self) -> None:
         """Forget what was withdrawn, has failed, or was posted, long ago."""
@@ -373,17 +401,10 @@ class RunQueue:
         return False
 
     async def _is_waiting(self, queued: QueuedRun) -> bool:
-        """Return whether the session's last answer waits for a person, or a client's tool."""
-        row = await self._store.runs.get_last(queued.session_id)
-        if row is None or row.finish_reason != "tool-calls" or queued.mode == "interrupt":
+        """Return whether a message waits for an answer to what the session's last one asks."""
+        if queued.mode == "interrupt":
             return False
-        message = await self._store.messages.get(row.session_id, row.message_id)
-        if message is None or not is_waiting(message):
-            return False
-        calls = [call for call in message.tool_calls if call.state == "approval-requested"]
-        if calls or pending_questions(message.parts):
-            return True
-        return self._clock() < (row.finished_at or 0.0) + CLIENT_TOOL_WAIT
+        return await awaits_answer(self._store, queued.session_id, now=self._clock())
 
     async def _give_up(self, queued: QueuedRun, reason: str) -> None:
         ended = await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from dragoman.errors import Conflict, DragomanError, NotFound
+from dragoman.identity import Identity
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest, Question
 from dragoman.operations.context import Context
 from dragoman.operations.ledger import hash_input
@@ -67,11 +68,16 @@ class TurnRequests:
 
     async def withdraw(self, ids: Sequence[str]) -> None:
         """Decline requests that nothing waits for any more, unless they are answered."""
-        by = replace(self._context.identity, scopes=frozenset({"admin"}))  # whoever else may answer them
-        for id in ids:
-            try:
-                await self._store.approvals.answer(id, approved=False, by=by, reason=TURN_OVER)
-            except (NotFound, Conflict):
-                continue
-            except DragomanError as error:
-                log.warning("the request %s of a turn that is over stays open: %s", id, error.message)
+        await decline_all(self._store, ids, by=self._context.identity)
+
+
+async def decline_all(store: Store, ids: Sequence[str], *, by: Identity) -> None:
+    """Decline the requests of a turn that is over, unless they are answered. `by` began the turn."""
+    by = replace(by, scopes=frozenset({"admin"}))  # whoever else may answer them
+    for id in ids:
+        try:
+            await store.approvals.answer(id, approved=False, by=by, reason=TURN_OVER)
+        except (NotFound, Conflict):
+            continue
+        except DragomanError as error:
+            log.warning("the request %s of a turn that is over stays open: %s", id, error.message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -48,6 +48,8 @@ class RunnerServer:
     def __init__(self, store: Store, settings: RunnerLimits) -> None:
         self.settings = settings
         self.runs: RunnerRunHost | None = None
+        self.on_turn_over: Callable[[str], None] = lambda _: None
+        """See `RunnerSession`."""
         self._store = store
         self._sessions: dict[str, RunnerSession] = {}
         self._connections: set[RunnerSocket] = set()
@@ -58,6 +60,7 @@ class RunnerServer:
         session = self._sessions.get(session_id)
         if session is None:
             session = RunnerSession(session_id, session_id, settings=self.settings)
+            session.on_turn_over = self.on_turn_over
             self._sessions[session_id] = session
         return session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from dragoman.wire.runner.frames import (
     FrameOfTurn,
     FrameRefused,
     FrameToRunner,
+    MessageFinalize,
     RunnerAbort,
     RunnerAck,
     RunnerAnswer,
@@ -121,6 +122,8 @@ class RunnerSession:
         self.link: RunnerLink | None = None
         self.key_id: str | None = None
         self.turn: OpenTurn | None = None
+        self.on_turn_over: Callable[[str], None] = lambda _: None
+        """Called with the session's id when its runner ends the turn that waits for an answer."""
         self.missing = 0
         """Frames of the connection that could not be read since one was taken: they may have numbers."""
         self.away_since = asyncio.get_running_loop().time()
@@ -170,6 +173,7 @@ class RunnerSession:
         if self.turn is not None:
             self.turn.is_lost = True
             self._changed.set()
+            self._note_over(self.turn)
 
     async def receive(self, frame: FrameOfTurn, *, size: int) -> None:
         """Take a frame of the runner; waits while the run is far behind. Raises FrameRefused.
@@ -183,10 +187,16 @@ class RunnerSession:
             return
         if turn.put(frame, size=size, missing=self.missing):
             self._changed.set()
+            if isinstance(frame, MessageFinalize | TurnComplete):
+                self._note_over(turn)
         self.missing = 0
         while turn is self.turn and turn.waiting_size > self._window(turn):
             self._space.clear()
             await self._space.wait()
+
+    def _note_over(self, turn: OpenTurn) -> None:
+        if turn.is_paused:
+            self.on_turn_over(self.session_id)
 
     def _window(self, turn: OpenTurn) -> int:
         return self._settings.window * (PAUSED_WINDOWS if turn.is_paused else 1)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from dragoman.agent.approval_events import decline_requests
 from dragoman.errors import StoreError, Unavailable
+from dragoman.identity import Identity
+from dragoman.runners.hub.approval_requests import TURN_OVER, decline_all
 from dragoman.runners.hub.server import RunnerServer
 from dragoman.runners.hub.session import OpenTurn, RunnerSession
 from dragoman.runners.hub.turn import stored_seq
@@ -31,6 +35,7 @@ class WaitingTurns:
         self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
         store.signals.subscribe("runner-turns", self._look)
+        server.on_turn_over = self._withdraw_soon
 
     async def open(self, session_id: str) -> None:
         """Open the turn of a session if it waits for an answer, as the database has it; else end it."""
@@ -74,9 +79,25 @@ class WaitingTurns:
     def _look(self, session_id: str | None) -> None:
         """Check what another host has ended; every waiting turn if it is not known which."""
         for id in self._server.waiting_sessions() if session_id is None else (session_id,):
-            task = asyncio.ensure_future(self._check_if_up(id))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._check_if_up(id))
+
+    def _withdraw_soon(self, session_id: str) -> None:
+        """Decline what a turn waits for that its runner has ended: the run that follows takes its end."""
+        self._spawn(self._withdraw(session_id))
+
+    async def _withdraw(self, session_id: str) -> None:
+        with suppress(StoreError, Unavailable):  # it waits until it expires
+            row = await self._store.runs.get_last(session_id)
+            if row is None or row.status == "running":
+                return
+            message = await self._store.messages.get(session_id, row.message_id)
+            _, requests = ((), []) if message is None else decline_requests(message, TURN_OVER)
+            await decline_all(self._store, requests, by=Identity(row.owner))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _check_if_up(self, session_id: str) -> None:
         with suppress(StoreError, Unavailable):  # its runner is told when it joins again

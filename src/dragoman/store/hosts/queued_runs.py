@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, bindparam, delete, exists, func, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
 from dragoman.errors import Conflict, LimitReached
 from dragoman.store.connection import (
@@ -58,6 +69,17 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.id
 
 
+class FreeSession(NamedTuple):
+    """A session without an active run in which something waits, since `created_at`."""
+
+    session_id: str
+    created_at: float
+
+
+OLDEST = FreeSession("", 0.0)
+"""Before every free session."""
+
+
 class QueueLimits(msgspec.Struct, frozen=True):
     """How many messages may wait in a session, and of an owner."""
 
@@ -77,8 +99,11 @@ class QueuedRunStatements:
         order = queued_runs.c.rank, queued_runs.c.created_at, queued_runs.c.id
         waiting = found.where(here, IS_QUEUED).order_by(*order)
         is_busy = exists().where(runs.c.session_id == queued_runs.c.session_id, IS_RUNNING_RUN)
-        free = select(queued_runs.c.session_id, func.min(queued_runs.c.created_at)).where(IS_QUEUED, ~is_busy)
-        free = free.group_by(queued_runs.c.session_id).order_by(func.min(queued_runs.c.created_at))
+        session_id, since = queued_runs.c.session_id, func.min(queued_runs.c.created_at)
+        is_later, is_as_old = since > bindparam("since"), since == bindparam("since")
+        is_behind = or_(is_later, and_(is_as_old, session_id > bindparam("session_id")))
+        free = select(session_id, since).where(IS_QUEUED, ~is_busy).group_by(session_id).having(is_behind)
+        free = free.order_by(since, session_id)
         count = select(func.count()).select_from(queued_runs)
         newest = found.order_by(queued_runs.c.created_at.desc(), queued_runs.c.id.desc())
         unless_there = compiler.insert(queued_runs).on_conflict_do_nothing(
@@ -93,6 +118,7 @@ class QueuedRunStatements:
         self.list = compiler.compile(waiting.limit(literal_column(str(MAX_LISTED))).offset(zero))
         self.first = compiler.compile(waiting.limit(literal_column("1")).offset(zero))
         self.free = compiler.compile(free.limit(bindparam("limit")).offset(zero))
+        self.sessions = compiler.compile(select(session_id).where(IS_QUEUED).distinct())
         self.count_session = compiler.compile(count.where(here, IS_QUEUED))
         self.count_owner = compiler.compile(count.where(owned, IS_QUEUED))
         self.list_all = compiler.compile(newest.where(IS_QUEUED).limit(bindparam("limit")).offset(zero))
@@ -174,11 +200,15 @@ class QueuedRunRepository:
         sql = self._sql.list_all if owner is None else self._sql.list_owned
         return await self._read(sql, {"limit": limit, **({} if owner is None else {"owner": owner})})
 
-    async def free_sessions(self, limit: int) -> Sequence[str]:
+    async def free_sessions(self, limit: int, *, after: FreeSession = OLDEST) -> Sequence[FreeSession]:
         """Return the sessions in which something waits while no run is active, the oldest first."""
-        rows = await self._database.read(
-            lambda connection: connection.fetch_all(self._sql.free, {"limit": limit})
-        )
+        params = {"limit": limit, "session_id": after.session_id, "since": after.created_at}
+        rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.free, params))
+        return [FreeSession(row[0], row[1]) for row in rows]
+
+    async def sessions(self) -> Sequence[str]:
+        """Return all sessions in which something waits."""
+        rows = await self._database.read(lambda connection: connection.fetch_all(self._sql.sessions, {}))
         return [row[0] for row in rows]
 
     def claim_job(self, id: str) -> DatabaseJob[None]:
