@@ -14,12 +14,15 @@ import pytest
 from dragoman.errors import Forbidden, NotFound
 from dragoman.operations import Calls, Context, Registry
 from dragoman.operations.ledger import MemoryLedger
+from dragoman.tools.files import folder_search
+from dragoman.tools.files.operations import reading_operations
 from dragoman.tools.files.path_patterns import PathPattern
 from dragoman.tools.files.protected_files import ProtectedFiles
 from dragoman.tools.files.roots import Roots
 from dragoman.tools.files.scope import FileScope, OneScope
 from dragoman.tools.files.scoped_operations import finding_operations, writing_operations
 from tests.effort import rounds
+from tests.tools.odd_trees import odd_tree
 
 RIPGREP = shutil.which("rg") or ""
 ENGINES = ["", RIPGREP]
@@ -51,7 +54,8 @@ def scope_of(team: Path) -> FileScope:
 
 async def ask(team: Path, name: str, *, ripgrep: str = RIPGREP, **input: Any) -> dict[str, Any]:
     scopes = OneScope(scope_of(team))
-    registry = Registry(*writing_operations(scopes), *finding_operations(scopes, ripgrep=ripgrep))
+    reading = reading_operations(scopes, identity_aware=False)
+    registry = Registry(*reading, *writing_operations(scopes), *finding_operations(scopes, ripgrep=ripgrep))
     async with Calls(registry, MemoryLedger()) as calls:
         return (await calls.call(name, input, context=Context())).to_json()
 
@@ -235,3 +239,26 @@ async def test_an_expression_that_takes_for_ever_is_ended(
     assert ended["result"] == {"found": [], "complete": False}
     found = await ask(team, "files.grep", expression="(a+)+c")
     assert found["result"] == {"found": [], "complete": True}
+
+
+SEARCHES = [
+    ("files.glob", {"pattern": "**/*.txt"}),
+    ("files.grep", {"pattern": "**/*.txt", "expression": "needle"}),
+    ("files.search", {"text": "needle"}),
+]
+
+
+async def test_what_a_command_leaves_in_a_workspace_neither_stops_a_search_nor_leads_out(
+    team: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_search, "MAX_DEPTH", 20)
+    with odd_tree(team / "workspace"):
+        for name, input in SEARCHES:
+            result = (await ask(team, name, path="workspace", **input))["result"]
+            found = result.get("paths") or [each["path"] for each in result["found"]]
+            assert "workspace/new\nline.txt" in found, name
+            assert not [path for path in found if "outside" in path or "link" in path], name
+            assert not result["complete"], "not all levels were searched"
+        for offset in (2**41, 2**62, 2**63, 10**30):
+            piece = (await ask(team, "files.read", path="workspace/sparse.txt", offset=offset))["result"]
+            assert piece["size"] == 2**42

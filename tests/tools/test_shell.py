@@ -358,3 +358,53 @@ async def test_root_without_control_groups_is_refused(monkeypatch: pytest.Monkey
     sandbox = Sandbox("/usr/bin/bwrap")
     with pytest.raises(CallError, match="control groups"):
         sandbox.program(["true"], mounts=[], limits=LIMITS)
+
+
+SET_BITS = """
+import ctypes, errno, os, stat
+libc = ctypes.CDLL(None, use_errno=True)
+
+def shown(name, attempt):
+    try:
+        attempt()
+        print(name, "allowed")
+    except OSError as error:
+        print(name, errno.errorcode[error.errno])
+
+def system_call(number, *arguments):
+    if libc.syscall(number, *arguments) < 0:
+        raise OSError(ctypes.get_errno(), "")
+
+open("plain", "w").close()
+os.mkdir("folder")
+file, here = os.open("plain", os.O_RDONLY), os.open(".", os.O_RDONLY)
+for mode in (0o4755, 0o2755):
+    shown("chmod", lambda: os.chmod("plain", mode))
+    shown("fchmod", lambda: os.chmod(file, mode))
+    shown("fchmodat", lambda: os.chmod("plain", mode, dir_fd=here))
+    shown("fchmodat2", lambda: system_call(452, -100, b"plain", mode, 0))
+    shown("open", lambda: os.open("new", os.O_CREAT | os.O_WRONLY, mode))
+    shown("tmpfile", lambda: os.open(".", os.O_TMPFILE | os.O_WRONLY, mode))
+    shown("mknod", lambda: os.mknod("node", stat.S_IFREG | mode))
+    shown("folder", lambda: os.chmod("folder", mode))
+capability = bytes.fromhex("0000000201" + "00" * 15)
+shown("capability", lambda: os.setxattr("plain", "security.capability", capability))
+shown("openat2", lambda: system_call(437, -100, b"plain", None, 0))
+shown("io_uring", lambda: system_call(425, 1, None))
+shown("sticky", lambda: os.chmod("plain", 0o1755))
+shown("reading", lambda: os.open("plain", os.O_RDONLY, 0o4755))
+"""
+
+
+async def test_a_command_sets_no_bit_that_lends_others_the_rights_of_the_hubs_user(shell: Shell) -> None:
+    (shell.workspace / "bits.py").write_text(SET_BITS)
+    tools = "chmod u+s plain; cp -p plain copy; install -m 6755 plain third; mkdir -m 2755 made"
+    result = await shell.run(f"python3 bits.py; ({tools}) 2>/dev/null")
+    if result is None:
+        return
+    ways = "chmod fchmod fchmodat fchmodat2 open tmpfile mknod folder"
+    refused = [f"{name} EPERM" for name in [*ways.split(), *ways.split(), "capability"]]
+    lacking = ["openat2 ENOSYS", "io_uring ENOSYS"]
+    assert result["output"].splitlines() == [*refused, *lacking, "sticky allowed", "reading allowed"]
+    modes = {path.name: path.lstat().st_mode for path in shell.workspace.iterdir()}
+    assert [name for name, mode in modes.items() if mode & 0o6000] == []

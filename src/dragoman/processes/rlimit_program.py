@@ -1,7 +1,9 @@
 """Limit processes: a stand-alone program that limits itself and then becomes another program.
 
-Arguments: JSON with the limits and the control groups to join, then the program with its arguments. What that
-program starts inherits both. Imports nothing of the hub, so that it starts fast.
+Arguments: JSON with the limits, the control groups to join, and a seccomp filter that the program reads from
+a descriptor; then the program with its arguments. What that starts inherits limits and groups.
+
+Imports nothing of the hub, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -18,12 +20,22 @@ def main() -> None:
     wanted = json.loads(sys.argv[1])
     for group in wanted["groups"]:
         Path(group, "cgroup.procs").write_text("0")
+    if wanted["filter"]:
+        pass_filter(bytes.fromhex(wanted["filter"]), wanted["descriptor"])
     for name, value in wanted["limits"].items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (limit, limit))
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - no shell is wanted
+
+
+def pass_filter(program: bytes, descriptor: int) -> None:
+    """Let the program read a seccomp filter from a descriptor."""
+    reader, writer = os.pipe()
+    os.write(writer, program)
+    os.close(writer)
+    os.dup2(reader, descriptor)
 
 
 if __name__ == "__main__":

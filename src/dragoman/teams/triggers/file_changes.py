@@ -13,16 +13,20 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from dragoman.errors import BadRequest, NotFound, StoreError, Unavailable
+from dragoman.errors import BadRequest, DragomanError, NotFound, StoreError, Unavailable
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import FileChange, FileConfig
 from dragoman.teams.triggers.occurrence_input import occurrence_input
 from dragoman.teams.triggers.service import TriggerService, read_definition
+from dragoman.tools.files.folder_search import is_usable_name
+from dragoman.tools.files.rooted_folder import RootedFolder
 
 log = logging.getLogger(__name__)
 LOOK_INTERVAL = 5.0  # seconds between two looks at all workspaces
@@ -30,6 +34,8 @@ REST_FACTOR = 20.0  # how much longer than a look the rest after it is, where wo
 REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there are none
 SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
 MAX_FILES = 5_000  # of one trigger
+MAX_ENTRIES = 50_000  # that are looked at for one trigger
+MAX_DEPTH = 200  # folders within each other
 MAX_FOLDERS = 10  # of which a trigger knows the files: those of hosts that are gone are forgotten
 MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
 Seen: TypeAlias = dict[str, tuple[int, int]]
@@ -149,20 +155,49 @@ def scan_all(watched: Sequence[WatchedFiles]) -> list[tuple[str, Seen]]:
 
 
 def scan(folder: Path, pattern: str) -> Seen:
-    """Return the files in a folder that a pattern matches. Links are not followed."""
+    """Return the files in a folder that a pattern matches. Links are not followed, also new ones."""
     found: Seen = {}
-    for path, folders, names in os.walk(folder):
-        folders.sort()
-        for name in sorted(names):
-            full = Path(path, name)
-            relative = full.relative_to(folder).as_posix()
-            if len(found) >= MAX_FILES or not fnmatchcase(relative, pattern) or full.is_symlink():
-                continue
-            with suppress(OSError, UnicodeEncodeError):  # it is gone, or its name is not text
-                relative.encode()
-                stat = full.stat()
-                found[relative] = (stat.st_mtime_ns, stat.st_size)
+    try:
+        root = RootedFolder(folder)
+    except (DragomanError, OSError):  # it is gone
+        return found
+    pending, left = [""], MAX_ENTRIES
+    while pending and left > 0 and len(found) < MAX_FILES:
+        path = pending.pop()
+        entries = list_folder(root, path, limit=left)
+        left -= len(entries)
+        if path.count("/") < MAX_DEPTH:
+            pending += [f"{path}{entry.name}/" for entry in reversed(entries) if entry.is_folder]
+        matching = [each for each in entries if each.stat and fnmatchcase(path + each.name, pattern)]
+        found |= {path + each.name: each.stat for each in matching[: MAX_FILES - len(found)] if each.stat}
     return found
+
+
+class WatchedEntry(NamedTuple):
+    """What is in a folder; `stat` is a file's time of change and size."""
+
+    name: str
+    is_folder: bool
+    stat: tuple[int, int] | None
+
+
+def list_folder(root: RootedFolder, path: str, *, limit: int) -> Sequence[WatchedEntry]:
+    """Return what is in a folder, in order; nothing if it cannot be opened."""
+    try:
+        with root.open(path or ".") as descriptor, os.scandir(descriptor) as scanned:
+            entries = sorted(islice(scanned, limit), key=lambda entry: entry.name)
+            return [read_entry(entry) for entry in entries if is_usable_name(entry.name, path)]
+    except (DragomanError, OSError):
+        return ()
+
+
+def read_entry(entry: os.DirEntry[str]) -> WatchedEntry:
+    """Return an entry; neither a folder nor a file if it is gone, or something else."""
+    with suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        stat = (status.st_mtime_ns, status.st_size) if S_ISREG(status.st_mode) else None
+        return WatchedEntry(entry.name, S_ISDIR(status.st_mode), stat)
+    return WatchedEntry(entry.name, is_folder=False, stat=None)
 
 
 def folder_name(folder: Path) -> str:

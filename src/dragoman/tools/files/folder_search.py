@@ -64,6 +64,7 @@ def looks_like_text(body: bytes) -> bool:
 
 MAX_ENTRIES = 50_000  # entries visited in one search
 MAX_FOLDER_ENTRIES = 10_000
+MAX_DEPTH = 200  # folders within each other: each is opened from the top, so that deep ones cost the most
 MAX_BYTES = 256_000_000  # bytes read in one search
 MAX_FILE_BYTES = 8_000_000
 MAX_SECONDS = 10.0
@@ -95,6 +96,9 @@ class FileSearch:
                     subfolders.append(file_path)
                 elif stat.S_ISREG(mode) and self._matches_pattern(file_path, name):
                     yield file_path
+            if subfolders and folder.count("/") >= MAX_DEPTH:
+                self.complete = False
+                continue
             pending += reversed(subfolders)
 
     def find_matches(self, path: str, text: str, *, exact: bool) -> Iterator[tuple[str, LineMatch]]:

@@ -246,7 +246,7 @@ def read_file(roots: Roots, path: str, *, offset: int, limit: int) -> FilePiece:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise BadRequest(f"{path!r} is a folder.", field="path", hint="List it with files.list.")
-        raw = os.pread(descriptor, limit, offset)
+        raw = os.pread(descriptor, limit, min(offset, status.st_size))
     text = decode_piece(raw, path, is_last=offset + len(raw) >= status.st_size)
     end = offset + len(text.encode())
     return FilePiece(

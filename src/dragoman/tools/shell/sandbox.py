@@ -17,9 +17,10 @@ import msgspec
 
 from dragoman.errors import CallError
 from dragoman.processes.program import Program
-from dragoman.processes.resource_limits import with_limits
+from dragoman.processes.resource_limits import FILTER_DESCRIPTOR, with_limits
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
+from dragoman.tools.shell.mode_filter import mode_filter
 
 HOME = "/team"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -94,14 +95,18 @@ class Sandbox:
         shown = [*system_mounts(limits), *masks(self._hidden), *folder_mounts(mounts)]
         outer = [str(self._bwrap), *namespaces(limits), *shown]
         program = with_limits(
-            [*outer, "--chdir", folder, "--", *inner], resource_limits(limits), groups=groups.folders
+            [*outer, "--chdir", folder, "--", *inner],
+            resource_limits(limits),
+            groups=groups.folders,
+            seccomp_filter=mode_filter(),
         )
         return ShellProgram(program, "/", {}, on_end=groups.remove)
 
     async def _probe(self, bwrap: str) -> bool:
         """Return whether bubblewrap runs a program; note why not."""
         limits = SandboxLimits()
-        arguments = [bwrap, *namespaces(limits), *system_mounts(limits), "--", "/bin/true"]
+        command = [bwrap, *namespaces(limits), *system_mounts(limits), "--", "/bin/true"]
+        arguments = with_limits(command, {}, seccomp_filter=mode_filter())
         try:
             program = await Program.spawn(arguments, cwd="/", environ={})
         except OSError as error:
@@ -127,6 +132,7 @@ def namespaces(limits: SandboxLimits) -> list[str]:
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
         "--unshare-cgroup-try", "--disable-userns", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL",
         "--hostname", "sandbox", "--die-with-parent", "--new-session", "--clearenv",
+        "--seccomp", str(FILTER_DESCRIPTOR),
     ]  # fmt: skip
     if limits.network:
         options.remove("--unshare-net")

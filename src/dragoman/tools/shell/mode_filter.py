@@ -1,0 +1,98 @@
+"""A seccomp filter that refuses the set-user-id and set-group-id bits to a sandboxed command.
+
+The files of a workspace belong to the user that the hub runs as. With one of these bits a file of a model
+would lend that user's rights to every other user of this machine. A mount option protects the command's own
+view of the workspace only, so the system calls that set a mode are filtered. Those whose mode a filter cannot
+see (`openat2`, `io_uring`) are answered as by a kernel that lacks them; programs then use the older ones.
+
+Source: linux/seccomp.h, linux/filter.h and the tables of system calls of Linux 6.12.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, TypeAlias
+
+SET_ID_BITS = 0o6000
+CREATING = 0o100 | 0o20000000  # O_CREAT and O_TMPFILE: without them `open` has no mode
+X32_BIT = 0x40000000
+LOAD, JUMP_EQUAL, JUMP_GREATER_EQUAL, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in `struct seccomp_data`
+ALLOW = 0x7FFF0000
+REFUSE = 0x00050000
+LACKING = (437, 425)  # openat2, io_uring_setup: of the same number everywhere
+
+
+class ModeCall(NamedTuple):
+    """A system call: its number, which argument is a mode, and which has flags that say whether it is one."""
+
+    number: int
+    mode: int
+    flags: int | None = None
+
+
+FCHMODAT2 = ModeCall(452, 2)
+# open, creat, openat, chmod, fchmod, fchmodat, mknod, mknodat
+X86_64 = (
+    ModeCall(2, 2, flags=1), ModeCall(85, 1), ModeCall(257, 3, flags=2), ModeCall(90, 1), ModeCall(91, 1),
+    ModeCall(268, 2), ModeCall(133, 1), ModeCall(259, 2), FCHMODAT2,
+)  # fmt: skip
+I386 = (
+    ModeCall(5, 2, flags=1), ModeCall(8, 1), ModeCall(295, 3, flags=2), ModeCall(15, 1), ModeCall(94, 1),
+    ModeCall(306, 2), ModeCall(14, 1), ModeCall(297, 2), FCHMODAT2,
+)  # fmt: skip
+ARM = (
+    ModeCall(5, 2, flags=1), ModeCall(8, 1), ModeCall(322, 3, flags=2), ModeCall(15, 1), ModeCall(94, 1),
+    ModeCall(333, 2), ModeCall(14, 1), ModeCall(324, 2), FCHMODAT2,
+)  # fmt: skip
+GENERIC = (ModeCall(56, 3, flags=2), ModeCall(52, 1), ModeCall(53, 2), ModeCall(33, 2), FCHMODAT2)
+TABLES = {
+    0xC000003E: X86_64,
+    0x40000003: I386,
+    0x40000028: ARM,
+    0xC00000B7: GENERIC,  # aarch64
+    0xC00000F3: GENERIC,  # riscv64
+    0xC0000102: GENERIC,  # loongarch64
+}
+Instruction: TypeAlias = tuple[int, int, int, int]
+"""Code, jump if true, jump if false, operand."""
+
+
+@cache
+def mode_filter() -> bytes:
+    """Return the filter as bubblewrap reads it: `struct sock_filter`, one after the other."""
+    program: list[Instruction] = []
+    for architecture, calls in TABLES.items():
+        table = table_program(calls, has_x32=calls is X86_64)
+        program += [(LOAD, 0, 0, ARCHITECTURE), (JUMP_EQUAL, 0, len(table), architecture), *table]
+    program.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def table_program(calls: Sequence[ModeCall], *, has_x32: bool) -> list[Instruction]:
+    """Return the instructions of one architecture."""
+    program: list[Instruction] = [(LOAD, 0, 0, NUMBER)]
+    lacking = [(JUMP_GREATER_EQUAL, X32_BIT)] if has_x32 else []
+    for code, operand in [*lacking, *((JUMP_EQUAL, number) for number in LACKING)]:
+        program += [(code, 0, 1, operand), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
+    for call in calls:
+        check = call_program(call)
+        program += [(JUMP_EQUAL, 0, len(check), call.number), *check]
+    return [*program, (RETURN, 0, 0, ALLOW)]
+
+
+def call_program(call: ModeCall) -> list[Instruction]:
+    """Return the instructions that decide about one system call."""
+    check: list[Instruction] = [(LOAD, 0, 0, argument(call.mode)), (JUMP_SET, 0, 1, SET_ID_BITS)]
+    check += [(RETURN, 0, 0, REFUSE | errno.EPERM), (RETURN, 0, 0, ALLOW)]
+    if call.flags is None:
+        return check
+    return [(LOAD, 0, 0, argument(call.flags)), (JUMP_SET, 0, len(check) - 1, CREATING), *check]
+
+
+def argument(index: int) -> int:
+    """Return the offset of the lower half of an argument, on a little-endian machine."""
+    return ARGUMENTS + 8 * index
