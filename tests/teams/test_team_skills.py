@@ -12,7 +12,7 @@ from dragoman.identity import LOCAL
 from dragoman.operations.context import Context
 from dragoman.server.app import Hub
 from dragoman.teams.prompt import build_prompt
-from dragoman.teams.skill_files import parse_skill
+from dragoman.teams.skill_files import parse_skill, read_skills
 from tests.serving import Served, serving, text_of
 from tests.teams.team_hub import eventually
 from tests.teams.test_plugins import GOOD, activate_in
@@ -279,3 +279,36 @@ async def test_what_waits_for_an_approval_is_listed_with_its_text(tmp_path: Path
         whole = (await served.http.get("/api/teams/main/skills/ledger")).json()
         assert (whole["state"], whole["text"]) == ("active", LEDGER.strip())
         assert (await served.http.get("/api/teams/main/skills/tidy")).status_code == 404
+
+
+def merges(count: int) -> str:
+    """YAML in which each line merges the one before it nine times."""
+    first = "m0: &m0 {x: 1}"
+    others = [f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}" for n in range(1, count)]
+    return "\n".join([first, *others])
+
+
+UNREADABLE: Mapping[str, str] = {
+    "boolean": "x: !!bool maybe",
+    "number": "x: !!int ''",
+    "fraction": "x: !!float ''",
+    "time": "x: !!timestamp soon",
+    "digits": f"x: {'9' * 5_000}",
+    "object": "x: !!python/object/apply:os.system [id]",
+    "brackets": "x: " + "[" * 8_000,
+    "closed": "x: " + "[" * 7_000 + "]" * 7_000,
+    "merges": merges(9),
+    "itself": "x: &x [*x]",
+    "merged": "x: &x {<<: *x}",
+    "list": "- x",
+    "tools": "allowed-tools: {x: y}",
+}
+
+
+def test_a_front_matter_that_cannot_be_read_takes_its_skill_alone_out_of_use(tmp_path: Path) -> None:
+    for name, head in UNREADABLE.items():
+        write(tmp_path / f"{name}/SKILL.md", f"---\ndescription: x\n{head}\n---\nText.")
+    write(tmp_path / "good/SKILL.md", '---\ndescription: "half \\ud800 of it"\n---\nText.')
+    found = read_skills(tmp_path, tmp_path, level="team")
+    assert [(each.name, each.description) for each in found.skills] == [("good", "half \ufffd of it")]
+    assert [each.path.partition("/")[0] for each in found.problems] == sorted(UNREADABLE)

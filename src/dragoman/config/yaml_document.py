@@ -55,7 +55,7 @@ def parse_scalar(node: yaml.ScalarNode) -> Any:
 def _parse_number(node: yaml.ScalarNode) -> int | float:
     try:
         value = _LOADER.construct_object(node)
-    except (ValueError, OverflowError, yaml.YAMLError):
+    except (ValueError, OverflowError, IndexError, yaml.YAMLError):
         raise InvalidScalar("is not a valid number") from None
     if isinstance(value, float) and not math.isfinite(value):
         raise InvalidScalar("infinity is not allowed; write null for no limit, where that is allowed")

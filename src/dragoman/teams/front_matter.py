@@ -8,10 +8,29 @@ from typing import Any
 import yaml
 
 from dragoman.errors import ConfigError
+from dragoman.json_decoding import well_formed
 
 FENCE = "---"
 MAX_FRONT_MATTER = 16_000  # characters
-MAX_VALUES = 200_000  # of one document
+MAX_VALUES = 200_000  # of one document, aliases counted as often as they are used
+MAX_NESTED = 100  # brackets within each other: the time to read them grows with the square
+UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What PyYAML raises for a text: `!!bool maybe` is a KeyError, `!!int ''` an IndexError."""
+
+
+class YamlLoader(yaml.SafeLoader):
+    """Reads YAML of which the author is not trusted."""
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:  # noqa: N803 - as PyYAML names it
+        """Take a bracket that opens. Raises ScannerError if too many are open."""
+        if self.flow_level >= MAX_NESTED:
+            text = f"more than {MAX_NESTED} brackets within each other"
+            raise yaml.scanner.ScannerError(problem=text, problem_mark=self.get_mark())
+        super().fetch_flow_collection_start(TokenClass)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        """Return the text of a scalar; an escape may stand for half of a character, which no JSON has."""
+        return well_formed(str(super().construct_scalar(node)))
 
 
 def parse_front_matter(text: str, *, source: str) -> tuple[Mapping[str, Any], str]:
@@ -34,27 +53,38 @@ def parse_front_matter(text: str, *, source: str) -> tuple[Mapping[str, Any], st
 
 def parse_yaml(text: str, *, source: str, first_line: int = 1) -> Any:
     """Return the value of a YAML text that begins at a line of its file. Raises ConfigError."""
+    loader = None
     try:
-        value = yaml.safe_load(text)
-        is_small = count_values(value, {}) <= MAX_VALUES
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        loader = YamlLoader(text)
+        node = loader.get_single_node()
+        # Counted before anything is made of it: merged aliases of aliases are written out by PyYAML.
+        is_small = node is None or count_values(node, {}) <= MAX_VALUES
+        value = loader.construct_document(node) if node is not None and is_small else None
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         line = first_line + (mark.line if mark is not None else 0)
         what = "the file is" if first_line == 1 else "the front matter is"
         raise ConfigError(f"{source}:{line}: {what} not valid YAML") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
     if not is_small:
         raise ConfigError(f"{source}: aliases make more than {MAX_VALUES} values of it")
     return value
 
 
-def count_values(value: Any, counts: dict[int, int]) -> int:
-    """Return how many values a value has, written out: aliases of aliases can stand for billions.
+def count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Return how many values a node has, written out: aliases of aliases can stand for billions.
 
     `counts` are those that were counted before. Raises RecursionError for a value that contains itself.
     """
-    if not isinstance(value, dict | list | set | tuple):
-        return 1
-    if id(value) not in counts:
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-        counts[id(value)] = 1 + sum(count_values(each, counts) for each in parts)
-    return counts[id(value)]
+    match node:
+        case yaml.MappingNode(value=pairs):
+            parts = [part for pair in pairs for part in pair]
+        case yaml.SequenceNode(value=items):
+            parts = items
+        case _:
+            return 1
+    if id(node) not in counts:
+        counts[id(node)] = 1 + sum(count_values(each, counts) for each in parts)
+    return counts[id(node)]
