@@ -15,6 +15,7 @@ from dragoman.messages import Message, TextPart
 from dragoman.runs import run_queue
 from dragoman.runs.preparation import RESUME_WAIT
 from dragoman.session_ids import hub_session_id
+from dragoman.store.settled_clock import SettledClock
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 from tests.flows.background import read_run, send_away, until_state
 from tests.runners.wire_runner import QUICK, Turn, WireRunner, connected, new_session
@@ -183,7 +184,26 @@ async def test_a_message_does_not_wait_for_ever_for_a_turn_that_cannot_go_on(tmp
             queue = hub.hub.runs.queue
             await queue.sweep()
             assert (await read_run(hub, waiting, headers=second))["state"] == "queued"
-            queue._clock = lambda: time.time() + RESUME_WAIT
+            queue._settled_clock = SettledClock(lambda: time.time() + RESUME_WAIT)
             await queue.sweep()
             await (await runner.prompt()).answer("fine")
             await until_state(hub, waiting, "done", headers=second)
+
+
+async def test_a_clock_that_is_set_ahead_passes_over_no_question(hub: Served) -> None:
+    ahead = 0.0
+
+    def clock() -> float:
+        return time.time() + ahead
+
+    queue, approvals = hub.hub.runs.queue, hub.hub.store.approvals
+    queue._settled_clock, approvals._clock = SettledClock(clock), clock
+    async with connected(hub, "s") as runner:
+        await question(hub, runner)
+        waiting = await send_away(hub, "next", whenBusy="queue")
+        ahead = 31_536_000.0
+        await queue.sweep()
+        assert (await read_run(hub, waiting))["state"] == "queued"
+        ahead = 0.0
+        await answer_question(hub)
+        assert (await runner.next("answer"))["answer"] == "b"

@@ -123,7 +123,8 @@ def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:
     """Return when the run's time is over, on the event loop's clock; a crash does not prolong it."""
     if agent.timeout is None:
         return None
-    return asyncio.get_running_loop().time() + agent.timeout - (time.time() - row.started_at)
+    passed = max(0.0, time.time() - row.started_at)  # the clock may have been set back
+    return asyncio.get_running_loop().time() + agent.timeout - passed
 
 
 def continued_position(action: ContinueAnswer, run: ActiveRun) -> FoldPosition | None:

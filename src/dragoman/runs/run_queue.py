@@ -30,6 +30,7 @@ from dragoman.runs.run import HubRun
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.hosts.queued_runs import OLDEST, RANKS, FreeSession, QueuedRun, QueueLimits, QueueMode
 from dragoman.store.sessions.sessions import Session
+from dragoman.store.settled_clock import SettledClock
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer, NewMessage
 
@@ -88,6 +89,7 @@ class RunQueue:
         self._store = store
         self._starter = starter
         self._clock = clock
+        self._settled_clock = SettledClock(clock)
         self._sessions: set[str] = set()
         """Sessions in whose queue something may wait, as far as this host knows."""
         self._is_filled = False  # whether `_sessions` has what waited when this host began
@@ -173,7 +175,7 @@ class RunQueue:
             return True
         if session is None or not session.runner or request.when_busy == "interrupt":
             return False
-        return await awaits_answer(self._store, session.id, now=self._clock())
+        return await awaits_answer(self._store, session.id, now=self._settled_clock.settled_time())
 
     async def find_current(self, session_id: str) -> ActiveRun | None:
         """Return the active run of the session, or that of the message that is about to be answered.
@@ -402,9 +404,8 @@ class RunQueue:
 
     async def _is_waiting(self, queued: QueuedRun) -> bool:
         """Return whether a message waits for an answer to what the session's last one asks."""
-        if queued.mode == "interrupt":
-            return False
-        return await awaits_answer(self._store, queued.session_id, now=self._clock())
+        now = self._settled_clock.settled_time()  # a clock that was set ahead ends no question
+        return queued.mode != "interrupt" and await awaits_answer(self._store, queued.session_id, now=now)
 
     async def _give_up(self, queued: QueuedRun, reason: str) -> None:
         ended = await self._store.queued_runs.end(queued.id, "failed", at=self._clock(), error=reason)

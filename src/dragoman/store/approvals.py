@@ -67,6 +67,9 @@ class ApprovalStatements:
         is_suspended = approvals.c.run_id.is_(None), approvals.c.state.is_not(None)
         self.find_suspended = compiler.compile(newest.where(*same_call, *is_suspended, has_status("pending")))
         self.update_live = compiler.compile(answer.where(approvals.c.status == bindparam("before"), IS_LIVE))
+        self.end = compiler.compile(
+            update(approvals).where(this, IS_OPEN, IS_LIVE).values(expires_at=bindparam("now"))
+        )
         self.update_state = compiler.compile(answer.where(approvals.c.state.is_not(None)))
         is_answered = approvals.c.status.in_([literal_column("'approved'"), literal_column("'denied'")])
         of_run = approvals.c.run_id.is_not(None) & (approvals.c.answered_at >= bindparam("since"))
@@ -182,6 +185,11 @@ class ApprovalRepository:
             lambda connection: connection.fetch_all(self._sql.list_settled, params)
         )
         return [to_approval(row).as_of(params["now"]) for row in rows]
+
+    async def end(self, id: str) -> None:
+        """Let a request expire now, if it is open."""
+        params = {"id": id, "now": self._clock()}
+        await self._database.write(lambda connection: connection.execute(self._sql.end, params))
 
     async def list_for_run(self, session_id: str, run_id: str) -> Sequence[ApprovalRequest]:
         """Return all approvals that a run requested, oldest first."""

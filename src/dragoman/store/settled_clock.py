@@ -1,6 +1,7 @@
 """Whether the clock can be trusted to say what is old.
 
-What a wrong clock deletes does not come back when it is set right. So whoever deletes by age asks here first.
+What a wrong clock deletes or declines does not come back when it is set right. So whoever acts by age asks
+here first.
 """
 
 from __future__ import annotations
@@ -9,19 +10,38 @@ import time
 from collections.abc import Callable
 
 MAX_DRIFT = 3_600.0  # seconds by which the clock may be set ahead unnoticed
+UPTIME_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 TRUSTED_AFTER = 86_400.0  # seconds after which one that was set ahead is taken for right
+
+
+def uptime() -> float:
+    """Return seconds of the machine, with those for which it was suspended where the system counts them."""
+    return time.clock_gettime(UPTIME_CLOCK)
 
 
 class SettledClock:
     """Compares the clock with the time that really passes, since this was made."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.time, *, monotonic: Callable[[], float] = time.monotonic
+        self, clock: Callable[[], float] = time.time, *, monotonic: Callable[[], float] = uptime
     ) -> None:
         self._clock = clock
         self._monotonic = monotonic
         self._offset = clock() - monotonic()
         self._ahead_since: float | None = None
+
+    def passed(self) -> float:
+        """Return the seconds that have really passed, since some moment."""
+        return self._monotonic()
+
+    def seconds_back(self) -> float:
+        """Return by how much the clock was set back since `is_settled` was asked last; 0 for a small step."""
+        back = self._offset - (self._clock() - self._monotonic())
+        return back if back > MAX_DRIFT else 0.0
+
+    def settled_time(self) -> float:
+        """Return the time of the clock; 0, when nothing is old, while it is not settled."""
+        return self._clock() if self.is_settled() else 0.0
 
     def is_settled(self) -> bool:
         """Return whether the clock was not set ahead during the last day."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from dragoman.errors import RunActive, StoreError, Unavailable
-from dragoman.operations.approval import ApprovalRequest
+from dragoman.operations.approval import ApprovalRequest, ApprovalStatus
 from dragoman.operations.permission.access_control import ApprovalFlow
 from dragoman.operations.permission.standing_rules import StandingRules
 from dragoman.store.hosts.signals import Wakeup
@@ -23,6 +23,7 @@ PURGE_INTERVAL = 3_600.0  # seconds
 RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
 RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
+MAX_ENDS = 10_000  # requests of each state that are looked after when the clock was set back
 RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
 
 
@@ -141,6 +142,8 @@ class ApprovalResumer:
     """Resumes chats whose approval was answered in another process, or expired.
 
     Answers given while no hub ran count as well; approvals that no run can use any more are closed.
+    For a day after the clock was set ahead, none expires. When it was set back, those that are open expire
+    after the time that they had left.
     """
 
     def __init__(
@@ -149,8 +152,13 @@ class ApprovalResumer:
         resume_run: Callable[[ApprovalRequest], Awaitable[bool]],
         *,
         approval_flow: ApprovalFlow,
+        now: Callable[[], float] = time.time,
+        clock: SettledClock | None = None,
     ) -> None:
         self._store = store
+        self._now = now
+        self._clock = clock or SettledClock()
+        self._ends: dict[str, float] = {}  # of the machine's uptime, by id, after the clock was set back
         self._resume_run = resume_run
         self._approval_flow = approval_flow
         self._since = 0.0
@@ -162,13 +170,13 @@ class ApprovalResumer:
             await asyncio.sleep(POLL_INTERVAL)
             with suppress(StoreError, Unavailable):
                 if self._store.database.is_up:
-                    await self._poll()
+                    await self.poll()
 
-    async def _poll(self) -> None:
-        now = time.time()
-        found = await self._store.approvals.list_settled(self._since)
-        wanted = self._busy | {each.id: each for each in found}
-        for approval in wanted.values():
+    async def poll(self) -> None:
+        """Resume what is due. Raises StoreError, Unavailable."""
+        await self._end_passed()
+        is_settled, now = self._clock.is_settled(), self._now()
+        for approval in (await self._find_due(now, is_settled=is_settled)).values():
             self._busy[approval.id] = approval
             try:
                 await self._resume(approval, expired=approval.expires_at <= now)
@@ -179,7 +187,27 @@ class ApprovalResumer:
             except Exception:
                 log.exception("the run of approval %s was not resumed", approval.id)
             del self._busy[approval.id]
-        self._since = now - POLL_INTERVAL
+        if is_settled:
+            self._since = now - POLL_INTERVAL
+
+    async def _find_due(self, now: float, *, is_settled: bool) -> dict[str, ApprovalRequest]:
+        if now < self._since:  # the clock was ahead until now
+            self._since = 0.0
+        found = await self._store.approvals.list_settled(self._since)
+        due = {each.id: each for each in found if is_settled or each.status != "expired"}
+        return self._busy | due
+
+    async def _end_passed(self) -> None:
+        """Let requests expire whose time has passed, whatever a clock that was set back says."""
+        passed, back = self._clock.passed(), self._clock.seconds_back()
+        statuses: Sequence[ApprovalStatus] = ("pending", "approved") if back else ()
+        for status in statuses:
+            for each in await self._store.approvals.list(status=status, limit=MAX_ENDS):
+                left = each.expires_at - (self._now() + back)
+                self._ends.setdefault(each.id, passed + max(0.0, left))
+        for id in [id for id, end in self._ends.items() if end <= passed]:
+            await self._store.approvals.end(id)
+            del self._ends[id]
 
     async def _resume(self, approval: ApprovalRequest, *, expired: bool) -> None:
         current = await self._approval_flow.expire_if_due(approval.id) if expired else approval

@@ -21,6 +21,7 @@ from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
 from dragoman.store.runs import RunRecord
+from dragoman.store.settled_clock import SettledClock
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
@@ -71,6 +72,7 @@ class TaskWorker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._has_swept = False
+        self._clock = SettledClock()
         self._last_waiting: TeamTask | None = None
 
     # What is told from outside.
@@ -312,7 +314,7 @@ class TaskWorker:
         tasks = self._store.team_tasks
         if not await tasks.has_unsettled():
             return
-        for task in await tasks.list_late():
+        for task in await tasks.list_late() if self._clock.is_settled() else ():
             await self.end(task, TaskEnd(state="failed", error=LATE))
         for task in await tasks.list_orphans():
             self._stopped_above.add(task.id)

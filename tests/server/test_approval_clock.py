@@ -1,0 +1,145 @@
+"""Approvals whose time is over, or not, while the clock of the hub jumps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from dragoman.operations.approval import ApprovalItem, ApprovalRequest
+from dragoman.operations.permission.access_control import ApprovalFlow
+from dragoman.server.app.background_jobs import ApprovalResumer
+from dragoman.store.settled_clock import SettledClock
+from dragoman.store.store import Store
+
+pytestmark = pytest.mark.anyio
+START, HOUR, DAY, YEAR = 1_790_000_000.0, 3_600.0, 86_400.0, 31_536_000.0
+
+
+class HostClock:
+    """The clock of a host, which is `ahead` of the time that really passes."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return START + self.passed + self.ahead
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+class Flow:
+    """Expires requests as the store has them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def expire_if_due(self, id: str) -> ApprovalRequest:
+        return await self._store.approvals.get(id)
+
+    async def abandon(self, approval: ApprovalRequest) -> None: ...
+
+
+class Resumed:
+    """A resumer, and the requests that runs went on with, with the state of each."""
+
+    def __init__(self, store: Store, clock: HostClock) -> None:
+        self.store, self.clock = store, clock
+        self.found: list[tuple[str, str]] = []
+        self._resumer = ApprovalResumer(
+            store,
+            self._resume,
+            approval_flow=cast(ApprovalFlow, Flow(store)),
+            now=clock,
+            clock=SettledClock(clock, monotonic=clock.monotonic),
+        )
+
+    async def _resume(self, approval: ApprovalRequest) -> bool:
+        self.found.append((approval.id, approval.status))
+        return True
+
+    async def after(self, seconds: float) -> list[tuple[str, str]]:
+        """What went on when this time has passed."""
+        self.clock.passed += seconds
+        self.found = []
+        await self._resumer.poll()
+        return self.found
+
+    async def ask(self, id: str, *, seconds: float = DAY) -> None:
+        now = self.clock()
+        request = ApprovalRequest(
+            id=id,
+            owner="local",
+            operation="mail.send",
+            input={},
+            input_hash=id,
+            items=(ApprovalItem("mail.send", {}, id),),
+            created_at=now,
+            expires_at=now + seconds,
+            run_id=f"run_{id}",
+            tool_call_id="c",
+        )
+        await self.store.approvals.create(request)
+
+
+@pytest.fixture
+async def resumed(tmp_path: Path) -> AsyncIterator[Resumed]:
+    clock = HostClock()
+    async with await Store.open(tmp_path, clock=clock) as store:
+        yield Resumed(store, clock)
+
+
+async def test_requests_expire_in_their_time(resumed: Resumed) -> None:
+    await resumed.ask("a")
+    assert await resumed.after(DAY - 1.0) == []
+    assert await resumed.after(2.0) == [("a", "expired")]
+
+
+async def test_a_clock_that_is_set_ahead_and_right_again_declines_nothing(resumed: Resumed) -> None:
+    await resumed.ask("a")
+    assert await resumed.after(HOUR) == []
+    resumed.clock.ahead = YEAR
+    assert await resumed.after(2.0) == []
+    assert await resumed.after(HOUR) == []
+    resumed.clock.ahead = 0.0
+    assert await resumed.after(2.0) == []
+    assert (await resumed.store.approvals.get("a")).status == "pending"
+    assert await resumed.after(DAY) == [("a", "expired")]
+
+
+async def test_a_clock_that_stays_ahead_is_right_after_a_day(resumed: Resumed) -> None:
+    await resumed.ask("a", seconds=2 * DAY)
+    assert await resumed.after(2.0) == []
+    resumed.clock.ahead = YEAR
+    assert await resumed.after(2.0) == []
+    await resumed.ask("b", seconds=2 * DAY)
+    assert await resumed.after(DAY) == [("a", "expired")]
+    assert await resumed.after(DAY) == [("b", "expired")]
+
+
+async def test_a_clock_that_is_set_back_prolongs_no_request(resumed: Resumed) -> None:
+    await resumed.ask("a")
+    assert await resumed.after(HOUR) == []
+    resumed.clock.ahead = -YEAR
+    assert await resumed.after(HOUR) == []
+    await resumed.ask("b")
+    assert await resumed.after(DAY - 2 * HOUR - 1.0) == []
+    assert await resumed.after(1.0) == [("a", "expired")]
+    await resumed.after(3.0)
+    assert await resumed.after(DAY) == [("b", "expired")]
+
+
+async def test_expiry_goes_on_when_a_clock_that_was_ahead_from_the_start_is_set_right(
+    resumed: Resumed,
+) -> None:
+    resumed.clock.ahead = YEAR
+    ahead = Resumed(resumed.store, resumed.clock)
+    assert await ahead.after(2.0) == []
+    resumed.clock.ahead = 0.0
+    assert await ahead.after(2.0) == []
+    await ahead.ask("a")
+    assert await ahead.after(DAY + 2.0) == [("a", "expired")]
