@@ -34,7 +34,7 @@ CPU = pytest.StashKey[list[float]]()
 ZYGOTE = pytest.StashKey[Zygote]()
 WORKERS = pytest.StashKey[LoadedWorkers]()
 STARTED = time.monotonic()
-GC_THRESHOLDS = (50_000, 20, 50)  # as of `dragoman serve`
+GC_THRESHOLDS = (10_000, 1, 2_500)  # as of `dragoman serve`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -37,12 +37,12 @@ class LoopWatch:
         It is the CPU time of the process, for a thread may hold the interpreter. Threads also run while the
         loop waits for a processor; that is what the time on the clock without that wait leaves out.
         """
-        used, passed = time.process_time(), time.perf_counter() - waited_for_processor()
         while True:
+            waited = waited_for_processor()
+            used, passed = time.process_time(), time.perf_counter()  # without the time of reading that file
             await asyncio.sleep(0.001)
-            now_used, now_passed = time.process_time(), time.perf_counter() - waited_for_processor()
-            self.lag = max(self.lag, min(now_used - used, now_passed - passed))
-            used, passed = now_used, now_passed
+            used, passed = time.process_time() - used, time.perf_counter() - passed
+            self.lag = max(self.lag, min(used, passed - (waited_for_processor() - waited)))
 
 
 async def best_lag(work: Callable[[], Awaitable[T]]) -> tuple[T, float]:

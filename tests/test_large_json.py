@@ -111,3 +111,19 @@ def test_too_many_objects_and_lists_are_refused_before_the_text_is_cut(
     for more in (b"[" + b"{}," * 50 + b"1]", b"[" * 51 + b"]" * 51):
         with pytest.raises(msgspec.DecodeError, match="more than 50 objects and lists"):
             decode_large(more, msgspec.json.decode)
+
+
+def test_lists_and_objects_of_a_large_text_are_filled_in_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of replaced ones are freed in one call, which holds the event loop."""
+    monkeypatch.setattr(large_json, "_WHOLE", 1_000)
+    trees: list[Any] = []
+
+    def decode(raw: bytes) -> Any:
+        trees.append(msgspec.json.decode(raw))
+        return trees[-1]
+
+    tree = {"items": [{"text": "long " * 20, "id": 1}, ["~1", "short"]]}
+    value = decode_large(msgspec.json.encode(tree), decode)
+    assert value == tree
+    assert value is trees[0]
+    assert value["items"] is trees[0]["items"]

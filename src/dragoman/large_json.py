@@ -36,6 +36,7 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..$", re.DOTALL)
 _SPACES = b" \t\r\n"
 _encoder = msgspec.json.Encoder()
 _SCALARS = frozenset({int, float, bool, type(None)})
+_CHANGEABLE = frozenset({str, list, dict})  # by the texts that marks stand for
 
 
 def decode_large(raw: bytes, decode: Callable[[bytes], Any]) -> Any:
@@ -47,9 +48,10 @@ def decode_large(raw: bytes, decode: Callable[[bytes], Any]) -> Any:
     """
     skeleton, ranges = _shorten_strings(raw)
     _check_containers(skeleton)
-    return _restore(
-        _decode_structure(skeleton, decode), lambda index: _decode_text(raw, ranges[index], decode=decode)
-    )
+    value = _decode_structure(skeleton, decode)
+    if type(value) not in _CHANGEABLE:
+        return value
+    return _restore(value, lambda index: _decode_text(raw, ranges[index], decode=decode))
 
 
 def encode_large(
@@ -299,13 +301,17 @@ def _end_commas(outside: bytes, start: int, *, first: int, last: int) -> Iterato
 
 
 def _restore(value: Any, read: Callable[[int], str]) -> Any:
-    """Return the value with the texts that the marks stand for."""
+    """Return a text, a list or an object with the texts that the marks stand for.
+
+    They are changed in place: to free thousands of replaced ones would be one long call.
+    """
     if isinstance(value, str):
         return read(int(value[1:])) if value.startswith("~") else value
-    if isinstance(value, list):
-        return [_restore(item, read) for item in value]
-    if isinstance(value, dict):
-        return {_restore(key, read): _restore(item, read) for key, item in value.items()}
+    if isinstance(value, dict) and any(key.startswith("~") for key in value):
+        value = {read(int(key[1:])) if key.startswith("~") else key: item for key, item in value.items()}
+    for place, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if type(item) in _CHANGEABLE:
+            value[place] = _restore(item, read)
     return value
 
 

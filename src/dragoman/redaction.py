@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
+from operator import is_
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -58,7 +59,10 @@ class Redactor:
         return text
 
     def redact_json(self, value: Any, *, depth: int = MAX_DEPTH) -> Any:
-        """Redact all strings of a JSON value, at any depth."""
+        """Redact all strings of a JSON value, at any depth. Lists and objects that have none stay the same.
+
+        So a large value is not copied, and most of it is not freed in one long call afterwards.
+        """
         if self._pattern is None:
             return value
         if isinstance(value, str):
@@ -66,9 +70,12 @@ class Redactor:
         if depth == 0:
             return None if isinstance(value, (dict, list)) else value
         if isinstance(value, dict):
-            return {self(name): self.redact_json(item, depth=depth - 1) for name, item in value.items()}
+            redacted = {self(name): self.redact_json(item, depth=depth - 1) for name, item in value.items()}
+            is_same = all(map(is_, redacted, value)) and all(map(is_, redacted.values(), value.values()))
+            return value if is_same and len(redacted) == len(value) else redacted
         if isinstance(value, list):
-            return [self.redact_json(item, depth=depth - 1) for item in value]
+            items = [self.redact_json(item, depth=depth - 1) for item in value]
+            return value if all(map(is_, items, value)) else items
         return value
 
 

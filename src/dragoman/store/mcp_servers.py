@@ -275,10 +275,12 @@ class DefinitionPinRepository:
 
     async def list(self, server: str) -> Sequence[DefinitionPin]:
         """Return a server's pinned definitions, by name."""
-        rows = await self._database.read(
-            lambda connection: connection.fetch_all(self._sql.list, {"of": server})
-        )
-        return [to_struct(DefinitionPin, row) for row in rows]
+
+        def job(connection: DatabaseConnection) -> Sequence[DefinitionPin]:  # not in the event loop
+            rows = connection.fetch_all(self._sql.list, {"of": server})
+            return [to_struct(DefinitionPin, row) for row in rows]
+
+        return await self._database.read(job)
 
     async def list_prefix(self, prefix: str) -> Sequence[DefinitionPin]:
         """Return the pinned definitions of all servers whose names start with a prefix without wildcards."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from mcp_types import methods
 
 from dragoman.mcp.client.large_messages import MessageBodies, split_events
 from dragoman.mcp.server_spec import ServerSpec
@@ -148,3 +149,29 @@ def test_a_reference_that_a_server_makes_up_is_a_result_like_any_other() -> None
 def test_events_are_split_at_blank_lines_whatever_ends_their_lines(end: bytes) -> None:
     events = [b"data: a%b%b" % (end, end), b"data: b%bid: 1%b%b" % (end, end, end), b"data: c"]
     assert list(split_events(b"".join(events))) == events
+
+
+async def test_the_sdk_gets_no_copy_of_what_a_large_list_or_result_has(
+    open_hub: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would copy it in the event loop, and the hub would free the copy there."""
+    seen: list[int] = []
+    validate = methods.validate_server_result
+
+    def note(method: str, version: str, data: Any, **more: Any) -> None:
+        seen.append(len(msgspec.json.encode(data)))
+        validate(method, version, data, **more)
+
+    monkeypatch.setattr(methods, "validate_server_result", note)
+    entry = {"name": "n", "uri": "x:y", "description": "d" * 400}
+    async with large_server() as (server, spec), open_hub(spec) as hub:
+        server.answers[b"server/discover"] = RESULTS[b"server/discover"] | {
+            "capabilities": {"tools": {}, "resources": {}}
+        }
+        server.answers[b"resources/list"] = {"resources": [entry] * 1_000}
+        server.result = msgspec.json.encode({"structuredContent": {"all": [entry] * 1_000}, **CACHED})
+        await hub.servers.wait_until_started()
+        assert (await hub.call("web.resources.list")).result["resources"] == [entry] * 1_000
+        assert (await hub.call("web.go")).result == {"all": [entry] * 1_000}
+    assert len(seen) >= 4
+    assert max(seen) < 1_000

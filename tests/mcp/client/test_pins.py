@@ -112,3 +112,8 @@ def test_secrets_are_redacted_in_every_spelling() -> None:
     assert blot('a pa"ss\\word and pa\\"ss\\\\word') == "a *** and ***"
     assert blot("secret-12 tok") == "*** tok"  # a text this short is not a secret
     assert blot.redact_json({"secret-1": ["x secret-1", 3, None]}) == {"***": ["x ***", 3, None]}
+    plain = {"tools": [{"name": "a"}, 3, None]}
+    assert blot.redact_json(plain) is plain  # a copy of a large one would be freed in one long call
+    both = {"plain": plain, "named": ["secret-1"]}
+    assert blot.redact_json(both) == {"plain": plain, "named": ["***"]}
+    assert blot.redact_json(both)["plain"] is plain

@@ -149,7 +149,11 @@ class McpConnection:
             return error.code != types.METHOD_NOT_FOUND
         except (TimeoutError, ValueError, RuntimeError):
             return True
-        return bool(getattr(page, field) or (page.meta or {}).get(RAW_KEY) or page.next_cursor)
+        return bool(getattr(page, field) or self._take_raw(page, []) or page.next_cursor)
+
+    def _take_raw(self, result: Any, default: Any) -> Any:
+        """Return what has passed the SDK's checks beside a result; see `sdk_filter.py`."""
+        return self._bodies.take((result.meta or {}).get(RAW_KEY, default))
 
     async def call(self, definition: ToolDefinition, input: Mapping[str, Any], *, context: Context) -> Any:
         """Return the server's result. Raises Unavailable if the server was not reached, CallUncertain if the
@@ -224,7 +228,7 @@ class McpConnection:
             params = types.PaginatedRequestParams(cursor=cursor) if cursor else None
             page = await self._request(request(params=params))
             require_complete(page)
-            entries = (page.meta or {}).get(RAW_KEY, [])
+            entries = self._take_raw(page, [])
             found += entries
             size += measure(entries)
             if not page.next_cursor or page.next_cursor == cursor or len(found) > limit:
@@ -246,7 +250,7 @@ class McpConnection:
                 read = self._session.read_resource(input["uri"], allow_input_required=True)
                 page = await self._request(read)
                 require_complete(page)
-                contents = (page.meta or {}).get(RAW_KEY, [])
+                contents = self._take_raw(page, [])
                 return await offload(measure(contents), partial(resource_value, contents))
             case "prompts/list":
                 prompts, is_whole = await self._list_pages(self._session.list_prompts)
@@ -282,7 +286,7 @@ class McpConnection:
             await self._list_tools()  # the SDK mirrors arguments into headers as the newest list says
             answer = await self._request(call())
         require_complete(answer)
-        raw = (answer.meta or {}).get(RAW_KEY, {})
+        raw = self._take_raw(answer, {})
         return await offload(measure(raw), partial(tool_value, raw))
 
     async def _list_resources(self) -> Mapping[str, Any]:

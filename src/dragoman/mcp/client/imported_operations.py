@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -94,6 +94,10 @@ def provider_name(spec: ServerSpec) -> str:
     return f"mcp:{spec.name}:{hashlib.sha256(place).hexdigest()[:16]}"
 
 
-def is_selected(definition: ToolDefinition, spec: ServerSpec) -> bool:
-    """Return whether the spec's patterns select the definition."""
-    return any(fnmatchcase(definition.name, pattern) for pattern in spec.tools)
+def select_definitions(definitions: Iterable[ToolDefinition], spec: ServerSpec) -> dict[str, ToolDefinition]:
+    """Return the definitions that the spec's patterns select, by name."""
+    return {
+        each.name: each
+        for each in definitions
+        if any(fnmatchcase(each.name, pattern) for pattern in spec.tools)
+    }

@@ -19,7 +19,7 @@ from mcp.shared.inbound import x_mcp_header_map
 from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from dragoman.large_json import measure
+from dragoman.large_json import SMALL, measure
 from dragoman.mcp.client.definitions import tool_problem
 from dragoman.mcp.client.flood import FloodMeter
 from dragoman.mcp.client.large_messages import MessageBodies
@@ -161,7 +161,11 @@ class Sanitizer:
         return None
 
     def _sanitize_result(self, method: str, result: Any) -> dict[str, Any]:
-        return sanitize_result(method, self._redactor.redact_json(result))
+        sanitized = sanitize_result(method, self._redactor.redact_json(result))
+        meta = sanitized.get("_meta")
+        if isinstance(meta, dict) and measure(raw := meta.get(RAW_KEY)) > SMALL:
+            meta[RAW_KEY] = self._bodies.put(raw)  # the SDK would copy it in the event loop
+        return sanitized
 
     async def _redact(self, value: Any) -> Any:
         return await offload(measure(value), partial(self._redactor.redact_json, value))

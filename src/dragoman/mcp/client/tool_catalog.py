@@ -11,14 +11,15 @@ from dragoman.errors import ConfigError, Conflict, NotFound, StoreError, Unavail
 from dragoman.large_json import measure
 from dragoman.mcp.client.definition_pins import (
     DefinitionChange,
+    PinDecision,
     check_pins,
     definition_change,
     is_pinned,
     pinned_definitions,
 )
 from dragoman.mcp.client.definitions import DefinitionList, ToolDefinition
-from dragoman.mcp.client.imported_operations import MakeRemoteCall, is_selected, make_operation
-from dragoman.mcp.server_spec import ServerSpec
+from dragoman.mcp.client.imported_operations import MakeRemoteCall, make_operation, select_definitions
+from dragoman.mcp.server_spec import ServerSpec, Trust
 from dragoman.offload import Slices, offload
 from dragoman.operations.call_limiter import CallLimiter, Rate
 from dragoman.operations.operation import Operation
@@ -95,24 +96,29 @@ class OfferedTools:
     async def restore_pinned(self) -> None:
         """Register the operations that were approved before, without a request to the server."""
         async with self._lock:
-            self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+            self._pins = await self._list_pins()
             pins = list(self._pins.values())
             definitions = await offload(size_of(pins), partial(pinned_definitions, pins))
             await self._sync_registry(definitions, ())
 
     async def update(self, definition_list: DefinitionList) -> None:
         """Replace what the server offered before."""
+        offered = list(definition_list.definitions)
+        problems = definition_list.problems
+        del definition_list
         async with self._lock:
             await self._refresh_pins()
-            verdict = check_pins(definition_list.definitions, self._pins, trust=self._spec.trust)
+            verdict = await self._check_pins(offered, trust=self._spec.trust)
             if self._spec.trust == "first" and verdict.newly_pinned:
                 pins = await self._make_pins(verdict.newly_pinned, by="trust: first")
                 await self._pin_store.put_first(self._spec.name, pins)
-                self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
-                verdict = check_pins(definition_list.definitions, self._pins, trust="ask")
+                self._pins = await self._list_pins()
+                verdict = await self._check_pins(offered, trust="ask")
             await self._pin(verdict.newly_pinned, by=f"trust: {self._spec.trust}")
             self._pending = {each.name: each for each in verdict.pending}
-            await self._sync_registry(verdict.approved, definition_list.problems)
+            await self._sync_registry(verdict.approved, problems)
+            del verdict
+        await Slices().release(offered)  # those that are registered already
 
     async def approve(self, names: Sequence[str] | Mapping[str, str] | None, *, by: str) -> tuple[str, ...]:
         """Approve pending definitions: these names, or all. With hashes, only those that were shown.
@@ -173,7 +179,14 @@ class OfferedTools:
     async def _refresh_pins(self) -> None:
         """Read what other hosts have pinned; while the database does not answer, keep what is known."""
         with suppress(StoreError, Unavailable):
-            self._pins = {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+            self._pins = await self._list_pins()
+
+    async def _list_pins(self) -> dict[str, DefinitionPin]:
+        return {pin.name: pin for pin in await self._pin_store.list(self._spec.name)}
+
+    async def _check_pins(self, definitions: Sequence[ToolDefinition], *, trust: Trust) -> PinDecision:
+        size = len(definitions) * USUAL_BYTES
+        return await offload(size, partial(check_pins, definitions, self._pins, trust=trust))
 
     async def _make_pins(self, definitions: Sequence[ToolDefinition], *, by: str) -> Sequence[DefinitionPin]:
         now, server = self._clock(), self._spec.name
@@ -188,11 +201,14 @@ class OfferedTools:
 
     async def _sync_registry(self, definitions: Sequence[ToolDefinition], problems: Sequence[str]) -> None:
         """Make the registry hold exactly these, removals first; collect the problems of those that fail."""
-        wanted = {each.name: each for each in definitions if is_selected(each, self._spec)}
+        size = len(definitions) * USUAL_BYTES
+        wanted = await offload(size, partial(select_definitions, definitions, self._spec))
         slices = Slices()  # the schemas of operations are compiled
-        for name, (hash, _) in list(self._operations.items()):
+        for name in list(self._operations):  # not the operations: each is freed when it is removed
             await slices.rest()
-            if name in self._operations and (name not in wanted or wanted[name].hash != hash):
+            entry = self._operations.get(name)
+            if entry is not None and (name not in wanted or wanted[name].hash != entry[0]):
+                del entry
                 self._remove_operation(name)
         messages = list(problems)
         for each in wanted.values():
