@@ -10,7 +10,10 @@ from dragoman.http.transport import Response
 from dragoman.providers.adapter import AnswerLimits
 from dragoman.providers.decoded_response import drain_body, reject_web_page
 from dragoman.providers.key_pool import KeyLease
+from dragoman.wire.json_codec import BYTE_ORDER_MARK
 from dragoman.wire.token_estimate import cut_answer_length
+
+LONGEST_START = 8  # bytes that tell whether a body is a document
 
 
 class RelayedResponse:
@@ -49,14 +52,22 @@ class RelayedResponse:
         self._count(raw)
         return raw
 
-    async def read(self, start: bytes = b"") -> bytes:
-        """Return the whole body, a document, of which `start` was received before."""
+    async def read(self, start: bytes = b"", *, stop_at: tuple[bytes, ...] = ()) -> bytes:
+        """Return the whole body, a document, of which `start` was received before.
+
+        Of a body that begins with one of `stop_at`, after white space, only what has arrived so far.
+        """
         pieces = [start] if start else []
         receive = self._response.receive
+        first = b""  # bytes that are not white space, until they tell what the body is
         try:
             while raw := await receive():
                 pieces.append(raw)
                 self._count(raw, is_document=True)
+                if stop_at and len(first) < LONGEST_START:
+                    first = (first + raw).removeprefix(BYTE_ORDER_MARK).lstrip()
+                    if first.startswith(stop_at):
+                        break
         except ProviderError as error:
             if self._size:
                 error.cut_length = cut_answer_length(b"".join(pieces))

@@ -240,10 +240,31 @@ class RelayedAnswer:
             return await offload(tap.pending_size, lambda: tap.feed(raw) if raw else tap.close())
         return tap.feed(raw) if raw else tap.close()
 
+    async def _read_whole_stream(self, response: RelayedResponse, start: bytes) -> bytes:
+        """Return a stream that came in place of a document, up to its end.
+
+        What becomes of the connection after that is of no importance: some servers leave it open, others
+        break it off.
+        """
+        tap, pieces, raw = self._make_tap(), [start], start
+        try:
+            while raw:
+                await self._relay(tap, raw)
+                if tap.done or tap.failure is not None:
+                    break
+                raw = await response.receive()
+                pieces.append(raw)
+        except ProviderError as error:
+            error.cut_length = tap.text_length
+            raise
+        return b"".join(pieces)
+
     async def _read_document(self, response: RelayedResponse) -> None:
-        document = (await response.read()).removeprefix(BYTE_ORDER_MARK)
-        if document.lstrip().startswith(STREAM_STARTS) and self._translate is not None:
-            self._unexpected_format = document
+        can_translate = self._translate is not None
+        document = await response.read(stop_at=STREAM_STARTS if can_translate else ())
+        document = document.removeprefix(BYTE_ORDER_MARK)
+        if can_translate and document.lstrip().startswith(STREAM_STARTS):
+            self._unexpected_format = await self._read_whole_stream(response, document)
             response.close()
             return
         summary = await offload(len(document), lambda: self._parse_document(document))
