@@ -14,6 +14,7 @@ from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Admission, Meter
 from dragoman.accounts.price import Price, TokenRates
 from dragoman.accounts.price_lookup import PriceList
+from dragoman.accounts.request_size import AnswerBounds
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BadRequest, BudgetExhausted, DragomanError, LimitReached
 from dragoman.events import Usage
@@ -41,7 +42,7 @@ def limited(meter: Meter, limits: Limits, **others: Limits) -> None:
 
 
 async def ask(meter: Meter, *, price: Price | None = CENT, tokens: int = 1) -> Admission:
-    return await meter.admit(ANN, price=price, input_tokens=tokens, max_output=1)
+    return await meter.admit(ANN, price=price, input_tokens=tokens, answer=AnswerBounds(1))
 
 
 def answer(number: int = 0, *, output: int | None = 1, status: str = "finished") -> UsageRecord:

@@ -16,6 +16,7 @@ from dragoman.accounts.limit_table import LimitTable
 from dragoman.accounts.meter import Meter
 from dragoman.accounts.price import Price, TokenRates
 from dragoman.accounts.price_lookup import PriceList
+from dragoman.accounts.request_size import AnswerBounds
 from dragoman.accounts.spool import Spool
 from dragoman.errors import BudgetExhausted
 from dragoman.events import Usage
@@ -90,7 +91,7 @@ class Rooms(NamedTuple):
 
     async def ask(self, number: int) -> None:
         """One request that takes one token."""
-        admission = await self.meter.admit(ANN, price=CENT, max_output=1)
+        admission = await self.meter.admit(ANN, price=CENT, answer=AnswerBounds(1))
         tokens = Usage(output_tokens=1)
         record = UsageRecord(
             id=f"u{number:03}",
@@ -188,7 +189,7 @@ async def test_a_budget_holds_while_the_database_is_down(tmp_path: Path) -> None
 
 async def test_what_was_reserved_when_the_database_went_down_is_given_back(tmp_path: Path) -> None:
     async with opened(tmp_path, Limits(usd_total=5.0)) as rooms:
-        reservations = [await rooms.meter.admit(ANN, price=CENT, max_output=1) for _ in range(3)]
+        reservations = [await rooms.meter.admit(ANN, price=CENT, answer=AnswerBounds(1)) for _ in range(3)]
         assert await rooms.spent() == (0, 3 * CENTS)
         with busy(tmp_path):
             await rooms.ask(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,20 @@ import pytest
 from dragoman.store.store import Store
 from dragoman.usage_limits import Limits
 from tests.faults.process import started
-from tests.providers.servers import serving
+from tests.providers.servers import Peer, Received, serving
 from tests.waiting import until
+from tests.wire.responses_streams import STREAMS as RESPONSES
 
 from .metered_hub import (
     HI,
     Desk,
     Site,
+    chunked,
     completion,
     configured,
     desk,
     holding,
+    message,
     placed,
     refusal,
     served,
@@ -202,3 +206,46 @@ async def test_a_fallback_is_paid_at_its_own_price_and_reserved_at_that_of_the_f
         assert (await at.chat("one/a", key, max_tokens=100)).status_code == 200
         assert await standing(at) == (2_000_000, 0)
         assert (await at.chat("one/a", key, max_tokens=100)).status_code == 429
+
+
+SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+SEARCHES: Sequence[tuple[str, Mapping[str, Any], int]] = [  # the family, fields of the request, its answer
+    ("anthropic", {"tools": [{**SEARCH, "max_uses": 2}]}, 200),
+    ("anthropic", {"tools": [{**SEARCH, "max_uses": 3}]}, 429),
+    ("anthropic", {"tools": [SEARCH]}, 429),
+    ("anthropic", {}, 200),
+    ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 200),
+    ("responses", {"tools": [{"type": "web_search"}], "max_tool_calls": 3}, 429),
+    ("responses", {"tools": [{"type": "web_search"}]}, 429),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "status"), SEARCHES)
+async def test_searches_of_the_provider_are_reserved_before_they_are_made(
+    tmp_path: Path, family: str, fields: Mapping[str, Any], status: int
+) -> None:
+    """Ten dollars for a thousand: a budget of two cents has room for two."""
+    balances: list[tuple[int, int]] = []
+
+    async def answer(peer: Peer, _: Received) -> None:
+        balances.append(await standing_now(at))
+        await peer.send(message("hi") if family == "anthropic" else chunked(RESPONSES["text"]))
+
+    prices = {"*": {"input": 0, "output": 0, "web_search": 10.0}}
+    async with desk(tmp_path, keys=True, up=Site(answer, type=family), prices=prices) as at:
+        key = await at.key(limits=Limits(usd_total=0.02))
+        if family == "anthropic":
+            response = await at.message("up/m", key, **fields)
+        else:
+            body = {"model": "up/m", "input": "hi", "store": False, **fields}
+            response = await at.http.post("/v1/responses", json=body, headers=key)
+        assert response.status_code == status, response.text
+        reserved = 20_000_000 if fields else 0
+        assert balances == ([(0, reserved)] if status == 200 else [])
+        assert await standing(at) == (0, 0)
+
+
+async def standing_now(at: Desk) -> tuple[int, int]:
+    """What the only key has spent and reserved, while a request is under way."""
+    [key] = await at.hub.store.keys.list()
+    return await at.hub.store.budgets.get_balance(f"key:{key.id}", "total")

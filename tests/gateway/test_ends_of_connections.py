@@ -7,18 +7,19 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from dragoman.events import Usage
 from tests.gateway.metered_hub import Desk, Site, desk
-from tests.gateway.test_responses_relay import STREAMS as RESPONSES
 from tests.providers.servers import Peer, Received, chunk
 from tests.wire.anthropic_streams import STREAMS as ANTHROPIC
 from tests.wire.ollama_streams import STREAMS as OLLAMA
 from tests.wire.openai_streams import chunk as chat_chunk
 from tests.wire.openai_streams import sse
+from tests.wire.responses_streams import STREAMS as RESPONSES
 
 COUNTS = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 CHAT = sse(
@@ -56,7 +57,7 @@ async def garbage(peer: Peer, body: bytes) -> None:
     await peer.send(CHUNKED_HEAD + chunk(body) + b"no chunk\r\n")
 
 
-async def held(peer: Peer, body: bytes) -> None:
+async def left_open(peer: Peer, body: bytes) -> None:
     await peer.send(CHUNKED_HEAD + chunk(body))
     await peer.gone()
 
@@ -73,17 +74,20 @@ ENDINGS: Mapping[str, Ending] = {
     "reset": reset,
     "too short": short,
     "garbage": garbage,
-    "held open": held,
+    "left open": left_open,
     "cut in small pieces": pieces,
 }
 
 
-def family_site(family: str, body: bytes, ending: Ending) -> Site:
-    async def say(peer: Peer, _: Received) -> None:
-        await ending(peer, body)
-        peer.writer.close()
+def sites_of(bodies: Mapping[str, bytes], ending: Ending) -> dict[str, Any]:
+    def make_site(family: str, body: bytes) -> Site:
+        async def say(peer: Peer, _: Received) -> None:
+            await ending(peer, body)
+            peer.writer.close()
 
-    return Site(say, type=family)
+        return Site(say, type=family)
+
+    return {family: make_site(family, body) for family, body in bodies.items()}
 
 
 async def respond(at: Desk, model: str, **fields: object) -> httpx2.Response:
@@ -93,7 +97,7 @@ async def respond(at: Desk, model: str, **fields: object) -> httpx2.Response:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_nothing_after_the_terminal_element_matters(tmp_path: Path, ending: str) -> None:
-    sites = {family: family_site(family, body, ENDINGS[ending]) for family, body in BODIES.items()}
+    sites = sites_of(BODIES, ENDINGS[ending])
     async with desk(tmp_path, **sites) as at:
         wrong = []
         for family in BODIES:
@@ -114,7 +118,7 @@ async def test_nothing_after_the_terminal_element_matters(tmp_path: Path, ending
 
 async def test_a_stream_without_its_terminal_element_is_cut_and_paid_once(tmp_path: Path) -> None:
     cut = {family: body[: len(body) * 2 // 3] for family, body in BODIES.items()}
-    sites = {family: family_site(family, body, without_terminator) for family, body in cut.items()}
+    sites = sites_of(cut, without_terminator)
     async with desk(tmp_path, **sites) as at:
         for family in BODIES:
             for ask in (at.chat, at.message):

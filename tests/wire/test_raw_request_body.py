@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest
-from dragoman.wire.client_request import RawRequestBody
+from dragoman.wire.client_request import DEFAULT_SEARCHES, RawRequestBody
 
 ODD = (
     b'{"model":"m","temperature":1.0e0,"seed":12345678901234567890123, "x" : [ 1 , 2.50,null ],'
@@ -90,6 +90,27 @@ def test_stream_is_true_only_if_requested(fields: dict[str, Any], *, stream: boo
 )
 def test_max_output_tokens_covers_all_choices(fields: dict[str, Any], most: int | None) -> None:
     assert head(**fields).max_output_tokens == most
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({}, 0),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": 3}]}, 3),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": 0}]}, 0),
+        ({"tools": [{"type": "web_search_20250305"}]}, DEFAULT_SEARCHES),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": "3"}]}, DEFAULT_SEARCHES),
+        ({"tools": [{"type": "web_search_20250305", "max_uses": -3}]}, DEFAULT_SEARCHES),
+        ({"tools": [{"type": "web_search"}], "max_tool_calls": 2}, 2),
+        ({"tools": [{"type": "web_search_preview"}, {"type": "web_search"}], "max_tool_calls": None}, 10),
+        ({"tools": [{"type": "function", "name": "web_search"}]}, 0),
+        ({"tools": [{"type": 3}, None], "max_tool_calls": 2}, 0),
+        ({"tools": {"type": "web_search"}}, 0),
+    ],
+)
+def test_searches_are_limited_by_their_tools_or_assumed(fields: dict[str, Any], most: int) -> None:
+    assert head(**fields).max_searches() == most
+    assert head(**fields).may_search or not most
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,16 @@ class BudgetReservation:
         self._output_tokens = 0  # of the answer that the reservation covers
         self._settled = False
 
-    def reserve(self, input_tokens: Callable[[], int], max_output: int | None) -> None:
-        """Reserve the most that the call may cost. BudgetExhausted when the budget has no room for it."""
+    def reserve(self, input_tokens: Callable[[], int], max_output: int | None, *, searches: int = 0) -> None:
+        """Reserve the most that the call may cost, with so many searches of the provider.
+
+        BudgetExhausted when the budget has no room for it.
+        """
         if self.budget.is_spent:
             raise BudgetExhausted("the budget of this run is spent")
         if self._price is not None:
             self._output_tokens = DEFAULT_OUTPUT_TOKENS if max_output is None else max_output
-            self._add(self._price.max_cost(input_tokens(), self._output_tokens))
+            self._add(self._price.max_cost(input_tokens(), self._output_tokens, searches=searches))
 
     def grow(self, text_length: int) -> int:
         """Reserve more for an answer of so many characters; return the nano-dollars. BudgetExhausted."""

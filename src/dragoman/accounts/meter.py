@@ -14,6 +14,7 @@ from dragoman.accounts.limit_table import LimitTable, LocalBudgets, charged_budg
 from dragoman.accounts.price import NANOS_PER_DOLLAR, Price, to_nanos, with_cost
 from dragoman.accounts.price_lookup import PriceList
 from dragoman.accounts.request_limiter import LimitLease, LimitRejection, RequestLimiter, ScopeLimits
+from dragoman.accounts.request_size import UNBOUNDED, AnswerBounds
 from dragoman.accounts.shared_budgets import SharedBudgets
 from dragoman.accounts.shared_rates import CountedRate, SharedRates
 from dragoman.accounts.spool import Settlement, Spool
@@ -246,7 +247,7 @@ class Meter:
         price: Price | None,
         entry: Entry | None = None,
         input_tokens: int = 0,
-        max_output: int | None = None,
+        answer: AnswerBounds = UNBOUNDED,
         model: str = "this model",
     ) -> Admission:
         """Admit a request with an estimate of its `input_tokens`; `entry` if it was counted before.
@@ -271,7 +272,8 @@ class Meter:
         if admission.charges:
             try:
                 if price is not None:
-                    await self._reserve(admission, price.max_cost(input_tokens, max_output))
+                    most = price.max_cost(input_tokens, answer.output_tokens, searches=answer.searches)
+                    await self._reserve(admission, most)
                 elif self.limits.unpriced == "refuse":
                     raise unpriced_error(model, admission.charges[0])
             except BaseException:
@@ -285,7 +287,7 @@ class Meter:
         price: Price | None,
         *,
         input_tokens: int,
-        max_output: int | None,
+        answer: AnswerBounds,
         model: str,
     ) -> None:
         """Reserve what a request may cost with another model, above what is reserved for it.
@@ -294,8 +296,9 @@ class Meter:
         """
         if price is not None:
             reserved = admission.reserved + admission.reserved_locally
-            if (more := price.max_cost(input_tokens, max_output) - reserved) > 0:
-                await self._reserve(admission, more)
+            most = price.max_cost(input_tokens, answer.output_tokens, searches=answer.searches)
+            if most > reserved:
+                await self._reserve(admission, most - reserved)
         elif self.limits.unpriced == "refuse":
             raise unpriced_error(model, admission.charges[0])
 

@@ -23,7 +23,7 @@ from dragoman import events as e
 from dragoman.accounts.budget_reservation import BudgetReservation, refused
 from dragoman.accounts.payment import Payment
 from dragoman.accounts.price import Price, usage_of_error, with_cost
-from dragoman.accounts.request_size import PromptSize, max_output_of, token_factor
+from dragoman.accounts.request_size import AnswerBounds, PromptSize, bounds_of, token_factor
 from dragoman.accounts.upstream_answer import (
     NO_USAGE,
     AnswerProgress,
@@ -107,7 +107,7 @@ class ModelCall(Generic[T]):
         *,
         open_answer: Callable[[Route], UpstreamAnswer[T]],
         input_tokens: Callable[[], int],
-        max_output: int | None,
+        answer_bounds: AnswerBounds,
         retry: RetryPolicy = NO_RETRY,
     ) -> None:
         self.route: Route | None = None
@@ -119,7 +119,7 @@ class ModelCall(Generic[T]):
         self._routes = routes
         self._open_answer = open_answer
         self._estimate_input = input_tokens
-        self._max_output = max_output
+        self._answer_bounds = answer_bounds
         self._retry = retry
         self._reservation: BudgetReservation | None = None
         self._shared: SharedReservation | None = None
@@ -156,7 +156,7 @@ class ModelCall(Generic[T]):
             routes,
             open_answer=open_answer,
             input_tokens=lambda: estimate_input(request, factor=token_factor(routes.first)),
-            max_output=max_output_of(request),
+            answer_bounds=bounds_of(request),
             retry=retry,
         )
 
@@ -207,7 +207,7 @@ class ModelCall(Generic[T]):
             price=self._payment.price(self._routes.first),
             entry=entry,
             input_tokens=self._reserved_input() if meter.is_limited(identity) else 0,
-            max_output=self._max_output,
+            answer=self._answer_bounds,
             model=self._routes.model,
         )
 
@@ -224,7 +224,8 @@ class ModelCall(Generic[T]):
         self._reservation = payment.reservation(self._routes)
         if self._reservation is not None:
             self._shared = payment.shared_reservation(self._reservation)
-            self._reservation.reserve(self._reserved_input, self._max_output)
+            bounds = self._answer_bounds
+            self._reservation.reserve(self._reserved_input, bounds.output_tokens, searches=bounds.searches)
 
     async def begin(self) -> T | None:
         """Reserve and admit, then ask the routes in order until one answers; return the first item.
@@ -393,7 +394,7 @@ class ModelCall(Generic[T]):
                 admission,
                 self._payment.price(route),
                 input_tokens=self._reserved_input(),
-                max_output=self._max_output,
+                answer=self._answer_bounds,
                 model=route.name,
             )
 

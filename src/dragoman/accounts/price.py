@@ -71,19 +71,18 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         cost = self.request + searches + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
         return cost if cost <= MAX_NANOS else None
 
-    def max_cost(self, input_tokens: int, max_output_tokens: int | None) -> int:
+    def max_cost(self, input_tokens: int, max_output_tokens: int | None, *, searches: int = 0) -> int:
         """Return the highest cost in nano-dollars for an estimated prompt, rounded up.
 
-        Searches of the provider are not in it: nobody knows how many there will be.
+        `searches` are the most that the provider may make.
         """
         rates = self._rates_for(input_tokens)
         dearest = max(rates.input, rates.cache_write or 0, rates.hour_cache_write or 0)
         output = (
             DEFAULT_OUTPUT_TOKENS if max_output_tokens is None or max_output_tokens < 0 else max_output_tokens
         )
-        return min(
-            MAX_NANOS, self.request - (-(input_tokens * dearest + output * rates.output) // PICOS_PER_NANO)
-        )
+        fees = self.request + max(searches, 0) * self.web_search
+        return min(MAX_NANOS, fees - (-(input_tokens * dearest + output * rates.output) // PICOS_PER_NANO))
 
     def _rates_for(self, input_tokens: int) -> TokenRates:
         found = self.rates[0]

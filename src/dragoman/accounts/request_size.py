@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from dragoman.model_request import ModelRequest
 from dragoman.providers.routing import Route
+from dragoman.wire.client_request import count_searches
 from dragoman.wire.token_estimate import ANTHROPIC_FACTOR
 
 CHARACTERS_PER_TOKEN = 4
@@ -27,7 +30,22 @@ def token_factor(route: Route) -> float:
     return ANTHROPIC_FACTOR if route.provider.family == "anthropic" else 1.0
 
 
-def max_output_of(request: ModelRequest) -> int | None:
-    """Return how many tokens the answer may have, where the request limits it."""
+class AnswerBounds(msgspec.Struct, frozen=True):
+    """The most that an answer may have: tokens, if its request limits them, and searches of its provider."""
+
+    output_tokens: int | None = None
+    searches: int = 0
+
+
+UNBOUNDED = AnswerBounds()
+
+
+def bounds_of(request: ModelRequest) -> AnswerBounds:
+    """Return the most that the answer to a request may have."""
     limit = request.options.get("max_completion_tokens") or request.options.get("max_tokens")
-    return limit if isinstance(limit, int) and limit > 0 else None
+    extra = request.options.get("extra_body")
+    tools = extra.get("tools") if isinstance(extra, Mapping) else None
+    return AnswerBounds(
+        limit if isinstance(limit, int) and limit > 0 else None,
+        count_searches(tools, request.options.get("max_tool_calls")) if tools else 0,
+    )

@@ -64,10 +64,11 @@ class RelayedResponse:
             while raw := await receive():
                 pieces.append(raw)
                 self._count(raw, is_document=True)
-                if stop_at and len(first) < LONGEST_START:
-                    first = (first + raw).removeprefix(BYTE_ORDER_MARK).lstrip()
-                    if first.startswith(stop_at):
-                        break
+                if not stop_at or len(first) >= LONGEST_START:
+                    continue
+                first = (first + raw).removeprefix(BYTE_ORDER_MARK).lstrip()
+                if first.startswith(stop_at):
+                    break
         except ProviderError as error:
             if self._size:
                 error.cut_length = cut_answer_length(b"".join(pieces))

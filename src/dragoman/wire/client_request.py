@@ -21,6 +21,8 @@ _encoder = msgspec.json.Encoder()
 _OUTPUT_LIMIT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
+SEARCH_TOOL = b'"web_search'
+DEFAULT_SEARCHES = 5  # of one answer, where its request sets no limit
 MAX_FIELDS = 1_000
 MAX_MODEL_LENGTH = 500  # characters of a model's name, which errors repeat
 MAX_ITEMS = 10_000  # messages, content parts, results
@@ -43,6 +45,7 @@ class RawRequestBody:
         check_count(len(self._fields), "the body", limit=MAX_FIELDS)
         self.size = len(raw)
         self.may_have_sealed_reasoning = SEALED_FORMAT in raw
+        self.may_search = SEARCH_TOOL in raw
         model = self._decode_field("model")
         if not isinstance(model, str) or not model:
             problem = "is missing" if model is None else f"must be a string, not {model!r:.80}"
@@ -65,6 +68,10 @@ class RawRequestBody:
                 choices = self._decode_field("n")
                 return limit * max(1, choices) if type(choices) is int else limit
         return None
+
+    def max_searches(self) -> int:
+        """Return the most web searches that the provider may make, see `count_searches`."""
+        return count_searches(self._decode_field("tools"), self._decode_field("max_tool_calls"))
 
     @property
     def include_usage(self) -> bool:
@@ -119,6 +126,25 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
         return json_decoding.decode_fields(raw)
     except DECODE_ERRORS as error:
         raise BadRequest(f"the body is not a JSON object: {error}", hint="send a JSON object") from None
+
+
+def count_searches(tools: Any, max_tool_calls: Any) -> int:
+    """Return the most web searches that a provider may make with these tools of its own.
+
+    Anthropic's tools limit them (`max_uses`), and OpenAI's requests (`max_tool_calls`). Where there is no
+    limit, some are assumed.
+    """
+    default = _read_count(max_tool_calls, default=DEFAULT_SEARCHES)
+    found = [each for each in tools if isinstance(each, Mapping)] if isinstance(tools, list) else []
+    return sum(
+        _read_count(each.get("max_uses"), default=default)
+        for each in found
+        if isinstance(kind := each.get("type"), str) and kind.startswith("web_search")
+    )
+
+
+def _read_count(value: Any, *, default: int) -> int:
+    return value if type(value) is int and value >= 0 else default
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from dragoman.accounts.meter import Entry
 from dragoman.accounts.model_call import EventAnswer, ModelCall
 from dragoman.accounts.payment import Payment
+from dragoman.accounts.request_size import AnswerBounds
 from dragoman.errors import BadRequest, DragomanError, ProviderError, Unavailable, release_frames
 from dragoman.http.asgi_exchange import Exchange, header_value
 from dragoman.http.disconnect import DisconnectWatch
@@ -74,7 +75,9 @@ class GatewayRequest:
             plan.routes,
             open_answer=self._open_answer,
             input_tokens=lambda: plan.input_tokens,
-            max_output=plan.head.max_output_tokens,
+            answer_bounds=AnswerBounds(
+                plan.head.max_output_tokens, plan.head.max_searches() if plan.head.may_search else 0
+            ),
         )
 
     def admit(self, entry: Entry | None) -> Awaitable[None]:
