@@ -62,6 +62,16 @@ class UsageLedger:
             await asyncio.wait([self._replay_task])
         await self.spool.close()
 
+    async def replay_leftover(self, spool: Spool) -> int:
+        """Write what a process that has ended left in its spool; return how many records there were.
+
+        Raises StoreError, Unavailable, OSError.
+        """
+        try:
+            return await spool.replay(self._write_chunk)
+        finally:
+            await spool.close()
+
     async def flush(self) -> None:
         """Wait until all settlements are in the database or, if that is down, in the spool."""
         self._write_batch()

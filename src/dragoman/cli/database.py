@@ -15,6 +15,7 @@ from dragoman.cli.terminal import examples, format_period, print_json, print_lin
 
 if TYPE_CHECKING:
     from dragoman.store.maintenance.backup import BackupManifest
+    from dragoman.store.maintenance.folder_files import ReplacedFiles
     from dragoman.store.maintenance.location import DatabaseLocation
     from dragoman.store.maintenance.progress import Progress
     from dragoman.store.maintenance.status import DatabaseStatus, TableStatus
@@ -152,8 +153,7 @@ def restore_backup(
     made = f" of {format_day(manifest.created_at)}" if manifest.created_at else ""
     print_line(f"{location.name}: restored the backup{made}, {describe_rows(manifest.rows)}")
     print_manifest_notes(manifest)
-    if report.replaced_key is not None:
-        print_note(f"the folder had another key, which is in {report.replaced_key} now")
+    print_replaced(report.replaced)
 
 
 @database.command(
@@ -188,7 +188,7 @@ def copy_database(
 
     origin, destination = DatabaseLocation.parse(source), DatabaseLocation.parse(target)
     with showing_progress() as progress:
-        report = transfer(origin, destination, progress=progress, replace=replace)
+        report, replaced = transfer(origin, destination, progress=progress, replace=replace)
     print_line(
         f"{destination.name}: {describe_rows(report.rows)}, equal to {origin.name}"
         f" ({report.written:,} written, {report.deleted:,} deleted)"
@@ -197,6 +197,7 @@ def copy_database(
         new = ", ".join(f"{count:,} {name}" for name, count in report.new_rows.items())
         print_note(f"the source has changed meanwhile{f': {new} more' if new else ''}", level="warning")
         print_note("stop its hub and run the same command again: it copies what is missing", level="warning")
+    print_replaced(replaced)
     if origin.folder is not None and destination.path is None:
         print_note(f"start the hub with the data folder {origin.folder}: its key is not in the database")
     if origin.path is None and destination.folder is not None and report.rows.get("mcp_servers"):
@@ -282,6 +283,18 @@ def print_server(status: DatabaseStatus) -> None:
         print_note(str(newer_schema(status.database, status.revision).hint))
     elif not current:
         print_note("`dragoman database migrate` brings an older database to this program's revision")
+
+
+def print_replaced(replaced: ReplacedFiles) -> None:
+    """Tell where the files are that a data folder had before."""
+    if replaced.key is not None:
+        print_note(f"the folder had another key, which is in {replaced.key} now")
+    if replaced.spools is not None:
+        print_note(
+            f"usage and answers that waited for the former database are in {replaced.spools} now;"
+            " if they belong to this one, move them back before a hub starts",
+            level="warning",
+        )
 
 
 def print_tables(tables: list[TableStatus]) -> None:

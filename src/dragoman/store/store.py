@@ -71,6 +71,7 @@ T = TypeVar("T")
 DATABASE_FILE = "hub.db"
 FOLDER_KEY_FILE = "hub.key"
 ANSWERS_FOLDER = "answers.spool"
+USAGE_SPOOL = "usage.spool"
 
 
 class DatabaseSettings(msgspec.Struct, frozen=True):
@@ -290,6 +291,14 @@ class Store:
         with suppress(StoreError, Unavailable):  # the first reservation tries again
             await store.budgets.recover()
         return store
+
+    async def replay_leftover_answers(self, folder: Path) -> int:
+        """Write the answers that a process which has ended left in its part of the data folder.
+
+        Returns how many there were. Raises StoreError or Unavailable.
+        """
+        spool = AnswerSpool(folder / ANSWERS_FOLDER, runs=self.runs, messages=self.messages)
+        return await spool.replay(at_start=True)
 
     async def write(self, job: DatabaseJob[T]) -> T:
         """Run a job and return its result once it is committed."""

@@ -6,17 +6,22 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from dragoman.accounts.spool import Spool
+from dragoman.accounts.usage_ledger import UsageLedger
 from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest, ApprovalStatus
 from dragoman.operations.permission.access_control import ApprovalFlow
 from dragoman.operations.permission.standing_rules import StandingRules
+from dragoman.store.hosts.host_folder import find_leftovers, has_leftovers
 from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.retention import Retention, RetentionPeriods
 from dragoman.store.settled_clock import SettledClock
-from dragoman.store.store import Store
+from dragoman.store.sqlite import lock_folder
+from dragoman.store.store import USAGE_SPOOL, Store
 
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
@@ -24,6 +29,7 @@ RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
 RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
 MAX_ENDS = 10_000  # requests of each state that are looked after when the clock was set back
+LEFTOVERS_INTERVAL = 60.0  # seconds between two looks for what ended processes have left
 RELEASE_INTERVAL = 60.0  # seconds between two looks for reservations of hosts that are gone
 
 
@@ -136,6 +142,48 @@ class AnswerReplayer:
                 await self._store.flush()  # what waited in memory goes first
                 if count := await self._store.answers.replay(at_start=False):
                     log.warning("%d spooled answers are in the database", count)
+
+
+class LeftoverReplay:
+    """Writes to the database what processes that have ended left in their parts of the data folder.
+
+    A process that starts does so with its own part, but there may be fewer processes than before.
+    """
+
+    def __init__(self, store: Store, ledger: UsageLedger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._unreadable: set[Path] = set()
+
+    async def run(self) -> None:
+        """Look for such parts when the hub starts, and every `LEFTOVERS_INTERVAL`, until cancelled."""
+        while True:
+            with suppress(StoreError, Unavailable, OSError):
+                if self._store.database.is_up:
+                    await self.replay()
+            await asyncio.sleep(LEFTOVERS_INTERVAL)
+
+    async def replay(self) -> None:
+        """Write what is there now. Raises StoreError, Unavailable, OSError."""
+        found = await asyncio.to_thread(find_leftovers, self._store.folder, self._store.host_folder)
+        for folder in found:
+            if folder in self._unreadable:
+                continue
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(folder))
+                except StoreError:  # its process is alive
+                    continue
+                await self._replay_folder(folder)
+
+    async def _replay_folder(self, folder: Path) -> None:
+        answers = await self._store.replay_leftover_answers(folder)
+        records = await self._ledger.replay_leftover(Spool(folder / USAGE_SPOOL))
+        log.warning(
+            "%d answers and %d usage records that were left in %s are written", answers, records, folder
+        )
+        if has_leftovers(folder):
+            self._unreadable.add(folder)
 
 
 class ApprovalResumer:

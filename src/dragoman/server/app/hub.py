@@ -33,6 +33,7 @@ from dragoman.server.accounts.key_monitor import KeyMonitor
 from dragoman.server.app.background_jobs import (
     ApprovalResumer,
     BackgroundJob,
+    LeftoverReplay,
     RetentionPurge,
     release_lost_reservations,
     run_in_background,
@@ -61,11 +62,11 @@ from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.internal.spoke_operations import SpokeCallHandlers
 from dragoman.server.metrics.metrics import Metrics, MetricSources
+from dragoman.store.store import USAGE_SPOOL
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 
 log = logging.getLogger(__name__)
-SPOOL_FILE = "usage.spool"
 
 
 class Hub:
@@ -212,6 +213,7 @@ class Hub:
         yield self.share_operations
         yield self.external.follow_other_hosts
         yield partial(release_lost_reservations, self.store)
+        yield LeftoverReplay(self.store, self.meter.ledger).run
         yield self.runs.recovery.run
         yield self.endpoints.push_notifier.run
         yield services.shared_access.run
@@ -432,7 +434,7 @@ def gateway_settings(config: Config) -> GatewaySettings:
 
 def build_meter(config: Config, services: HubServices, *, setup: ModelSetup) -> Meter:
     """Build the meter, which records usage and cost."""
-    spool = Spool(services.store.host_folder / SPOOL_FILE, max_bytes=config.limits.spool)
+    spool = Spool(services.store.host_folder / USAGE_SPOOL, max_bytes=config.limits.spool)
     return Meter(services.store, setup.prices, spool=spool, limits=setup.limits)
 
 

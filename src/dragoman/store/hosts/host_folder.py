@@ -1,12 +1,13 @@
 """The folder of one host within a data folder: what waits there for the database is of one process only.
 
 The first host of a machine has the data folder itself, those beside it `hosts/2`, `hosts/3` and so on. A
-process takes a free one in which another process has left something, and replays that.
+process takes a free one in which another process has left something, and replays that. What is left in others
+is replayed by the processes that run: see `find_leftovers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from dragoman.store.sqlite import lock_folder
 
 HOSTS_FOLDER = "hosts"
 FIRST_NUMBER = 2
+LEFTOVERS = ("usage.spool", "usage.spool.replayed", "answers.spool/*.json")
 
 
 class HostFolder:
@@ -63,4 +65,11 @@ class HostFolder:
 
 def has_leftovers(folder: Path) -> bool:
     """Whether a process has left there what the database has not accepted yet."""
-    return any(path.is_file() for pattern in ("*.spool*", "*.spool/*") for path in folder.glob(pattern))
+    return any(path.is_file() for pattern in LEFTOVERS for path in folder.glob(pattern))
+
+
+def find_leftovers(data: Path, own: Path) -> Sequence[Path]:
+    """Return the folders beside `own` in which another process has something for the database, or left it."""
+    hosts = data / HOSTS_FOLDER
+    folders = (data, *(sorted(hosts.iterdir()) if hosts.is_dir() else ()))
+    return [folder for folder in folders if folder != own and has_leftovers(folder)]

@@ -6,14 +6,11 @@ and that `copy` takes as a source.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,21 +18,22 @@ import msgspec
 
 from dragoman.errors import BadRequest, Conflict, NotFound, StoreError
 from dragoman.json_decoding import DECODE_ERRORS
-from dragoman.store.hosts.host_folder import HOSTS_FOLDER
+from dragoman.store.connection import Backend
 from dragoman.store.maintenance.copy import DatabaseCopy
+from dragoman.store.maintenance.drafts import draft_folder, publish_new, sync_folder, unwritable
+from dragoman.store.maintenance.folder_files import FileDrafts, ReplacedFiles, check_names, read_files
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.private_files import FILE_MODE, FOLDER_MODE, make_database_folder, make_private_folder
-from dragoman.store.schema import current_revision, upgrade_schema
+from dragoman.store.private_files import FILE_MODE, make_database_folder, make_private_folder
+from dragoman.store.schema import COPYING, HEAD, UnfinishedCopy, current_revision, upgrade_schema
 from dragoman.store.sqlite import DIALECT, SQLiteBackend, error_kind, lock_folder
-from dragoman.store.store import ANSWERS_FOLDER, DATABASE_FILE, FOLDER_KEY_FILE
+from dragoman.store.store import DATABASE_FILE, FOLDER_KEY_FILE
 
-USAGE_SPOOL = "usage.spool"
-FILE_PATTERNS = (FOLDER_KEY_FILE, f"{USAGE_SPOOL}*", f"{ANSWERS_FOLDER}/*.json")
-CACHE_FILE = "keys.cache"
 PAGES = 2_000  # pages of one step
 MANIFEST = "backup.json"
 CREATE_FILES = "CREATE TABLE backup_files (name TEXT PRIMARY KEY, body BLOB NOT NULL)"
+CREATE_PROGRESS = "CREATE TABLE copy_progress (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+GET_SOURCE = "SELECT value FROM copy_progress WHERE name = 'source'"
 OWN_TABLES = ("backup_files", "copy_progress", "alembic_version")
 
 
@@ -63,9 +61,9 @@ def back_up(
     from a spool into the database in between is in both, and is stored once when it is replayed.
     """
     location.require()
-    if file.exists():
-        raise Conflict(f"{str(file)!r} exists", hint="name a new file; a backup replaces none")
     with draft_folder(file) as draft:
+        if file.exists():
+            raise Conflict(f"{str(file)!r} exists", hint="name a new file; a backup replaces none")
         bodies = read_files(location.folder, with_key=with_key)
         if location.path is not None:
             with raising_sqlite_errors(location.path):
@@ -84,7 +82,9 @@ def copy_pages(source: Path, target: Path, *, progress: Progress) -> Mapping[str
     with closing(open_file(source)) as raw, closing(open_file(target)) as copy:
         raw.execute("PRAGMA query_only = ON")
         raw.execute("BEGIN")
-        current_revision(raw)  # begins the snapshot, and refuses another program's tables
+        revision = current_revision(raw)  # begins the snapshot, and refuses another program's tables
+        if revision is not None and revision.startswith(COPYING):
+            raise UnfinishedCopy(str(source), revision)
         (pages,) = raw.execute("PRAGMA page_count").fetchone()
         progress.start("copying", pages)
         with naming_full_disk(target):
@@ -112,10 +112,10 @@ def copy_rows(location: DatabaseLocation, target: Path, *, progress: Progress) -
 
 
 class RestoreReport(NamedTuple):
-    """What was restored: the manifest, and where the folder's former key is, if it was another."""
+    """What was restored: the manifest, and where the files are that the data folder had before."""
 
     manifest: BackupManifest
-    replaced_key: Path | None
+    replaced: ReplacedFiles
 
 
 def restore(
@@ -124,24 +124,28 @@ def restore(
     """Restore a backup into a database that is empty, or that it may `replace`, and into its data folder.
 
     Raises BadRequest without a data folder, Conflict, NotFound; StoreError when a hub uses the database, or
-    when the file is damaged. Until the restored database is complete, the former one is as it was (SQLite),
-    or hubs refuse it (Postgres).
+    when the file is damaged. Whoever ends here leaves the former database with its files, or one that hubs
+    refuse until the same restore is run again.
     """
     if not file.is_file():
         raise NotFound(f"there is no file {str(file)!r}")
     if (folder := location.folder) is None:
         raise BadRequest("a restored database needs a data folder", hint="name it with --data")
+    source = f"backup:{file.name}"
     with using_folder(location), draft_folder(folder / "restore") as draft:
         if location.path is not None and not replace:
-            require_empty(location.path)
-        manifest, bodies = stage(file, draft / DATABASE_FILE, progress=progress)
-        if location.path is not None:  # who ends here has no database without its key
-            replaced_key = write_files(folder, bodies)
-            replace_file(draft / DATABASE_FILE, location.path)
+            require_empty(location.path, source=source)
+        manifest, bodies = stage(file, database := draft / DATABASE_FILE, progress=progress)
+        files = FileDrafts(folder, bodies, place=draft / "files")
+        if location.path is not None:
+            mark_unfinished(database, source)
+            replace_file(database, location.path)
+            files.publish()
+            mark_finished(location.path)
         else:
-            restore_rows(draft / DATABASE_FILE, location, name=file.name, progress=progress, replace=replace)
-            replaced_key = write_files(folder, bodies)
-        return RestoreReport(manifest, replaced_key)
+            copy = partial(DatabaseCopy, source_name=source, progress=progress, replace=replace)
+            restore_rows(copy, location, draft=database, before_done=files.publish)
+        return RestoreReport(manifest, files.replaced)
 
 
 @contextmanager
@@ -179,23 +183,49 @@ def stage(file: Path, draft: Path, *, progress: Progress) -> tuple[BackupManifes
 
 
 def restore_rows(
-    draft: Path, location: DatabaseLocation, *, name: str, progress: Progress, replace: bool
+    copy: Callable[[Backend, Backend], DatabaseCopy],
+    location: DatabaseLocation,
+    *,
+    draft: Path,
+    before_done: Callable[[], object],
 ) -> None:
     """Copy the rows of a draft into a database of another kind."""
-    source, target = SQLiteBackend(draft, exclusive=False), location.backend(exclusive=True)
+    target = location.backend(exclusive=True)
     try:
-        DatabaseCopy(source, target, source_name=f"backup:{name}", progress=progress, replace=replace).run()
+        copy(SQLiteBackend(draft, exclusive=False), target).run(before_done=before_done)
     finally:
         target.release()
 
 
-def require_empty(path: Path) -> None:
-    """Raise Conflict when the database holds rows, or cannot be read. An empty file holds none."""
+def mark_unfinished(path: Path, source: str) -> None:
+    """Let hubs refuse a database, until `mark_finished`: the files that belong to it are not there yet."""
+    with raising_sqlite_errors(path), closing(open_file(path)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute(CREATE_PROGRESS)
+        raw.execute("INSERT INTO copy_progress VALUES ('source', ?)", (source,))
+        raw.execute("UPDATE alembic_version SET version_num = ?", (f"{COPYING}{HEAD}",))
+        raw.execute("COMMIT")
+
+
+def mark_finished(path: Path) -> None:
+    """Let hubs use a restored database."""
+    with raising_sqlite_errors(path), closing(open_file(path)) as raw:
+        raw.execute("BEGIN IMMEDIATE")
+        raw.execute("DROP TABLE copy_progress")
+        raw.execute("UPDATE alembic_version SET version_num = ?", (HEAD,))
+        raw.execute("COMMIT")
+
+
+def require_empty(path: Path, *, source: str) -> None:
+    """Raise Conflict when the database holds rows, or cannot be read. An empty file holds none.
+
+    What an earlier restore of the same backup has left is replaced.
+    """
     if not path.exists() or path.stat().st_size == 0:
         return
     try:
         with closing(open_file(path)) as raw:
-            rows = sum(count_tables(raw).values())
+            rows = 0 if is_unfinished(raw, source) else sum(count_tables(raw).values())
     except sqlite3.Error as error:
         raise Conflict(
             f"{str(path)!r} cannot be read ({error})", hint="move it away, or add --replace"
@@ -207,83 +237,39 @@ def require_empty(path: Path) -> None:
         )
 
 
+def is_unfinished(raw: sqlite3.Connection, source: str) -> bool:
+    """Whether a restore of this source was cut off before its end."""
+    if not raw.execute("SELECT 1 FROM sqlite_master WHERE name = 'copy_progress'").fetchone():
+        return False
+    is_copying = str(current_revision(raw)).startswith(COPYING)
+    return is_copying and raw.execute(GET_SOURCE).fetchone() == (source,)
+
+
 def replace_file(draft: Path, path: Path) -> None:
-    """Put a database in the place of another, whose journal must not be applied to it."""
-    with suppress(sqlite3.Error), closing(open_file(path)) as raw:
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    for suffix in ("-wal", "-shm"):
+    """Put a database in the place of another, whose journals must not be applied to it.
+
+    Whoever ends here leaves the former one whole, or the new one. Raises Conflict when another process reads
+    the former one: what is in its journal cannot be moved into it then.
+    """
+    if path.exists():
+        empty_journal(path)
+    for suffix in ("-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     draft.chmod(FILE_MODE)
     draft.replace(path)
     sync_folder(path.parent)
 
 
-# Files of the data folder.
-
-
-def read_files(folder: Path | None, *, with_key: bool) -> Mapping[str, bytes]:
-    """Return the files that a restored hub needs: its key, and what its spools hold.
-
-    What the spools of other hosts of the same data folder hold is in the files of the first one.
-    """
-    if folder is None:
-        return {}
-    bodies = dict(find_files(folder, FILE_PATTERNS if with_key else FILE_PATTERNS[1:]))
-    hosts = folder / HOSTS_FOLDER
-    for host in sorted(hosts.iterdir()) if hosts.is_dir() else ():
-        for name, body in find_files(host, FILE_PATTERNS[1:]):
-            if name.startswith(USAGE_SPOOL):
-                bodies[USAGE_SPOOL] = b"\n".join([*filter(None, [bodies.get(USAGE_SPOOL)]), body])
-            else:
-                bodies[name.replace("/", f"/{host.name}-")] = body
-    return bodies
-
-
-def find_files(folder: Path, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield the names and the contents of the files that match."""
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        with suppress(FileNotFoundError):  # replayed in the meantime, so the database has it
-            yield path.relative_to(folder).as_posix(), path.read_bytes()
-
-
-def write_files(folder: Path, bodies: Mapping[str, bytes]) -> Path | None:
-    """Write files into the folder; return where its former key is, if that was another. StoreError.
-
-    Files get their names when all are on the disk, so a full disk changes none.
-    """
-    drafts: dict[Path, Path] = {}
+def empty_journal(path: Path) -> None:
+    """Move what is in the journals of a database into it; nothing for a damaged one. Raises Conflict."""
     try:
-        for name, body in bodies.items():
-            drafts[write_draft(folder / name, body)] = folder / name
-        key, replaced = folder / FOLDER_KEY_FILE, None
-        if FOLDER_KEY_FILE in bodies and key.exists() and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
-            replaced = folder / f"{FOLDER_KEY_FILE}.replaced-{time.strftime('%Y%m%dT%H%M%S')}"
-            key.replace(replaced)
-        (folder / CACHE_FILE).unlink(missing_ok=True)
-        for draft, path in drafts.items():
-            draft.replace(path)
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
-    return replaced
-
-
-def write_draft(path: Path, body: bytes) -> Path:
-    """Write a file beside its place, to the disk: half a key is none. Return where it is. OSError."""
-    path.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    draft = path.with_name(f"{path.name}.partial")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(body)
-            opened.flush()
-            os.fsync(opened.fileno())
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    return draft
+        with closing(open_file(path)) as raw:
+            raw.execute("SELECT 1 FROM sqlite_master").fetchone()
+            (is_busy, *_) = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        is_busy = error_kind(error) == "SQLITE_BUSY"
+    if is_busy:
+        raise Conflict(f"another process reads {str(path)!r}", hint="wait until it has ended")
 
 
 def write_manifest(
@@ -333,14 +319,6 @@ def read_bodies(raw: sqlite3.Connection) -> Sequence[tuple[str, bytes]]:
     return rows
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise StoreError for a file that no backup has, such as one outside of the data folder."""
-    for name in names:
-        patterns = [pattern for pattern in FILE_PATTERNS if pattern.count("/") == name.count("/")]
-        if ".." in name or not any(fnmatchcase(name, pattern) for pattern in patterns):
-            raise StoreError(f"the backup holds a file {name!r}, which no backup of this program has")
-
-
 def list_master_keys(raw: sqlite3.Connection) -> list[str]:
     """Return the fingerprints of the master keys with which the stored secrets are encrypted."""
     found: set[str] = set()
@@ -348,16 +326,6 @@ def list_master_keys(raw: sqlite3.Connection) -> list[str]:
         if raw.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
             found.update(key for (key,) in raw.execute(f"SELECT DISTINCT key_id FROM {table}"))  # noqa: S608
     return sorted(found)
-
-
-def require_key(folder: Path, bodies: Mapping[str, bytes], *, source: Path) -> None:
-    """Raise Conflict when a folder has another key than the files of the folder `source`."""
-    key = folder / FOLDER_KEY_FILE
-    if key.exists() and FOLDER_KEY_FILE in bodies and key.read_bytes() != bodies[FOLDER_KEY_FILE]:
-        raise Conflict(
-            f"{str(key)!r} is another key than that of {str(source)!r}",
-            hint="move it away: it encrypts what is stored in the database beside it",
-        )
 
 
 # Files of SQLite.
@@ -415,56 +383,3 @@ def naming_full_disk(path: Path) -> Iterator[None]:
         if error_kind(error) != "SQLITE_FULL":
             raise
         raise SQLiteBackend(path, exclusive=False).translate_error(error) from error
-
-
-@contextmanager
-def draft_folder(file: Path) -> Iterator[Path]:
-    """A private folder beside a file in which it is made; one that a killed process left is emptied."""
-    folder = file.with_name(f"{file.name}.partial")
-    try:
-        folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    except OSError as error:
-        raise unwritable(file, error) from None
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(lock_folder(folder))
-        except OSError as error:
-            raise unwritable(file, error) from None
-        except StoreError:
-            raise Conflict(
-                f"another process is writing {str(folder)!r}", hint="wait until it has ended"
-            ) from None
-        for path in folder.glob(f"{DATABASE_FILE}*"):
-            path.unlink()
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def unwritable(path: Path, error: OSError) -> StoreError:
-    """Return the error of a file or folder that cannot be written."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    hint = "free some space on its disk" if is_full else "check that this user may write to its folder"
-    return StoreError(f"cannot write {str(path)!r}: {error.strerror}", hint=hint)
-
-
-def publish_new(draft: Path, file: Path) -> None:
-    """Give a finished file its name, which must be new."""
-    draft.chmod(FILE_MODE)
-    try:
-        os.link(draft, file)
-    except FileExistsError:
-        raise Conflict(f"{str(file)!r} exists", hint="name a new file; a backup replaces none") from None
-    except OSError:  # a file system without hard links
-        draft.rename(file)
-    sync_folder(file.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

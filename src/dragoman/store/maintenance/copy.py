@@ -433,6 +433,8 @@ def begun_by_another(revision: str) -> StoreError:
 def require_revision(source: Backend) -> None:
     """Raise StoreError unless the source has the tables of this program."""
     revision = read_revision(source)
+    if revision is not None and revision.startswith(COPYING):
+        raise UnfinishedCopy("the source", revision)
     if revision != HEAD:
         raise StoreError(
             f"the source is of revision {revision}, and this program copies {HEAD}",

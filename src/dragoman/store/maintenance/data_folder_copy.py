@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import text
 
 from dragoman.errors import BadRequest
-from dragoman.store.maintenance.backup import read_files, require_key, write_files
 from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
+from dragoman.store.maintenance.folder_files import ReplacedFiles, read_files, require_key, write_files
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.transactions import snapshot
@@ -21,9 +21,16 @@ GET_PLACE = text(
 )
 
 
+class TransferReport(NamedTuple):
+    """What was copied, and where the files are that the target's data folder had before."""
+
+    copy: CopyReport
+    replaced: ReplacedFiles
+
+
 def transfer(
     source: DatabaseLocation, target: DatabaseLocation, *, progress: Progress, replace: bool = False
-) -> CopyReport:
+) -> TransferReport:
     """Copy all rows; between two data folders also the key and the spools.
 
     These are read before the rows, and written before a hub may start on the target: what moves from a spool
@@ -38,7 +45,10 @@ def transfer(
     try:
         origin = source.backend(exclusive=False)
         copy = DatabaseCopy(origin, backend, source_name=source.identity, progress=progress, replace=replace)
-        return copy.run(before_done=prepare_files(source, target))
+        replaced: list[ReplacedFiles] = []
+        publish = prepare_files(source, target)
+        report = copy.run(before_done=lambda: replaced.append(publish()))
+        return TransferReport(report, *replaced)
     finally:
         backend.release()
 
@@ -63,7 +73,7 @@ def read_place(location: DatabaseLocation) -> str | None:
         return str(row[0]) if row and row[0] is not None else None
 
 
-def prepare_files(source: DatabaseLocation, target: DatabaseLocation) -> Callable[[], object]:
+def prepare_files(source: DatabaseLocation, target: DatabaseLocation) -> Callable[[], ReplacedFiles]:
     """Read the files of a data folder; return what writes them to another one.
 
     Raises Conflict when that has another key.
@@ -73,8 +83,8 @@ def prepare_files(source: DatabaseLocation, target: DatabaseLocation) -> Callabl
         or target.path is None
         or source.path.parent.resolve() == target.path.parent.resolve()
     ):
-        return lambda: None
+        return ReplacedFiles
     folder = target.path.parent
     bodies = read_files(source.path.parent, with_key=True)
     require_key(folder, bodies, source=source.path.parent)
-    return partial(write_files, folder, bodies)
+    return lambda: write_files(folder, bodies)
