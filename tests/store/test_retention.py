@@ -12,6 +12,7 @@ import pytest
 from dragoman.config import Config, parse_config
 from dragoman.errors import ConfigError
 from dragoman.identity import Identity
+from dragoman.messages import TextPart
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.outcome import CallStatus
@@ -19,11 +20,17 @@ from dragoman.operations.results.artifact import Artifact
 from dragoman.server.app.background_jobs import RetentionPurge
 from dragoman.server.metrics.metrics import Metrics
 from dragoman.store.connection import DatabaseConnection
+from dragoman.store.hosts.queued_runs import QueuedRun, QueueLimits
+from dragoman.store.maintenance.compact import compact
+from dragoman.store.maintenance.location import DatabaseLocation
+from dragoman.store.runner_frame_log import FrameBatch
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
+from tests.effort import rounds
 from tests.store.conftest import Clock
 from tests.store.places import Place
-from tests.store.samples import FINISHED, assistant, converse, run, session, user
+from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
+from tests.store.test_team_tasks import task
 
 ANN = Identity("ann")
 CALLS = {"calls": 100.0}
@@ -183,6 +190,131 @@ async def test_an_old_session_goes_with_all_that_is_its_own_but_its_usage(store:
     assert (await store.history.search("question", owner="ann")).passages == ()
 
 
+async def test_a_session_in_which_something_waits_stays_with_all_that_is_its_own(
+    store: Store, place: Place
+) -> None:
+    clock = store.sessions._clock
+    assert isinstance(clock, Clock)
+    clock.now = 10.0
+    for name in ("queues", "withdrew", "gave", "was given", "is done"):
+        await converse(store, "hello", session_id=name)
+        await add_call(store, f"call of {name}", session_id=name)
+        await add_artifact(store, f"artifact of {name}", session_id=name)
+    for name in ("queues", "withdrew"):
+        await store.queued_runs.add(queued(name), session=None, limits=QueueLimits())
+    await store.queued_runs.end("withdrew", "withdrawn", at=10.0)
+    open_task = task("t1", session_id="was given", source_session="gave", owner="ann")
+    await store.team_tasks.submit(open_task, session=session("was given"), max_waiting=9)
+    clock.now = 1_000.0
+    deleted = await purge(store, {**CALLS, **ARTIFACTS, **SESSIONS})
+    assert deleted == {"calls": 2, "artifacts": 2, "sessions": 2}
+    waiting = {"queues", "gave", "was given"}
+    assert stored_ids(place, "sessions") == waiting
+    assert stored_ids(place, "calls") == {f"call of {name}" for name in waiting}
+    assert stored_ids(place, "artifacts") == {f"artifact of {name}" for name in waiting}
+
+
+async def test_a_message_that_is_queued_while_its_session_is_about_to_be_deleted_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await converse(store, "hello", session_id="old")
+    find = store.retention._find
+
+    async def find_and_queue(*arguments: Any) -> Any:
+        found = await find(*arguments)
+        if found and await store.queued_runs.first("old") is None:
+            await store.queued_runs.add(queued("old"), session=None, limits=QueueLimits())
+            await store.queued_runs.end("old", "withdrawn", at=1_000.0)  # as what begins its run does
+        return found
+
+    monkeypatch.setattr(store.retention, "_find", find_and_queue)
+    assert await store.retention.purge(SESSIONS) == {"sessions": 0}
+    assert len(await store.messages.list("old")) == 2
+
+
+def queued(session_id: str) -> QueuedRun:
+    return QueuedRun(
+        id=session_id,
+        session_id=session_id,
+        owner="ann",
+        message_id="u9",
+        mode="queue",
+        rank=2,
+        body="{}",
+        created_at=10.0,
+    )
+
+
+async def test_what_live_turns_have_stays_while_all_that_is_old_goes_and_is_compacted(
+    store: Store, place: Place
+) -> None:
+    """All rows are old; a turn is live until its answer is compared, and then goes itself."""
+    periods = dict.fromkeys(store.retention._sql.rules, 100.0)
+    turns, ended = rounds(quick=6, thorough=60), asyncio.Event()
+
+    async def purge_on() -> int:
+        deleted = 0
+        while not ended.is_set():
+            deleted += sum((await store.retention.purge(periods)).values())
+            if place.url is not None:
+                await asyncio.to_thread(compact, DatabaseLocation.parse(place.url))
+        return deleted
+
+    for number in range(40):
+        await add_call(store, f"c{number}")
+    purging = asyncio.create_task(purge_on())
+    await asyncio.gather(*(live_turn(store, f"s{number}") for number in range(turns)))
+    ended.set()
+    assert await purging
+    assert (await store.retention.purge(periods))["sessions"] <= turns
+    assert stored_ids(place, "sessions") == set()
+
+
+async def live_turn(store: Store, name: str) -> None:
+    """A turn in a session that is older than its period, with an approval and frames; it misses nothing."""
+    words = [f"word {number}" for number in range(8)]
+    await store.runs.create(
+        run(name, session_id=name), session=session(name), user=user("u", "hello"), assistant=assistant()
+    )
+    await add_call(store, f"call of {name}", session_id=name, run_id=name)
+    await add_artifact(store, f"artifact of {name}", session_id=name, run_id=name)
+    for at, word in enumerate(words):
+        await store.write(store.messages.write_parts_job(name, "a", changed=[(at, text(word))]))
+        await store.write(store.runner_frames.put_job(name, FrameBatch(at, at, word)))
+    await add_approval(store, f"approval of {name}", session_id=name, expires_at=2_000.0)
+    await store.runs.finish(name, FINISHED)
+    stored = await store.messages.list(name)
+    assert [[part.text for part in each.parts if isinstance(part, TextPart)] for each in stored] == [
+        ["hello"],
+        words,
+    ]
+    assert await store.artifacts.read(f"artifact of {name}", owner="ann") == b"x"
+    assert [call.record.id for call in await store.calls.list_for_run(name)] == [f"call of {name}"]
+    await store.approvals.answer(f"approval of {name}", approved=False, by=ANN)
+
+
+async def test_frames_of_runs_that_are_over_go_a_few_at_a_time(
+    store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("over", "active"):
+        await begin_run(store, name, name)
+        for at in range(45):
+            await store.write(store.runner_frames.put_job(name, FrameBatch(at, at, "{}")))
+    await store.runs.finish("over", FINISHED)
+    sizes: list[int] = []
+    submit = store.database.submit
+
+    async def count(job: Any, *, is_long: bool) -> int:
+        deleted: int = await submit(job, is_long=is_long)
+        sizes.append(deleted)
+        return deleted
+
+    monkeypatch.setattr(store.database, "submit", count)
+    await store.runner_frames.purge()
+    assert sizes == [20, 20, 5, 0]
+    assert place.query("SELECT run_id, count(*) FROM runner_frames GROUP BY 1") == [("active", 45)]
+
+
 async def test_a_session_whose_deletion_was_cut_off_is_nobodys_and_goes_with_the_next_round(
     store: Store, place: Place
 ) -> None:
@@ -262,7 +394,7 @@ async def test_rows_go_in_small_transactions_behind_those_of_runs(
     await converse(store, "one", "two")  # is committed in between
     assert not purging.done()
     assert await purging == {"calls": 40}
-    assert submitted.count(True) == 40  # one row in each, as the time is up at once
+    assert submitted.count(True) == 41  # one row in each, as the time is up at once; and no frames
 
 
 async def test_a_hub_counts_and_logs_what_it_deleted(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -40,8 +40,10 @@ from dragoman.store.tables.core import (
     calls,
     hub_events,
     messages,
+    queued_runs,
     runs,
     sessions,
+    team_tasks,
     usage,
 )
 from dragoman.store.tables.responses import responses
@@ -127,13 +129,21 @@ def status_in(table: Any, *statuses: str) -> ColumnElement[bool]:
 IS_OPEN = status_in(approvals, "pending", "approved")
 IS_WAITING = IS_OPEN & (approvals.c.expires_at > NOW)
 IS_ACTIVE: ColumnElement[bool] = runs.c.status == literal_column("'running'")
+IS_QUEUED_RUN: ColumnElement[bool] = queued_runs.c.status == literal_column("'queued'")
+IS_OPEN_TASK: ColumnElement[bool] = team_tasks.c.delivered_at.is_(None)
 
 
 def is_busy(session_id: Column[Any]) -> ColumnElement[bool]:
-    """Return the condition that a session has an active run, or one that waits for an approval."""
+    """Return the condition that a session has an active run, or something that waits.
+
+    That is an approval, a queued message, or a task that is to run in it or to report to it.
+    """
     active = exists().where(runs.c.session_id == session_id, IS_ACTIVE)
     waiting = exists().where(approvals.c.session_id == session_id, IS_WAITING)
-    return active | waiting
+    queued = exists().where(queued_runs.c.session_id == session_id, IS_QUEUED_RUN)
+    reported = exists().where(team_tasks.c.source_session == session_id, IS_OPEN_TASK)
+    own_task = exists().where(team_tasks.c.session_id == session_id, IS_OPEN_TASK)
+    return active | waiting | queued | reported | own_task
 
 
 ANCESTOR: ColumnElement[str] = literal_column("'ancestor'")

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
-from sqlalchemy import bindparam, delete, exists, select
+from sqlalchemy import ColumnElement, bindparam, delete, exists, literal_column, select, tuple_
 
 from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.tables.core import IS_RUNNING, runner_frames, runs
+
+PURGED_BATCHES = 20  # that are deleted in one transaction
+ZERO: ColumnElement[int] = literal_column("0")
 
 
 class FrameBatch(msgspec.Struct, frozen=True):
@@ -33,10 +36,12 @@ class RunnerFrameStatements:
         )
         found = select(runner_frames.c.position, runner_frames.c.seq, runner_frames.c.body).where(of_run)
         is_running = select(runs.c.id).where(runs.c.id == runner_frames.c.run_id, IS_RUNNING)
+        place = runner_frames.c.run_id, runner_frames.c.position
+        some = select(*place).where(~exists(is_running)).limit(literal_column(str(PURGED_BATCHES)))
         self.put = compiler.compile(put)
         self.list = compiler.compile(found.order_by(runner_frames.c.position))
         self.delete = compiler.compile(delete(runner_frames).where(of_run))
-        self.purge = compiler.compile(delete(runner_frames).where(~exists(is_running)))
+        self.purge = compiler.compile(delete(runner_frames).where(tuple_(*place).in_(some.offset(ZERO))))
 
 
 class RunnerFrameRepository:
@@ -70,5 +75,8 @@ class RunnerFrameRepository:
         self._database.enqueue(lambda connection: connection.execute_batched(self._sql.delete, params))
 
     async def purge(self) -> None:
-        """Delete the frames of runs that are over, which a crash may have left."""
-        await self._database.write(lambda connection: connection.execute(self._sql.purge, {}))
+        """Delete the frames of runs that are over, which a crash may have left; some in each transaction."""
+        while await self._database.submit(
+            lambda connection: connection.execute(self._sql.purge, {}), is_long=True
+        ):
+            pass

@@ -33,7 +33,7 @@ from dragoman.store.connection import (
 )
 from dragoman.store.database import Database
 from dragoman.store.sessions.sessions import Session, SessionRepository
-from dragoman.store.tables.core import IS_QUEUED, queued_runs, runs
+from dragoman.store.tables.core import IS_QUEUED, queued_runs, runs, sessions
 
 QueueMode: TypeAlias = Literal["interrupt", "steer", "queue"]
 QueueStatus: TypeAlias = Literal["queued", "withdrawn", "failed"]
@@ -110,6 +110,8 @@ class QueuedRunStatements:
             index_elements=[queued_runs.c.session_id, queued_runs.c.message_id], index_where=IS_QUEUED
         )
         ending: dict[str, Any] = {name: bindparam(name) for name in ("status", "ended_at", "error")}
+        used = update(sessions).where(sessions.c.id == bindparam("id"))
+        self.touch_session = compiler.compile(used.values(updated_at=bindparam("updated_at")))
         self.insert = compiler.compile(unless_there)
         self.get = compiler.compile(found.where(this))
         self.of_message = compiler.compile(
@@ -155,8 +157,8 @@ class QueuedRunRepository:
     ) -> QueuedRun:
         """Queue a message; return it, or the one that waits already with its id.
 
-        `session` is created if there is none; `extra_job` is run in the same transaction when the message is
-        queued. Raises LimitReached, Conflict for another content.
+        `session` is created if there is none; one that is there counts as used now. `extra_job` is run in the
+        same transaction when the message is queued. Raises LimitReached, Conflict for another content.
         """
         sql = self._sql
 
@@ -173,6 +175,9 @@ class QueuedRunRepository:
             if extra_job is not None:
                 extra_job(connection)
             connection.execute(sql.insert, to_params(queued))
+            connection.execute(
+                sql.touch_session, {"id": queued.session_id, "updated_at": self._sessions.now()}
+            )
             return queued
 
         return await self._database.write(job)
