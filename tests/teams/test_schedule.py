@@ -23,6 +23,7 @@ from dragoman.teams.schedule import (
     tick_key,
     window_at,
 )
+from tests.effort import rows
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 
@@ -170,7 +171,10 @@ def test_each_moment_of_a_day_is_in_one_window_wherever_clocks_change(
     zone: str, start: str, end: str
 ) -> None:
     first, last = at(start), at(end)
-    moments = [first - 1, *(first + minutes * 60 for minutes in range(0, int(last - first) // 60, 30)), last]
+    length = int(last - first)
+    beside_edges = [*range(0, 7_200, 1_800), *range(length - 7_200, length, 1_800)]  # where clocks change
+    between = rows(range(7_200, length - 7_200, 1_800), quick=8)
+    moments = [first - 1, *(first + seconds for seconds in (*beside_edges, *between)), last]
     found = [find_window("* * * * *", moment, zone=find_zone(zone)) for moment in moments]
     assert set(found[1:-1]) == {Window(first, last)}
     before, after = found[0], found[-1]
