@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dragoman.errors import ProviderError
+from dragoman.errors import Conflict, ProviderError
 from dragoman.runners.client.runner import Runner
 from dragoman.runners.client.turn import RunnerTurn
 from dragoman.wire.runner.frames import RunnerSteer
@@ -206,3 +206,16 @@ async def test_a_runner_that_is_closed_says_that_its_turns_are_over() -> None:
             await hub.prompt("one")
             await hub.until(lambda: text_of(hub.frames["t1"]) == "begun")
         assert final(hub.frames["t1"])["reason"] == "canceled"
+
+
+async def test_a_runner_that_was_closed_can_be_opened_again_but_not_twice_at_once() -> None:
+    async with stand_in_hub() as hub:
+        runner = Runner(shout, hub=hub.url, sessions=["s"])
+        for number in ("1", "2"):
+            async with runner:
+                await hub.until(lambda: hub._socket is not None)
+                assert text_of(await hub.ask("hello", turn=number)) == "HELLO"
+                with pytest.raises(Conflict, match="serves already"):
+                    await runner.__aenter__()
+            await hub.until(lambda: hub._socket is None)
+    assert len(hub.hellos) == 2

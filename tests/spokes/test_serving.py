@@ -10,6 +10,7 @@ import pytest
 from dragoman.errors import Conflict, Forbidden, NotFound, Unauthorized
 from dragoman.operations import Context, Registry, operation
 from dragoman.spokes import Capacity, Spoke
+from dragoman.spokes.client.handshake import endpoint_url
 from dragoman.spokes.hub.permissions import NamespacePermissions
 from tests.spokes.hubs import LIMIT, house
 from tests.waiting import until
@@ -333,3 +334,21 @@ async def test_an_operation_stays_as_long_as_one_spoke_serves_it() -> None:
         await until(lambda: len(hub.board.status()) == 1)
         assert await hub.result("far.slow", {"text": "still"}) == "STILL"
     assert hub.registry.list() == ()
+
+
+def test_a_spoke_that_was_closed_can_be_opened_again_also_in_another_loop() -> None:
+    registry = Registry(greet)
+
+    async def serve(spoke: Spoke | None) -> Spoke:
+        async with house() as hub:
+            spoke = spoke or Spoke(registry, hub=hub.url, key="key-a")
+            spoke.url = endpoint_url(hub.url)
+            for _ in range(2):
+                async with spoke:
+                    assert (await hub.result("far.greet", {"name": "you"}))["said"] == "hello you"
+                    with pytest.raises(Conflict, match="serves already"):
+                        await spoke.__aenter__()
+                await hub.lacks("far.greet")
+        return spoke
+
+    asyncio.run(serve(asyncio.run(serve(None))))

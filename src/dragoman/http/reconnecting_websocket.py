@@ -51,6 +51,11 @@ class ReconnectingClient(ABC):
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        """Begin to serve, also again after a close. Raises Conflict if it serves already."""
+        if self._running is not None:
+            if not self._running.done():
+                raise Conflict(f"{self!r} serves already; make a second one to connect twice")
+            self._ready, self._closing = asyncio.Event(), asyncio.Event()
         self._running = asyncio.create_task(self.run())
         try:
             await self.ready()

@@ -131,6 +131,7 @@ class Runner(ReconnectingClient):
             await self._stop_tasks()
             for future in self._joined.values():
                 future.cancel()
+            self._joined.clear()
 
     async def _run_connection(self) -> None:
         socket = await open_websocket(self.url, self._key, scope=SCOPE)
