@@ -45,7 +45,12 @@ from tests.waiting import until
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 FAMILIES = ("openai", "anthropic", "ollama")
-QUICK: dict[str, Any] = {"first_byte_timeout": 0.5, "idle_timeout": 0.5, "retries": 1, "cooldown": {"failures": 1_000_000}}
+QUICK: dict[str, Any] = {
+    "first_byte_timeout": 0.5,
+    "idle_timeout": 0.5,
+    "retries": 1,
+    "cooldown": {"failures": 1_000_000},
+}
 FAULTY = 0.3  # of all attempts
 LEAVING = 0.25  # of all clients
 WARM = 0.4  # of the time, after which memory has to be flat
