@@ -242,7 +242,7 @@ def wrong(request: Asked, row: UsageRecord) -> Iterator[str]:
         and not tokens.estimated
     ):
         yield "an estimate that is not marked"
-    # The last attempt was too slow for the hub, perhaps: on a busy machine that is no fault of the server's.
+    # The last attempt was too slow for the hub, perhaps: on a busy machine that is not the server's fault.
     is_slow = time.monotonic() - request.began > QUICK["first_byte_timeout"] / 2
     # All were refused, and the client left while the hub waited to try again.
     is_refused = request.attempts <= request.faults + is_slow
