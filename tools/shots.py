@@ -22,6 +22,7 @@ LINK = re.compile(r"http://127\.0\.0\.1:\d+/console/\S*#link=\S+")
 WIDTH, HEIGHT = 1360, 900
 COLUMNS, ROWS = 100, 44
 FOLDER = re.compile(rb"data in \S+")
+LAST = b"Stored in the data folder"
 SETTLE_MS = 1_500
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--hide-scrollbars"]
 SCREENS = {
@@ -65,8 +66,9 @@ def demonstration() -> Iterator[str]:
 def record_demonstration(path: Path) -> None:
     """Draw the demonstration as a terminal shows it, as an animation."""
     command = [sys.executable, "-m", "dragoman", "demo", "--scripted"]
-    pieces = record(command, columns=COLUMNS, rows=ROWS, until="Stored in the data folder")
+    pieces = record(command, columns=COLUMNS, rows=ROWS, until=LAST.decode())
     shown = [(at, FOLDER.sub(b"data in a temporary folder", piece)) for at, piece in pieces]
+    shown = [(at, piece.partition(LAST)[0]) for at, piece in shown]  # the heading of what is not recorded
     svg = draw(shown, columns=COLUMNS, rows=ROWS, title="dragoman demo --scripted")
     path.write_text(svg, encoding="utf-8")
 

@@ -74,7 +74,7 @@ export function ErrorNotice({ error, onRetry }: { error: unknown; onRetry?: () =
 }
 
 /** A text with what is between backticks as code. */
-function withCode(text: string): ReactNode[] {
+export function withCode(text: string): ReactNode[] {
   return text.split("`").map((part, at) => (at % 2 === 1 ? <code key={at}>{part}</code> : part));
 }
 

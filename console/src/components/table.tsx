@@ -17,8 +17,8 @@ export interface Column<Row> {
   cell: (row: Row) => ReactNode;
   /** Numbers are aligned right. */
   numeric?: boolean;
-  /** Left out on narrow screens; `extra`: on tablets as well; `huge`: on all but the widest. */
-  wide?: boolean | "extra" | "huge";
+  /** Left out on narrow screens; `extra`: on tablets as well; `full`: on small laptops too; `huge`: on all but the widest. */
+  wide?: boolean | "extra" | "full" | "huge";
 }
 
 export interface TableProps<Row> {
@@ -47,13 +47,14 @@ export function Table<Row>(props: TableProps<Row>) {
   const grid = useRef<HTMLDivElement>(null);
   const narrow = useNarrow();
   const medium = useMedia(MEDIUM);
+  const small = useMedia(SMALL);
   const [cursor, setCursor] = useState<string | null>(props.selected ?? cursors.get(props.label) ?? null);
   useEffect(() => void (cursor !== null && cursors.set(props.label, cursor)), [cursor]);
   const selected = props.selected !== undefined ? props.selected : cursor;
   const at = rows.findIndex((row) => rowId(row) === selected);
   const huge = useHuge();
   const columns = props.columns.filter(
-    ({ wide }) => !(narrow && wide === true) && !(medium && wide === "extra") && (huge || wide !== "huge"),
+    ({ wide }) => !(narrow && wide === true) && !(medium && wide === "extra") && !(small && wide === "full") && (huge || wide !== "huge"),
   );
   const template = { gridTemplateColumns: columns.map((column) => column.width).join(" ") };
 
@@ -156,6 +157,7 @@ export function NewRows({ count, onShow }: { count: number; onShow: () => void }
 
 const NARROW = window.matchMedia("(max-width: 720px)");
 const MEDIUM = window.matchMedia("(max-width: 1099px)");
+const SMALL = window.matchMedia("(max-width: 1339px)");
 const HUGE = window.matchMedia("(min-width: 2000px)");
 
 /** Whether the window is a telephone's. */

@@ -43,14 +43,14 @@ export function waitsForPerson(waits: Wait[]): boolean {
   return waits.some(({ kind }) => kind === "approval" || kind === "question");
 }
 
-/** A line that says what is waited for, and leads to where that ends. */
-export function WaitLine({ waits }: { waits: Wait[] }) {
+/** A line that says what is waited for, and leads to where that ends; `isAnsweredHere`: the screen itself has the request. */
+export function WaitLine({ waits, isAnsweredHere = false }: { waits: Wait[]; isAnsweredHere?: boolean }) {
   const task = waits.find((each) => each.kind === "task");
   return (
     <p className="wait-line" role="status">
       <span>
         Waits {waitText(waits)}.{" "}
-        {waitsForPerson(waits) && <Link href="/inbox">Answer in the inbox</Link>}
+        {waitsForPerson(waits) && !isAnsweredHere && <Link href="/inbox">Answer in the inbox</Link>}
         {!waitsForPerson(waits) && task?.id != null && <Link href={`/teams?tab=tasks&task=${encodeURIComponent(task.id)}`}>Open the task</Link>}
       </span>
     </p>

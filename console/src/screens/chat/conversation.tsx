@@ -6,7 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api } from "../../api/client";
 import { useEvents, useInvalidate } from "../../api/events";
 import { useSession } from "../../api/session";
-import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, Status, toastError, useNarrow, waitText, type Wait } from "../../components";
+import { Button, Empty, ErrorNotice, Icon, Loading, ScreenHeader, Status, toastError, useKeys, useNarrow, WaitLine, waitText, type Wait } from "../../components";
 import { Composer, type Draft } from "./composer";
 import type { ChatController, Queued } from "./controller";
 import { MessageView, isOpenQuestion, textOf, type MessageActions } from "./message";
@@ -52,6 +52,8 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
     }
   });
 
+  useKeys("Chat", { a: ["go to what waits for an answer", focusRequest] });
+
   const settings = useRef({ agent, model });
   settings.current = { agent, model };
   const actions = useMemo<MessageActions>(
@@ -82,7 +84,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
     <section className="chat-talk" aria-label="Conversation">
       <ScreenHeader
         title={title}
-        sub={narrow && waitsFor.length === 0 ? undefined : <SessionSub waits={waitsFor} text={narrow ? "" : sub} />}
+        sub={narrow ? undefined : <SessionSub waits={waitsFor} text={sub} />}
         back={
           narrow && (
             <Link href={`/chat${location.search === "" ? "?list=1" : location.search}`} className="btn btn-quiet btn-icon" aria-label="Sessions">
@@ -102,6 +104,7 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
           </Link>
         )}
       </ScreenHeader>
+      {narrow && waitsFor.length > 0 && <WaitLine waits={waitsFor} isAnsweredHere />}
       <Log controller={controller} runs={runs} approvals={approvals} actions={actions} isNew={isNew} />
       <div className="chat-column">
         <Waiting queued={state.queued} onWithdraw={(id) => void controller.withdraw(id).catch(toastError)} />
@@ -124,6 +127,12 @@ export function Conversation({ controller, isNew, onCreated }: ConversationProps
       </div>
     </section>
   );
+}
+
+/** Move the focus to the last approval or question that is open. */
+function focusRequest(): void {
+  const open = [...document.querySelectorAll(".chat-log .chat-call-ask")].at(-1);
+  open?.querySelector<HTMLElement>(":is(.chat-approval-actions, .chat-options) :is(button, input):enabled")?.focus();
 }
 
 /** What the session waits for, and who answers in it. */

@@ -32,7 +32,7 @@ export default function ChatScreen() {
   const showsList = !narrow || (id === undefined && params.has("list"));
   return (
     <div className="chat">
-      {showsList && <SessionList current={id} />}
+      {showsList && <SessionList current={id} isAlone={narrow} />}
       {(!narrow || !showsList) && opened !== null && (
         <Conversation
           key={opened.controller.id}

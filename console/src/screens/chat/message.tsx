@@ -2,7 +2,7 @@
 import { memo, useEffect, useRef, useState } from "react";
 import { Link } from "wouter";
 import { apiUrl } from "../../api/client";
-import { Button, Icon, Money, Tokens, bytes, copyText, duration, spell } from "../../components";
+import { Button, Icon, Money, Tokens, bytes, copyText, duration, spell, withCode } from "../../components";
 import { Markdown } from "./markdown";
 import { isFile, isText, isTool, toolName, type FilePart, type Message, type OtherPart, type Part, type TextPart } from "./messages";
 import { Question, ToolCall, type Approval } from "./tool_call";
@@ -134,7 +134,7 @@ function AssistantMessage({ message, isLive, isBusy, runId, error, approvals, ac
       {!isLive && failure !== undefined && (
         <p className="chat-answer-error">
           <Icon name="warn" size={14} />
-          <span dir="auto">{failure}</span>
+          <span dir="auto">{withCode(failure)}</span>
         </p>
       )}
       {!isLive && <Footer message={message} isBusy={isBusy} runId={runId} actions={actions} />}

@@ -52,7 +52,8 @@ export function useSessions(title: string, archived: boolean) {
   });
 }
 
-export function SessionList({ current }: { current: string | undefined }) {
+/** `isAlone`: no conversation beside it has the title of the screen. */
+export function SessionList({ current, isAlone }: { current: string | undefined; isAlone: boolean }) {
   const [params] = useUrlState();
   const [, go] = useLocation();
   useTick(60_000);
@@ -76,6 +77,7 @@ export function SessionList({ current }: { current: string | undefined }) {
   });
   return (
     <aside className="chat-sessions" aria-label="Sessions">
+      {isAlone && <h1 className="visually-hidden" tabIndex={-1}>Sessions</h1>}
       <div className="chat-sessions-head">
         <SearchField placeholder="Search sessions" />
         <div className="chat-sessions-bar">

@@ -77,17 +77,23 @@ function resultState(output: unknown): { status: string; word?: string } {
   return { status: "failed", word: output.length === 1 ? "failed" : `${failed} of ${output.length} failed` };
 }
 
-/** The rule that asks, as it is written in the policy. */
-function useRule(operation: string | undefined, input: unknown, agent: string | null | undefined): string | null {
+interface Rule {
+  /** As it is written in the policy. */
+  source: string;
+  reason: string | null;
+}
+
+/** The rule that asks. */
+function useRule(operation: string | undefined, input: unknown, agent: string | null | undefined): Rule | undefined {
   const session = useSession();
   const { data } = useQuery({
     queryKey: ["policy", operation, agent, input],
-    queryFn: () => api.post<{ source: string; reason: string | null }>("/api/policy/explain", { operation, agent: agent ?? undefined }),
+    queryFn: () => api.post<Rule>("/api/policy/explain", { operation, agent: agent ?? undefined }),
     enabled: operation !== undefined && session.can("operations"),
     staleTime: Infinity,
     retry: false,
   });
-  return data === undefined ? null : (data.reason ?? data.source);
+  return data;
 }
 
 interface ToolCallProps {
@@ -235,7 +241,7 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
   };
   const items = approval?.items ?? calls.map((call) => ({ ...call, reason: null, agent: null }));
   const rule = useRule(items[0]?.operation, null, approval?.agent);
-  const why = items.map((item) => item.reason).find((each) => each != null) ?? rule;
+  const why = items.map((item) => item.reason).find((each) => each != null) ?? rule?.reason;
   return (
     <>
       {items.map((item, index) => (
@@ -257,8 +263,10 @@ function ApprovalForm({ calls, id, approval }: { calls: PlannedCall[]; id: strin
           ) : approval?.mayAnswer === false ? (
             `${approval.answerers.join(", ")} may answer`
           ) : why != null ? (
+            `why it is asked: ${why}`
+          ) : rule !== undefined ? (
             <>
-              rule <code>{why}</code>
+              rule <code>{rule.source}</code>
             </>
           ) : (
             "a rule of the policy asks"

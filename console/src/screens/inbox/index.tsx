@@ -75,7 +75,8 @@ export default function InboxScreen() {
     try {
       if (ids.length === 1) {
         await api.post(`/api/approvals/${encodeURIComponent(ids[0]!)}`, body);
-        toast(body.answer !== undefined ? "Answered" : body.approved === true ? "Approved" : "Denied");
+        const refused = isQuestion(rows.find((row) => row.id === ids[0])) ? "Declined" : "Denied";
+        toast(body.answer !== undefined ? "Answered" : body.approved === true ? "Approved" : refused);
       } else {
         const { results } = await api.post<{ results: { id: string; error: { message: string } | null }[] }>("/api/approvals/answers", { ids, ...body });
         const failed = results.filter((each) => each.error !== null);
@@ -124,8 +125,9 @@ export default function InboxScreen() {
   useKeys("Inbox", {
     j: ["next request", () => move(1)],
     k: ["previous request", () => move(-1)],
+    Enter: ["answer the question", focusAnswer],
     a: ["approve", () => isApproval(current) && void answer([current.id], { approved: true })],
-    d: ["deny, with a reason", () => current?.mayAnswer === true && !isPast(current.expiresAt) && setDenying([current.id])],
+    d: ["deny or decline, with a reason", () => current?.mayAnswer === true && !isPast(current.expiresAt) && setDenying([current.id])],
     x: ["select for several at once", () => isApproval(current) && pick(current.id, !picked.has(current.id))],
     A: ["always allow", () => isApproval(current) && current.mayAlwaysAllow && setAlways(current)],
     h: ["history, or what waits", () => setParams({ view: history ? null : "history" })],
@@ -149,7 +151,16 @@ export default function InboxScreen() {
       >
         {!narrow && rows.length > 0 && !history && (
           <span className="inbox-hint muted">
-            <Kbd>j</Kbd> <Kbd>k</Kbd> move · <Kbd>a</Kbd> approve · <Kbd>d</Kbd> deny
+            <Kbd>j</Kbd> <Kbd>k</Kbd> move ·{" "}
+            {isQuestion(current) ? (
+              <>
+                <Kbd>Enter</Kbd> answer · <Kbd>d</Kbd> decline
+              </>
+            ) : (
+              <>
+                <Kbd>a</Kbd> approve · <Kbd>d</Kbd> deny
+              </>
+            )}
           </span>
         )}
         <Button look="quiet" onClick={() => setRules(true)}>
@@ -234,6 +245,7 @@ export default function InboxScreen() {
       )}
       <DenyDialog
         ids={denying}
+        what={denying?.length === 1 && isQuestion(rows.find((row) => row.id === denying[0])) ? "Decline" : "Deny"}
         onClose={() => setDenying(null)}
         onDeny={(reason) => {
           const ids = denying ?? [];
@@ -247,15 +259,32 @@ export default function InboxScreen() {
   );
 }
 
-function DenyDialog({ ids, onClose, onDeny }: { ids: string[] | null; onClose: () => void; onDeny: (reason: string) => void }) {
+function isQuestion(row: Approval | undefined): boolean {
+  return row !== undefined && row.question !== null;
+}
+
+/** Move the focus to the first answer of the question under the cursor. */
+function focusAnswer(): void {
+  document.querySelector<HTMLElement>(".inbox-current .inbox-answers :is(button, input)")?.focus();
+}
+
+interface Denying {
+  ids: string[] | null;
+  /** An approval is denied, a question declined. */
+  what: "Deny" | "Decline";
+  onClose: () => void;
+  onDeny: (reason: string) => void;
+}
+
+function DenyDialog({ ids, what, onClose, onDeny }: Denying) {
   return (
-    <Dialog open={ids !== null} onClose={onClose} title={(ids?.length ?? 0) > 1 ? `Deny ${ids!.length} requests` : "Deny"}>
-      {ids !== null && <DenyForm onClose={onClose} onDeny={onDeny} />}
+    <Dialog open={ids !== null} onClose={onClose} title={(ids?.length ?? 0) > 1 ? `Deny ${ids!.length} requests` : what}>
+      {ids !== null && <DenyForm what={what} onClose={onClose} onDeny={onDeny} />}
     </Dialog>
   );
 }
 
-function DenyForm({ onClose, onDeny }: { onClose: () => void; onDeny: (reason: string) => void }) {
+function DenyForm({ what, onClose, onDeny }: Omit<Denying, "ids">) {
   const [reason, setReason] = useState("");
   return (
     <form
@@ -270,7 +299,7 @@ function DenyForm({ onClose, onDeny }: { onClose: () => void; onDeny: (reason: s
       <div className="inbox-form-actions">
         <Button onClick={onClose}>Cancel</Button>
         <Button look="danger" type="submit">
-          Deny
+          {what}
         </Button>
       </div>
     </form>

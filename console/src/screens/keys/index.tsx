@@ -6,6 +6,7 @@ import { api } from "../../api/client";
 import {
   Button,
   Chip,
+  count,
   Details,
   Dialog,
   Empty,
@@ -55,7 +56,7 @@ export default function KeysScreen() {
   useKeys("Keys", { n: ["new key", () => setLayer({ at: "new" })], "[": ["previous tab", other], "]": ["next tab", other] });
   return (
     <>
-      <ScreenHeader title="Keys" sub={data && `${data.keys.filter((key) => stateOf(key) !== "revoked").length} in use`}>
+      <ScreenHeader title="Keys" sub={data && `${count(data.keys.filter((key) => matches(key, "", "")).length)} in use`}>
         <Button look="primary" icon="plus" onClick={() => setLayer({ at: "new" })}>
           New key
         </Button>

@@ -241,7 +241,7 @@ function OfModel({ call }: { call: ModelDetails }) {
           ["first token", duration(call.firstByte)],
           ["duration", duration(call.duration)],
           ["finish reason", call.finishReason ?? "–"],
-          ["door", call.door ?? "–"],
+          ["API", call.door ?? "–"],
           ["started", <Time at={call.startedAt} />],
           ["id", <code>{call.id}</code>],
         ]}
@@ -270,11 +270,11 @@ function RunDetails({ root }: { root: Root }) {
           ["session", root.sessionId === null ? "–" : <Link href={`/chat/${encodeURIComponent(root.sessionId)}`}>{root.sessionTitle ?? root.sessionId}</Link>],
           ["owner", root.owner],
           ["agent", root.agent ?? "–"],
-          ["door", root.door ?? "–"],
+          ["API", root.door ?? "–"],
           ["started", <Time at={root.startedAt} />],
           ["finish reason", root.finishReason ?? "–"],
           ["model calls", count(root.modelCalls)],
-          ["unpriced", count(root.unpriced)],
+          ["without a price", count(root.unpriced)],
           ["id", <code>{root.id}</code>],
         ]}
       />

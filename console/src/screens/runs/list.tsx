@@ -106,7 +106,7 @@ export function RunsList() {
             ),
           ]}
         />
-        {(!narrow || more) && <TimeAndDoor />}
+        {(!narrow || more) && <TimeAndApi />}
         <Button
           aria-pressed={params.get("error") === "1"}
           className={params.get("error") === "1" ? "runs-pressed" : ""}
@@ -148,7 +148,7 @@ export function RunsList() {
   );
 }
 
-function TimeAndDoor() {
+function TimeAndApi() {
   return (
     <>
       <Filter
@@ -164,9 +164,9 @@ function TimeAndDoor() {
       />
       <Filter
         name="door"
-        label="Door"
+        label="API"
         choices={[
-          ["", "Any door"],
+          ["", "Any API"],
           ...["chat", "operations", "mcp", "openai", "anthropic", "responses", "spoke", "ag-ui", "a2a"].map((door): [string, string] => [door, door]),
         ]}
       />
@@ -195,9 +195,13 @@ function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolea
         cell: (row) => (
           <span className="runs-cell">
             <Kind kind={kindOf(row)}>{row.kind === "call" ? "op" : row.kind}</Kind>
-            <b className="mono" title={row.name}>
-              {row.kind === "model" ? row.name.split("/").pop() : (row.agent ?? row.name)}
-            </b>
+            {narrow && row.kind === "run" ? (
+              <span className="runs-what">{subjectOf(row) || row.agent || row.name}</span>
+            ) : (
+              <b className="mono" title={row.name}>
+                {row.kind === "model" ? row.name.split("/").pop() : (row.agent ?? row.name)}
+              </b>
+            )}
           </span>
         ),
       },
@@ -206,9 +210,13 @@ function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolea
         title: "Summary",
         width: "minmax(0, 6fr)",
         wide: true,
-        cell: (row) => <span className="muted">{whatOf(row, ended)}</span>,
+        cell: (row) => (
+          <span className="muted" title={whatOf(row, ended)}>
+            {whatOf(row, ended)}
+          </span>
+        ),
       },
-      { id: "door", title: "Door", width: "80px", wide: "extra", cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
+      { id: "door", title: "API", width: "80px", wide: "full", cell: (row) => <span className="muted">{row.door ?? "–"}</span> },
       { id: "began", title: "Started", width: "84px", numeric: true, cell: (row) => <Time at={row.startedAt} /> },
       {
         id: "took",
@@ -247,7 +255,7 @@ function useColumns(isAdmin: boolean, ended: Map<string, Ending>, narrow: boolea
       },
       { id: "cost", title: "Cost", width: "76px", numeric: true, wide: true, cell: (row) => <Money value={row.cost} /> },
     ];
-    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: "extra", cell: (row) => row.owner });
+    if (isAdmin) columns.splice(3, 0, { id: "owner", title: "Owner", width: "64px", wide: "full", cell: (row) => row.owner });
     return columns;
   }, [isAdmin, ended, narrow]);
 }
@@ -256,8 +264,11 @@ function whatOf(row: Root, ended: Map<string, Ending>): string {
   if (row.error !== null && row.status === "failed") return row.error;
   if (row.kind === "model") return row.name.includes("/") ? `asked ${row.name.split("/")[0]}` : "";
   const waits = waitOf(row, ended);
-  const what = row.sessionTitle ?? shortInput(row.input);
-  return waits.length === 0 ? what : [`waits ${waitText(waits)}`, what].filter(Boolean).join(" · ");
+  return waits.length === 0 ? subjectOf(row) : [`waits ${waitText(waits)}`, subjectOf(row)].filter(Boolean).join(" · ");
+}
+
+function subjectOf(row: Root): string {
+  return row.sessionTitle ?? shortInput(row.input);
 }
 
 /** A run that had ended when its row was read is as the row says: how it ended may have been overtaken. */

@@ -111,8 +111,12 @@ function Hosts() {
               <th scope="col" className="right">
                 Runs
               </th>
-              <th scope="col">Since</th>
-              <th scope="col">Version</th>
+              <th scope="col" className="system-wide">
+                Since
+              </th>
+              <th scope="col" className="system-wide">
+                Version
+              </th>
               <th scope="col">
                 <span className="visually-hidden">Actions</span>
               </th>
@@ -126,10 +130,10 @@ function Hosts() {
                 </th>
                 <td>{host.draining ? <Chip tone="wait" icon="wait">draining</Chip> : <Status status="up" />}</td>
                 <td className="num right">{host.runs}</td>
-                <td>
+                <td className="system-wide">
                   <Time at={host.since} />
                 </td>
-                <td className="mono">{host.version}</td>
+                <td className="mono system-wide">{host.version}</td>
                 <td className="right">
                   {!host.draining && (
                     <Button look="danger" onClick={() => setAsked(host)}>
