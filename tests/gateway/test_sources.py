@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +12,12 @@ import pytest
 
 from tests.gateway.sdk_clients import HI, Pair, final, message
 from tests.gateway.upstream import Answer, Stage
-from tests.wire.anthropic_streams import STREAMS
+from tests.wire.anthropic_streams import SEARCH, STREAMS, block, start, stop, text
+from tests.wire.anthropic_streams import sse as anthropic_sse
 from tests.wire.openai_streams import chunk, recording, sse
+from tests.wire.responses_streams import ending, opening, reasoning
+from tests.wire.responses_streams import message as text_item
+from tests.wire.responses_streams import sse as responses_sse
 
 PAGE = "https://a.example/1"
 ANNOTATION = {"type": "url_citation", "url_citation": {"url": PAGE, "title": "One"}}
@@ -75,6 +81,9 @@ DOORS: dict[str, dict[str, Any]] = {
 IMAGE = recording("openrouter_image")
 SOUND = sse(chunk({"content": "Hi", "images": [{"image_url": {"url": "https://a.example/s.png"}}]}), STOP)
 ONLY_PAGES = sse({**chunk({"tool_calls": [CALL]}), **RESULTS}, STOP)
+AUDIO = [{"audio": {"id": "a", "transcript": "Hi"}}, {"audio": {"data": "UklGRgAA"}}]
+SPOKEN = sse(*map(chunk, AUDIO), STOP)
+UPLOAD = anthropic_sse(start(), *block(0, {"type": "container_upload", "file_id": "f"}), stop("end_turn"))
 OMISSIONS: list[tuple[str, bytes, str, str]] = [
     ("/v1/messages", IMAGE, "oai/m", "file"),
     ("/v1/responses", IMAGE, "oai/m", ""),
@@ -83,6 +92,10 @@ OMISSIONS: list[tuple[str, bytes, str, str]] = [
     ("/v1/messages", recording("openai_text"), "oai/m", ""),
     ("/v1/responses", STREAMS["search"], "ant/m", "source-document"),
     ("/v1/chat/completions", STREAMS["search"], "ant/m", "tool-call,source-document"),
+    ("/v1/messages", SPOKEN, "oai/m", "file"),
+    ("/v1/responses", SPOKEN, "oai/m", "file"),
+    ("/v1/chat/completions", UPLOAD, "ant/m", "data-anthropic"),
+    ("/v1/responses", UPLOAD, "ant/m", "data-anthropic"),
 ]
 
 
@@ -98,6 +111,99 @@ def test_a_client_is_told_what_its_protocol_has_no_place_for(
     assert document.status_code == 200
     assert document.headers.get("x-dragoman-omitted", "") == names
     assert (f": x-dragoman-omitted {names}\n\n" in stream.text) == bool(names)
+
+
+MARK = "MARK7"
+
+
+def anthropic(*events: Any) -> bytes:
+    return anthropic_sse(start(), *events, *text(7, "Hi"), stop("end_turn"), {"type": "message_stop"})
+
+
+def responses(*items: dict[str, Any]) -> bytes:
+    return responses_sse(*opening(), ending(*items, text_item("Hi")))
+
+
+DETAIL = {"type": "reasoning.encrypted", "data": MARK, "id": "r", "index": 0}
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{MARK}"}}
+CITED = {"type": "char_location", "cited_text": MARK, "document_index": 0, "document_title": MARK}
+WEB = {"type": "web_search_result_location", "url": f"https://{MARK}.example", "title": MARK}
+KINDS: dict[str, tuple[str, bytes]] = {  # what an answer has beside its text: of whom, and its stream
+    "picture": ("oai/m", sse(chunk({"content": "Hi", "images": [PICTURE]}), STOP)),
+    "picture in a list": ("oai/m", sse(chunk({"content": [{"type": "text", "text": "Hi"}, PICTURE]}), STOP)),
+    "sound": (
+        "oai/m",
+        sse(chunk({"audio": {"id": "a", "data": f"UklG{MARK}w==", "transcript": "Hi"}}), STOP),
+    ),
+    "refusal": ("oai/m", sse(chunk({"refusal": MARK}), STOP)),
+    "citation": ("oai/m", sse(chunk({"content": "Hi"}), {**STOP, "citations": [f"https://{MARK}.example"]})),
+    "reasoning": ("oai/m", sse(chunk({"reasoning_content": MARK}), TEXT, STOP)),
+    "opaque": ("oai/m", sse(chunk({"reasoning_details": [DETAIL]}), TEXT, STOP)),
+    "thinking": ("ant/m", anthropic(*block(0, {"type": "thinking", "thinking": MARK, "signature": "s"}))),
+    "signature": ("ant/m", anthropic(*block(0, {"type": "thinking", "thinking": "", "signature": MARK}))),
+    "redacted": ("ant/m", anthropic(*block(0, {"type": "redacted_thinking", "data": MARK}))),
+    "document": ("ant/m", anthropic(*block(0, {"type": "text", "text": "Hi", "citations": [CITED]}))),
+    "web page": ("ant/m", anthropic(*block(0, {"type": "text", "text": "Hi", "citations": [WEB]}))),
+    "unknown block": ("ant/m", anthropic(*block(0, {"type": "container_upload", "file_id": MARK}))),
+    "server tool": ("ant/m", anthropic(*block(0, {**SEARCH, "input": {"query": MARK}}))),
+    "summary": ("res/m", responses(reasoning(MARK))),
+    "encrypted": ("res/m", responses(reasoning("", encrypted=MARK))),
+    "image": ("res/m", responses({"type": "image_generation_call", "id": "i", "result": MARK})),
+    "shell": ("res/m", responses({"type": "shell_call", "id": "s", "call_id": "c", "action": {"a": MARK}})),
+    "annotation": ("res/m", responses(text_item("Hi", {"url": f"https://{MARK}.example", "title": MARK}))),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("stream", [False, True], ids=["document", "stream"])
+def test_what_an_answer_has_beside_its_text_arrives_or_is_named(
+    stage: Stage, door: str, *, stream: bool
+) -> None:
+    silent = []
+    for kind, (model, body) in KINDS.items():
+        stage.upstream.play(Answer(body=body))
+        headers = {"authorization": f"Bearer {stage.key}"}
+        ask = {"model": model, "stream": stream, **DOORS[door]}
+        answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        is_named = "x-dragoman-omitted" in answer.headers or "x-dragoman-omitted" in answer.text
+        if MARK not in readable(answer.text) and not is_named:
+            silent.append(kind)
+    assert silent == []
+
+
+def readable(text: str) -> str:
+    """The text, with what is in its base64: another provider's opaque reasoning is wrapped."""
+    pieces = re.findall(r"(?:[A-Za-z0-9+/_-]{4}){4,}", text)
+    return text + "".join(base64.urlsafe_b64decode(piece).decode("latin-1") for piece in pieces)
+
+
+LOGPROBS = {"content": [{"token": "Hi", "logprob": -0.1, "bytes": [72, 105], "top_logprobs": []}]}
+
+
+@pytest.mark.parametrize(
+    ("door", "model", "fields"),
+    [
+        ("/v1/chat/completions", "oai/m", {"logprobs": True}),  # a stream in place of a document
+        ("/v1/chat/completions", "ant/m", {"logprobs": True}),
+        ("/v1/chat/completions", "res/m", {"logprobs": True}),
+        ("/v1/responses", "oai/m", {"top_logprobs": 2}),
+        ("/v1/responses", "ant/m", {"top_logprobs": 2}),
+    ],
+)
+def test_log_probabilities_that_a_translated_answer_lacks_are_named(
+    stage: Stage, door: str, model: str, fields: dict[str, Any]
+) -> None:
+    spoken = chunk({"content": "Hi"})
+    spoken["choices"][0]["logprobs"] = LOGPROBS
+    bodies = {"oai/m": sse(spoken, STOP), "ant/m": STREAMS["text"], "res/m": responses()}
+    stage.upstream.play(Answer(body=bodies[model]))
+    headers = {"authorization": f"Bearer {stage.key}"}
+    ask = {"model": model, **DOORS[door], **fields}
+    answer = httpx2.post(f"{stage.url}{door}", json=ask, headers=headers, trust_env=False)
+    assert answer.status_code == 200, answer.text
+    (name,) = fields
+    assert name in answer.headers.get("x-dragoman-dropped", "").split(",")
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["with the call", "after it"])

@@ -23,7 +23,9 @@ _TOOL_FIELDS = {
     "eagerInputStreaming": "eager_input_streaming",
     "inputExamples": "input_examples",
 }
-UNCERTAIN_EVENTS = frozenset({e.File, e.SourceUrl, e.SourceDocument, e.ToolInputAvailable})
+UNCERTAIN_EVENTS = frozenset(
+    {e.File, e.SourceUrl, e.SourceDocument, e.ToolInputAvailable, e.ToolInputError, e.Data}
+)
 """Types of events that some clients' protocols have no place for."""
 
 
@@ -47,10 +49,15 @@ def omitted_content(events: Iterable[e.Event], family: str) -> list[str]:
     there is a text that can cite them.
     """
     return [
-        "tool-call" if isinstance(event, e.ToolInputAvailable) else event.type
+        "tool-call" if isinstance(event, e.ToolInputAvailable | e.ToolInputError) else event.type
         for event in events
         if _is_omitted(event, family)
     ]
+
+
+def unshown_options(request: ModelRequest) -> list[str]:
+    """Return the options whose effect is in no event of an answer: a translated one lacks it."""
+    return [name for name in ("logprobs", "top_logprobs") if request.options.get(name)]
 
 
 def _is_omitted(event: e.Event, family: str) -> bool:
@@ -62,7 +69,9 @@ def _is_omitted(event: e.Event, family: str) -> bool:
             return family != "openai"
         case e.SourceDocument():
             return family != FAMILY  # whose own texts cite it
-        case e.ToolInputAvailable(provider_executed=True):
+        case e.Data(type=data_type):  # a block of Anthropic's that no other protocol has
+            return data_type == RAW_BLOCK_TYPE and family != FAMILY
+        case e.ToolInputAvailable(provider_executed=True) | e.ToolInputError(provider_executed=True):
             own = (event.provider_metadata or {}).get(FAMILY, {})
             return family != "responses" and not (family == FAMILY and "block" in own)
         case _:

@@ -33,7 +33,7 @@ from dragoman.tracing.interface import ModelSpan, Tracing
 from dragoman.wire.client_request import ClientRequest, RawRequestBody
 from dragoman.wire.encoder import KEEP_ALIVE, SSE_HEADERS, StreamEncoder
 from dragoman.wire.tap import AnswerDefaults
-from dragoman.wire.unsupported_content import unread_content
+from dragoman.wire.unsupported_content import unread_content, unshown_options
 
 log = logging.getLogger(__name__)
 JSON_HEADERS = {"content-type": "application/json"}
@@ -190,6 +190,7 @@ class GatewayRequest:
         except BadRequest:
             format = "a document, not with a stream" if self._stream else "a stream, not with a document"
             raise ProviderError(f"the provider answered with {format}", category="api_error") from None
+        self._dropped_fields = unshown_options(parsed.request)
         batches = provider.decode_answer(replace(parsed.request, model=model), body)
         answer = EventAnswer(batches, span, model=model)
         return TranslatedAnswer(
@@ -202,11 +203,13 @@ class GatewayRequest:
         if self._hub_dialect is not None and parsed.request.options.get("n") not in (None, 1):
             raise BadRequest("n: the stream dialects of the hub show one answer", field="n")
         request = plan.routes.request_for(parsed.request, route)
-        self._dropped_fields = [
+        dropped = [
             *parsed.ignored_fields,
             *unread_content(request, provider.family),
+            *unshown_options(request),
             *provider.check(request),
         ]
+        self._dropped_fields = list(dict.fromkeys(dropped))
         if self._dropped_fields:
             log.warning("%s does not support %s: dropped", route.name, format_names(self._dropped_fields))
         if isinstance(provider, RemoteProvider):

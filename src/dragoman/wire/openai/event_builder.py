@@ -1,17 +1,20 @@
 """Build events from the chunks of one chat.completions answer: blocks, tool calls, sources, finish.
 
-If one chunk contains several, reasoning comes before text and text before calls. A refusal is a text block
+If one chunk contains several, reasoning comes before text and text before calls. The transcript of a spoken
+answer is its text, and the sound is a file at the end. A refusal is a text block
 with the provider metadata `{"openai": {"refusal": true}}`; the finish reason stays the provider's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from dragoman.events import Event, FinishReason, FinishStep, TextDelta, Usage
+from dragoman.events import Event, File, FinishReason, FinishStep, TextDelta, Usage
 from dragoman.json_decoding import is_well_formed
 from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
+from dragoman.wire.files import detect_media_type
 from dragoman.wire.json_codec import as_text, compact_json
 from dragoman.wire.openai.chunk import (
     OpenAIChoice,
@@ -30,6 +33,7 @@ from dragoman.wire.text_block_writer import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
 from dragoman.wire.tool_calls import ToolCallFragment
 
+AUDIO_START = 64  # characters of base64 that tell the format of a sound
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
@@ -83,6 +87,7 @@ class OpenAIEventBuilder(AnswerBuilder):
         self._think_tags = ThinkTagSplitter(quirks.think_tags)
         self._content: list[str] = []  # text that ThinkTagSplitter has not read yet
         self._sources = SourceTracker()
+        self._audio: list[str] = []  # base64 of a spoken answer, as it comes
         self._usage: Any = None
 
     def add_if_sole_delta(self, chunk: OpenAIChunk) -> bool:
@@ -223,6 +228,8 @@ class OpenAIEventBuilder(AnswerBuilder):
         self.blocks.insert(calls)
         if calls and reason == "stop":
             reason = "tool-calls"
+        if self._audio:
+            self.blocks.insert([audio_file(self._audio)])
         model = self.model or self.requested_model
         self.blocks.insert([FinishStep(reason, self.usage, model, self.provider)])
 
@@ -307,6 +314,9 @@ class OpenAIEventBuilder(AnswerBuilder):
             ]
         )
         if isinstance(delta.audio, Mapping):
+            if data := as_text(delta.audio.get("data")):
+                self._started = True
+                self._audio.append(data)
             self._add_content(as_text(delta.audio.get("transcript")) or "")
 
     def _append_arguments(self, fragment: OpenAIToolCallDelta) -> bool:
@@ -402,6 +412,24 @@ def tool_call_fragment(
         freeform=is_freeform,
         metadata=bind_to_provider({"extra_content": extra_content}, provider) if extra_content else None,
     )
+
+
+def audio_file(pieces: Sequence[str]) -> File:
+    """Return the sound of an answer from its pieces of base64; without a known beginning it is raw (PCM)."""
+    media_type = detect_media_type(decode_base64(pieces[0][:AUDIO_START])) or "audio/pcm"
+    if any(piece.endswith("=") or len(piece) % 4 for piece in pieces[:-1]):  # each is encoded by itself
+        data = base64.b64encode(b"".join(map(decode_base64, pieces))).decode()
+    else:
+        data = "".join(pieces)
+    return File(f"data:{media_type};base64,{data}", media_type)
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 leniently; nothing of what is none."""
+    try:
+        return base64.b64decode(text.encode(errors="replace"))
+    except ValueError:
+        return b""
 
 
 def _search_results(executed_tools: Any) -> list[Any]:
