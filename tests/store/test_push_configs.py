@@ -42,6 +42,17 @@ async def test_a_delivery_is_taken_once_until_its_lease_is_over(place: Place, cl
         assert len(await store.push_configs.take_due()) == 1
 
 
+async def test_a_clock_that_was_set_back_delays_no_delivery(place: Place, clock: Clock) -> None:
+    async with await place.open(clock=clock, master_key=MASTER) as store:
+        await converse(store, "a", "b")
+        await store.push_configs.put(receiver(), **LIMITS)
+        clock.now += 31_536_000.0
+        assert len(await store.push_configs.take_due()) == 1
+        clock.now -= 31_536_000.0
+        assert len(await store.push_configs.take_due()) == 1
+        assert await store.push_configs.take_due() == []
+
+
 async def test_so_many_receivers_a_task_has(place: Place, clock: Clock) -> None:
     async with await place.open(clock=clock) as store:
         await converse(store, "a", "b")

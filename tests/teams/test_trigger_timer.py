@@ -218,6 +218,19 @@ async def test_a_clock_that_was_set_a_year_ahead_does_not_stop_a_trigger_for_a_y
         assert 0 < (await host.store.triggers.get(trigger.id)).next_at - host.clock() <= HOUR  # type: ignore[operator]
 
 
+async def test_a_clock_that_was_set_back_delays_no_occurrence_that_is_open(tmp_path: Path) -> None:
+    async with hosts(tmp_path) as [host]:
+        await host.create(type="schedule", cron="0 * * * *")
+        await host.timer.tick()
+        host.clock.offset += 365 * 24 * HOUR
+        await tick_to_end(host)
+        assert await host.store.triggers.list_open(host.clock() + HOUR)
+        host.clock.offset -= 365 * 24 * HOUR
+        assert not await host.store.triggers.list_open(host.clock() + HOUR)
+        await host.timer.tick()
+        assert await host.store.triggers.list_open(host.clock() + HOUR)
+
+
 async def test_what_fired_is_known_after_the_clock_was_a_year_ahead_and_back(tmp_path: Path) -> None:
     async with hosts(tmp_path) as [host]:
         trigger = await host.create(type="schedule", cron="0 * * * *")

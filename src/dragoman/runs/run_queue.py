@@ -319,7 +319,7 @@ class RunQueue:
         purged_at = 0.0
         while True:
             with suppress(StoreError, Unavailable):
-                is_due = self._clock() > purged_at + PURGE_INTERVAL
+                is_due = not 0.0 <= self._clock() - purged_at <= PURGE_INTERVAL
                 purged_at = self._clock() if is_due else purged_at
                 await self._sweep_if_up(purges=is_due)
             await asyncio.sleep(SWEEP_INTERVAL)
@@ -327,7 +327,7 @@ class RunQueue:
     async def _sweep_if_up(self, *, purges: bool) -> None:
         if self._store.database.is_up:
             await self.sweep()
-            if purges:
+            if purges and self._settled_clock.is_settled():
                 await self.purge()
 
     async def sweep(self) -> None:

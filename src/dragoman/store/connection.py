@@ -11,7 +11,17 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
-from sqlalchemy import ClauseElement, Column, ColumnElement, Select, Table, bindparam, select
+from sqlalchemy import (
+    ClauseElement,
+    Column,
+    ColumnElement,
+    Select,
+    Table,
+    bindparam,
+    literal_column,
+    or_,
+    select,
+)
 from sqlalchemy.dialects.sqlite import Insert
 
 Params: TypeAlias = Mapping[str, Any]
@@ -160,6 +170,15 @@ def match_filter(column: Column[Any], names: Container[str]) -> ColumnElement[bo
     if column.key == "session_id" and "old_session_id" in names:
         return column.in_((value, bindparam("old_session_id")))
     return column == value
+
+
+def is_due(next_at: Column[float], *, limit: float) -> ColumnElement[bool]:
+    """Return the condition that a next attempt is due at the time `now`.
+
+    Also one more than `limit` seconds away, as none is planned: the clock was set back since.
+    """
+    earliest: ColumnElement[float] = next_at - literal_column(str(limit))
+    return or_(next_at <= bindparam("now"), earliest > bindparam("now"))
 
 
 def to_fields(kind: type[msgspec.Struct], row: Row) -> dict[str, Any]:

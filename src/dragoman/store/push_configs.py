@@ -16,12 +16,21 @@ import msgspec
 from sqlalchemy import bindparam, delete, func, literal_column, select, update
 
 from dragoman.errors import A2aError, StoreError
-from dragoman.store.connection import Compiler, DatabaseConnection, Row, select_fields, to_params, to_struct
+from dragoman.store.connection import (
+    Compiler,
+    DatabaseConnection,
+    Row,
+    is_due,
+    select_fields,
+    to_params,
+    to_struct,
+)
 from dragoman.store.database import Database
 from dragoman.store.encryption import EncryptedValue, FolderKey, MasterKey
 from dragoman.store.tables.core import push_configs, runs
 
 log = logging.getLogger(__name__)
+MAX_PLANNED = 3_600.0  # seconds until the next attempt: none is planned later
 LEASE = 60.0  # seconds for which one host has a delivery
 
 
@@ -83,7 +92,7 @@ class PushConfigStatements:
         due = due.where(
             runs.c.status != literal_column("'running'"),
             runs.c.started_at > columns.delivered,
-            columns.next_at <= bindparam("now"),
+            is_due(columns.next_at, limit=MAX_PLANNED),
         )
         order = runs.c.started_at.desc(), columns.id
         of_owner = func.row_number().over(partition_by=columns.owner, order_by=order)

@@ -24,6 +24,7 @@ from dragoman.store.connection import (
     Compiler,
     DatabaseConnection,
     Params,
+    is_due,
     select_fields,
     to_params,
     to_struct,
@@ -31,6 +32,7 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.tables.core import webhook_deliveries
 
+MAX_PLANNED_DELIVERY = 10_800.0  # seconds until the next attempt: none is planned later
 DeliveryStatus: TypeAlias = Literal["pending", "delivered", "failed"]
 
 
@@ -69,7 +71,7 @@ class WebhookDeliveryStatements:
             is_before,
         )
         of_owner = func.row_number().over(partition_by=table.c.owner, order_by=(table.c.next_at, table.c.id))
-        due = found.where(IS_PENDING_DELIVERY, table.c.next_at <= bindparam("now"), ~waits)
+        due = found.where(IS_PENDING_DELIVERY, is_due(table.c.next_at, limit=MAX_PLANNED_DELIVERY), ~waits)
         ranked = due.add_columns(of_owner.label("of_owner")).subquery()
         fair = select(*(ranked.c[name] for name in WebhookDelivery.__struct_fields__)).where(
             ranked.c.of_owner <= bindparam("per_owner")

@@ -100,6 +100,10 @@ class TriggerStatements:
         first = found.where(here, is_queued).order_by(*oldest).limit(one).offset(zero)
         self.queued = compiler.compile(first)
         due = found.where(columns.next_at <= bindparam("now")).order_by(columns.next_at)
+        is_too_late = columns.next_at > bindparam("latest")
+        self.realign = compiler.compile(
+            update(occurrences).where(is_too_late).values(next_at=bindparam("now"))
+        )
         self.open = compiler.compile(due.limit(bindparam("limit")).offset(zero))
         self.next_open = compiler.compile(
             select(func.min(columns.next_at)).where(columns.next_at.is_not(None))

@@ -52,6 +52,7 @@ NEXT_STATES: Mapping[OverlapAction, OccurrenceState] = {
 REPLACED = "replaced by the next occurrence of its trigger"
 BODY_SECONDS = 86_400.0
 """For how long a body that was signed without a time fires once, whatever id it is sent with."""
+MAX_WAIT = 120.0  # seconds until an open occurrence is looked after again, at most
 LEASE = 30.0  # seconds that one host has to submit the task of an occurrence
 FAR_FUTURE = 1e18
 MAX_QUEUED = 100  # occurrences of a trigger that wait for an earlier one
@@ -347,9 +348,7 @@ class TriggerRepository:
 
     async def change(self, occurrence: TriggerOccurrence, **changes: Any) -> bool:
         """Change columns of an occurrence; False when its state is not the given one any more."""
-        return await self._database.write(
-            lambda connection: self._change(connection, occurrence, changes=changes)
-        )
+        return await self._database.write(lambda each: self._change(each, occurrence, changes=changes))
 
     def _change(
         self, connection: DatabaseConnection, occurrence: TriggerOccurrence, *, changes: Mapping[str, Any]
@@ -368,6 +367,11 @@ class TriggerRepository:
         """Return the occurrence that a task belongs to."""
         found = await self._occurrences(self._sql.of_task, {"task_id": task_id})
         return found[0] if found else None
+
+    async def realign(self) -> None:
+        """Look after occurrences now that would be too late, because the clock was set back since."""
+        params = {"now": self.now(), "latest": self.now() + MAX_WAIT}
+        await self._database.write(lambda connection: connection.execute(self._sql.realign, params))
 
     async def list_open(self, now: float, *, limit: int = 200) -> Sequence[TriggerOccurrence]:
         """Return the occurrences that have to be looked after now."""

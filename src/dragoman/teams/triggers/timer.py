@@ -115,6 +115,7 @@ class TriggerTimer:
 
     async def realign(self) -> None:
         """Compute again what is due next where that is too far away, because the clock was set back."""
+        await self._triggers.realign()
         now = self._triggers.now()
         for trigger in await self._triggers.list_active(("schedule", "window")):
             await asyncio.sleep(0)  # a thousand of them would hold the event loop
