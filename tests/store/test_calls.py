@@ -9,6 +9,7 @@ from dragoman.errors import Conflict
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry
 from dragoman.operations.outcome import CallFailure, CallStatus
 from dragoman.store.store import Store
+from tests.store.places import Place
 
 CALL = CallRecord(
     id="c1",
@@ -90,6 +91,22 @@ async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_
     states = [(each.status, each.ended_at) for each in found if each is not None]
     assert states == [("aborted", 5.0), ("aborted", 5.0), ("uncertain", 5.0), ("pending", None)]
     assert await store.calls.interrupt_running(6.0) == 0
+
+
+async def test_calls_of_hosts_that_the_database_does_not_have_are_ended(store: Store, place: Place) -> None:
+    """So it is when a backup was made while they ran. Calls without a host are those of commands."""
+    for id in ("own", "lost", "of a command"):
+        await store.calls.record_start(msgspec.structs.replace(CALL, id=id))
+    await below(store, "lost", "waits")
+    place.query("INSERT INTO hosts (id, name, version, started_at) VALUES ('h1', 'm', '1', 1.0)")
+    place.query("UPDATE calls SET host = CASE id WHEN 'own' THEN 'h1' WHEN 'lost' THEN 'h0' END")
+    assert await store.calls.interrupt_absent(5.0) == 1
+    assert await statuses(store) == {
+        "lost": "aborted",
+        "of a command": "running",
+        "own": "running",
+        "waits": "aborted",
+    }
 
 
 async def below(store: Store, above: str, *ids: str, status: CallStatus = "pending") -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    exists,
     func,
     insert,
     literal_column,
@@ -40,7 +41,7 @@ from dragoman.store.connection import (
     to_params,
 )
 from dragoman.store.database import Database
-from dragoman.store.tables.core import IS_RUNNING, approvals, calls, runs
+from dragoman.store.tables.core import IS_RUNNING, approvals, calls, hosts, runs
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ INTERRUPTED_STATUS = case(
     (calls.c.effect == literal_column("'once'"), literal_column("'uncertain'")),
     else_=literal_column("'aborted'"),
 )
-Interruptible: TypeAlias = Literal["all", "host", "run_id"]
-INTERRUPTIBLE: tuple[Interruptible, ...] = ("all", "host", "run_id")
+Interruptible: TypeAlias = Literal["all", "host", "run_id", "absent"]
+INTERRUPTIBLE: tuple[Interruptible, ...] = ("all", "host", "run_id", "absent")
 FILTERS = ("owner", "run_id", "session_id", "status", "operation")
 
 
@@ -236,8 +237,13 @@ class CallRepository:
         pending descendants are aborted too.
         """
         of: Interruptible = "run_id" if run_id is not None else "host" if host is not None else "all"
-        params = {"now": now} if of == "all" else {"now": now, "of": run_id or host}
+        return await self._interrupt(of, {"now": now} if of == "all" else {"now": now, "of": run_id or host})
 
+    async def interrupt_absent(self, now: float) -> int:
+        """Do the same with the calls of hosts that the database does not have: it was restored or copied."""
+        return await self._interrupt("absent", {"now": now})
+
+    async def _interrupt(self, of: Interruptible, params: Mapping[str, Any]) -> int:
         def job(connection: DatabaseConnection) -> int:
             connection.execute(self._sql.abort_interrupted[of], params)
             return connection.execute(self._sql.interrupt[of], params)
@@ -368,7 +374,12 @@ def done_in_answer() -> ColumnElement[bool]:
 
 
 def running_calls(of: Interruptible) -> ColumnElement[bool]:
-    """Return the condition of the calls marked as running: all, or those of a host or of a run."""
+    """Return the condition of the calls marked as running: all, those of a host or of a run, or of no host
+    that there is. The calls of commands have no host.
+    """
+    if of == "absent":
+        is_absent = ~exists().where(hosts.c.id == calls.c.host)
+        return and_(IS_RUNNING, calls.c.host.is_not(None), is_absent)
     return and_(IS_RUNNING) if of == "all" else and_(IS_RUNNING, calls.c[of] == bindparam("of"))
 
 

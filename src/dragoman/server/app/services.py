@@ -302,6 +302,8 @@ async def find_runs_to_resume(store: Store) -> Sequence[RunRecord]:
     try:
         await store.answers.replay(at_start=True)
         cut_off = await find_cut_off_runs(store)
+        if store.host_id is not None:
+            await store.calls.interrupt_absent(time.time())
     except (StoreError, Unavailable) as error:
         log.warning("the database is down, so the hub only relays for keys that it knows: %s", error.message)
         return ()
