@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -46,11 +47,10 @@ def family(pid: str) -> Iterator[str]:
 
 
 def read(pid: str, name: str) -> Mapping[str, str]:
-    """A file of each thread of a process; without those that have ended meanwhile."""
+    """A file of each thread of a process that has not ended meanwhile."""
     found: dict[str, str] = {}
-    for path in Path(f"/proc/{pid}/task").glob(f"*/{name}"):
-        try:
-            found[path.parent.name] = path.read_text(encoding="ascii")
-        except OSError:
-            continue
+    with suppress(OSError):  # the process has ended
+        for path in Path(f"/proc/{pid}/task").glob(f"*/{name}"):
+            with suppress(OSError):
+                found[path.parent.name] = path.read_text(encoding="ascii")
     return found
