@@ -41,6 +41,7 @@ class EventRepair:
         self._started = False
         self._types: list[str] = []  # of the blocks, by position
         self._positions: dict[int, int] = {}  # of the open blocks, by the server's index
+        self._call_ids: set[str] = set()
         self._stop_reason: str | None = None
         self._output_tokens = 0
 
@@ -99,8 +100,9 @@ class EventRepair:
         field = _TEXT_FIELDS.get(block_type)
         if field is not None and not isinstance(block.get(field), str):
             missing[field] = ""
-        if block_type == "tool_use" and not isinstance(block.get("input"), Mapping):
-            missing["input"] = {}
+        if block_type == "tool_use":
+            missing |= {} if isinstance(block.get("input"), Mapping) else {"input": {}}
+            missing |= unique_id(block, self._call_ids)
         self.open_index = position if event.get("index") == position else None
         if not missing and self.open_index is not None:
             return [event]
@@ -165,6 +167,16 @@ class EventRepair:
             "delta": {"stop_sequence": None, **delta, "stop_reason": self._stop_reason},
             "usage": {**usage, "output_tokens": self._output_tokens},
         }
+
+
+def unique_id(call: Mapping[str, Any], used_ids: set[str]) -> dict[str, str]:
+    """Return the id of a call if it is missing or that of an earlier one: results are found by it."""
+    id = call.get("id")
+    found = id if isinstance(id, str) and id else "toolu_unnamed"
+    while found in used_ids:
+        found = f"{found}_{len(used_ids)}"
+    used_ids.add(found)
+    return {} if found == id else {"id": found}
 
 
 def _as_object(value: Any) -> Mapping[str, Any]:

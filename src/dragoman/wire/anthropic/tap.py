@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event
+from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event, unique_id
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.document_tap import read_document
@@ -265,4 +265,25 @@ def read_message(raw: bytes) -> AnswerSummary:
     model, reason = value.get("model"), value.get("stop_reason")
     if not isinstance(reason, str) or not reason:
         raise incomplete_answer_error()
-    return AnswerSummary(read_usage(value.get("usage")), model if isinstance(model, str) else None, reason)
+    repaired = _with_unique_ids(value)
+    return AnswerSummary(
+        read_usage(value.get("usage")),
+        model if isinstance(model, str) else None,
+        reason,
+        None if repaired is value else encode_event(repaired),
+    )
+
+
+def _with_unique_ids(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have ids of their own; the same one if they have."""
+    used_ids: set[str] = set()
+    fields = [
+        unique_id(block, used_ids) if isinstance(block, dict) and block.get("type") == "tool_use" else {}
+        for block in message["content"]
+    ]
+    if not any(fields):
+        return message
+    content = [
+        {**block, **more} if more else block for block, more in zip(message["content"], fields, strict=True)
+    ]
+    return {**message, "content": content}

@@ -81,9 +81,11 @@ def read_completion(raw: bytes, defaults: AnswerDefaults | None = None) -> Answe
     except DECODE_ERRORS:
         return _read_lenient_completion(raw, defaults or AnswerDefaults())
     usage = read_standard_usage(completion.usage)
+    calls = completion.choices[0].message.tool_calls if completion.choices else None
     finish_reason = completion.choices[0].finish_reason if len(completion.choices) == 1 else "error"
     if (
         usage is None
+        or (calls and len({call.id for call in calls} - {""}) < len(calls))
         or completion.error is not None
         or finish_reason in ("", "error")
         or completion.choices[0].error is not None
@@ -181,11 +183,13 @@ def _repair_document_choice(
 
 
 def _repair_document_calls(value: Any, defaults: AnswerDefaults) -> list[dict[str, Any]]:
-    calls = []
+    calls: list[dict[str, Any]] = []
+    used_ids: set[str] = set()  # clients find the results of calls by them
     for call in objects_in([value] if isinstance(value, Mapping) else value):
         repaired = {"type": "function", **{name: field for name, field in call.items() if name != "index"}}
-        if not isinstance(call.get("id"), str) or not call["id"]:
+        while not isinstance(repaired.get("id"), str) or repaired["id"] in ("", *used_ids):
             repaired["id"] = defaults.new_id()
+        used_ids.add(repaired["id"])
         function = call.get("function")
         if isinstance(function, Mapping) and not isinstance(function.get("arguments"), str):
             arguments = function.get("arguments") or {}

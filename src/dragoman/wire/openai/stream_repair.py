@@ -83,10 +83,18 @@ class ChunkRepair:
         }
         return repaired if usage is None else {**repaired, "usage": usage}
 
-    def accept_finish(self, index: int) -> bool:
-        """Return whether a choice may end with a chunk that adds nothing: no role and no part of a call."""
+    def accept_finish(self, index: int, reason: str) -> bool:
+        """Return whether a choice may end with a chunk that adds nothing: no role and no part of a call.
+
+        The SDKs keep the last of several reasons, so that a later `stop` would hide that an answer is cut.
+        """
         state = self._choice(index)
-        return state.has_role and not state.reassembles and not state.lacks_arguments
+        return (
+            state.join_reason(reason) == reason
+            and state.has_role
+            and not state.reassembles
+            and not state.lacks_arguments
+        )
 
     def finish(self, indexes: Iterable[int]) -> dict[str, Any]:
         """Return the chunk that ends choices for which the server has sent no finish reason."""
@@ -136,7 +144,7 @@ class ChunkRepair:
         index = position if index is None or index < 0 else index
         state = self._choice(index)
         reason = choice.get("finish_reason")
-        finish_reason = reason if isinstance(reason, str) and reason else None
+        finish_reason = state.join_reason(reason) if isinstance(reason, str) and reason else None
         delta = state.repair_delta(find_delta(choice, is_first=not (state.started or self.has_content)))
         if finish_reason is not None and (fragments := state.flush()):
             delta["tool_calls"] = [*delta.get("tool_calls", ()), *fragments]
@@ -161,6 +169,7 @@ class _ChoiceState:
         self.started = False
         self.has_calls = False
         self.has_role = False
+        self._finish_reason: str | None = None
         self._function_name = ""  # of a function call of the old form
         self._defaults = defaults
         self._ids: set[str] = set()  # of the calls
@@ -177,6 +186,11 @@ class _ChoiceState:
     def reassembles(self) -> bool:
         """Whether the calls are assembled, since a fragment had to be repaired."""
         return self._assembler is not None
+
+    def join_reason(self, reason: str) -> str:
+        """Return how the choice ends, after another reason: the first counts, unless it was only a stop."""
+        self._finish_reason = join_reasons(self._finish_reason, reason)
+        return self._finish_reason
 
     def accept_role(self, role: str) -> bool:
         """Whether this is the first role of the choice, and the role of answers."""
@@ -375,6 +389,11 @@ class _ChoiceState:
                 case _:
                     pass
         return fragments
+
+
+def join_reasons(first: str | None, later: str) -> str:
+    """Return the finish reason of a choice that has another one already: `stop` says least."""
+    return later if first in (None, "", "stop") else first or later
 
 
 def find_delta(choice: Mapping[str, Any], *, is_first: bool) -> Mapping[str, Any]:

@@ -22,7 +22,12 @@ from dragoman.wire.openai.chunk import (
     lenient_chunk,
     read_objects,
 )
-from dragoman.wire.openai.stream_repair import ChunkRepair, encode_repaired, is_same_json
+from dragoman.wire.openai.stream_repair import (
+    ChunkRepair,
+    encode_repaired,
+    is_same_json,
+    join_reasons,
+)
 from dragoman.wire.openai.usage import has_counts, read_usage
 from dragoman.wire.provider_errors import (
     find_error,
@@ -258,7 +263,7 @@ class OpenAITap(AnswerTap):
             return False
         if delta.tool_calls is not None and not repair.accept_calls(index, delta.tool_calls):
             return False
-        if choice.finish_reason and not repair.accept_finish(index):
+        if choice.finish_reason and not repair.accept_finish(index, choice.finish_reason):
             return False
         if delta.function_call is not None and not repair.accept_function_call(index, delta.function_call):
             return False
@@ -354,7 +359,8 @@ class OpenAITap(AnswerTap):
         if choice.finish_reason == "error":
             self.failure = provider_error(None)
         elif choice.finish_reason:
-            self.finish_reason = self.finish_reason or choice.finish_reason
+            if self.finish_reason is None or index in self._finished_choices:
+                self.finish_reason = join_reasons(self.finish_reason, choice.finish_reason)
             self._unfinished_choices.discard(index)
             self._finished_choices.add(index)
         elif index not in self._finished_choices:
