@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.store import sqlite
-from dragoman.store.store import ANSWERS_FOLDER
+from dragoman.store.hosts.host_folder import ANSWERS_FOLDER
 from tests.faults.test_usage_database_down import Trouble, busy, replaced
 from tests.serving import Served, ask, frames_in, serving, text_of
 from tests.waiting import poll, until

@@ -31,6 +31,7 @@ from dragoman.store.calls import CallRepository
 from dragoman.store.connection import DatabaseJob
 from dragoman.store.database import Database
 from dragoman.store.encryption import FolderKey, MasterKey
+from dragoman.store.hosts.host_folder import ANSWERS_FOLDER
 from dragoman.store.hosts.hosts import HostRepository
 from dragoman.store.hosts.queued_runs import QueuedRunRepository
 from dragoman.store.hosts.rates import HostRateRepository
@@ -70,8 +71,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DATABASE_FILE = "hub.db"
 FOLDER_KEY_FILE = "hub.key"
-ANSWERS_FOLDER = "answers.spool"
-USAGE_SPOOL = "usage.spool"
 
 
 class DatabaseSettings(msgspec.Struct, frozen=True):

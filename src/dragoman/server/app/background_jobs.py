@@ -16,12 +16,12 @@ from dragoman.errors import RunActive, StoreError, Unavailable
 from dragoman.operations.approval import ApprovalRequest, ApprovalStatus
 from dragoman.operations.permission.access_control import ApprovalFlow
 from dragoman.operations.permission.standing_rules import StandingRules
-from dragoman.store.hosts.host_folder import find_leftovers, has_leftovers
+from dragoman.store.hosts.host_folder import USAGE_SPOOL, find_leftovers, has_leftovers
 from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.retention import Retention, RetentionPeriods
 from dragoman.store.settled_clock import SettledClock
 from dragoman.store.sqlite import lock_folder
-from dragoman.store.store import USAGE_SPOOL, Store
+from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds

@@ -62,7 +62,7 @@ from dragoman.server.internal.routes import HostRoutes, health_routes
 from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.internal.spoke_operations import SpokeCallHandlers
 from dragoman.server.metrics.metrics import Metrics, MetricSources
-from dragoman.store.store import USAGE_SPOOL
+from dragoman.store.hosts.host_folder import USAGE_SPOOL
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 

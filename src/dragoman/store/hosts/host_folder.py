@@ -17,8 +17,10 @@ from dragoman.store.private_files import make_private_folder
 from dragoman.store.sqlite import lock_folder
 
 HOSTS_FOLDER = "hosts"
+USAGE_SPOOL = "usage.spool"
+ANSWERS_FOLDER = "answers.spool"
 FIRST_NUMBER = 2
-LEFTOVERS = ("usage.spool", "usage.spool.replayed", "answers.spool/*.json")
+LEFTOVERS = (USAGE_SPOOL, f"{USAGE_SPOOL}.replayed", f"{ANSWERS_FOLDER}/*.json")
 
 
 class HostFolder:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dragoman.errors import Conflict, StoreError
-from dragoman.store.hosts.host_folder import HOSTS_FOLDER
+from dragoman.store.hosts.host_folder import ANSWERS_FOLDER, HOSTS_FOLDER, USAGE_SPOOL
 from dragoman.store.maintenance.drafts import draft_folder, sync_folder, unwritable, write_draft
 from dragoman.store.private_files import FOLDER_MODE
 from dragoman.store.sqlite import lock_folder
-from dragoman.store.store import ANSWERS_FOLDER, FOLDER_KEY_FILE, USAGE_SPOOL
+from dragoman.store.store import FOLDER_KEY_FILE
 
 FILE_PATTERNS = (FOLDER_KEY_FILE, f"{USAGE_SPOOL}*", f"{ANSWERS_FOLDER}/*.json")
 SPOOL_PATTERNS = (f"{USAGE_SPOOL}*", f"{ANSWERS_FOLDER}/*")

@@ -25,7 +25,7 @@ from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
 from dragoman.teams.trigger_spec import FileChange, FileConfig
 from dragoman.teams.triggers.occurrence_input import occurrence_input
 from dragoman.teams.triggers.service import TriggerService, read_definition
-from dragoman.tools.files.folder_search import is_usable_name
+from dragoman.tools.files.folder_search import MAX_DEPTH, MAX_ENTRIES, is_usable_name
 from dragoman.tools.files.rooted_folder import RootedFolder
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,6 @@ REST_FACTOR = 20.0  # how much longer than a look the rest after it is, where wo
 REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers, while there are none
 SETTLE_TIME = 1.0  # seconds that a file has to stay as it is: it may still be being written
 MAX_FILES = 5_000  # of one trigger
-MAX_ENTRIES = 50_000  # that are looked at for one trigger
-MAX_DEPTH = 200  # folders within each other
 MAX_FOLDERS = 10  # of which a trigger knows the files: those of hosts that are gone are forgotten
 MAX_CHANGES = 100  # occurrences of one look; the others follow at the next one
 Seen: TypeAlias = dict[str, tuple[int, int]]
