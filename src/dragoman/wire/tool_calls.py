@@ -39,6 +39,21 @@ class ToolCallFragment(msgspec.Struct, frozen=True):
     metadata: ProviderMetadata | None = None
 
 
+class CallIds:
+    """The ids of the calls of one answer: clients find calls, and the results of calls, by them."""
+
+    def __init__(self, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
+        self._new_id = new_id
+        self._used_ids = set(used_ids)
+
+    def take(self, id: Any) -> str:
+        """Return the id for the next call: its own, or a new one if it has none or one that is used."""
+        while not isinstance(id, str) or not id or id in self._used_ids:
+            id = self._new_id()
+        self._used_ids.add(id)
+        return id
+
+
 class ToolCallAssembler:
     """The tool calls of one answer, in the order in which they began.
 
@@ -47,10 +62,9 @@ class ToolCallAssembler:
     """
 
     def __init__(self, *, new_id: Callable[[], str], used_ids: Collection[str] = ()) -> None:
-        self._new_id = new_id
+        self._ids = CallIds(new_id, used_ids)
         self.max_arguments = MAX_ARGUMENTS
         self.arguments_length = 0
-        self._used_ids = set(used_ids)
         self._calls: list[_PendingCall] = []
         self._calls_by_index: dict[int | str, _PendingCall] = {}
         self._calls_with_pending: dict[_PendingCall, None] = {}  # an ordered set
@@ -165,16 +179,10 @@ class ToolCallAssembler:
         for earlier in self._calls[: self._calls.index(call) + 1]:
             if earlier.name and not earlier.started:
                 earlier.started = True
-                earlier.id = self._unique_id(earlier.provider_id)
+                earlier.id = self._ids.take(earlier.provider_id)
                 self._events.append(
                     ToolInputStart(earlier.id, earlier.name, provider_metadata=earlier.metadata)
                 )
-
-    def _unique_id(self, call_id: str) -> str:
-        while not call_id or call_id in self._used_ids:
-            call_id = self._new_id()
-        self._used_ids.add(call_id)
-        return call_id
 
 
 class _PendingCall:

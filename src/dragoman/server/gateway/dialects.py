@@ -216,11 +216,11 @@ class MessagesDialect:
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """See `ClientDialect`."""
-        return AnthropicTap()
+        return AnthropicTap(defaults=defaults)
 
     def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
-        return read_message(raw)
+        return read_message(raw, defaults)
 
     def error_status(self, error: DragomanError) -> int:
         """See `ClientDialect`."""

@@ -8,12 +8,13 @@ usage. Only such events are written again. Source: wire notes on providers, §6.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.json_decoding import parse_digits
+from dragoman.wire.tool_calls import CallIds
 
 _TEXT_FIELDS = {"text": "text", "thinking": "thinking"}  # by type of a block: what its deltas are added to
 _DELTA_FIELDS = {  # by type of a delta: what it adds
@@ -35,13 +36,13 @@ _MESSAGE_DEFAULTS: Mapping[str, Any] = {
 class EventRepair:
     """Repairs the events of one stream, with what the earlier ones have said."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_id: Callable[[], str]) -> None:
         self.open_index: int | None = None
         """The index of the open block, if the server's is its position: its deltas need no repair."""
         self._started = False
         self._types: list[str] = []  # of the blocks, by position
         self._positions: dict[int, int] = {}  # of the open blocks, by the server's index
-        self._call_ids: set[str] = set()
+        self._call_ids = CallIds(new_id)
         self._stop_reason: str | None = None
         self._output_tokens = 0
 
@@ -102,7 +103,7 @@ class EventRepair:
             missing[field] = ""
         if block_type == "tool_use":
             missing |= {} if isinstance(block.get("input"), Mapping) else {"input": {}}
-            missing |= unique_id(block, self._call_ids)
+            missing |= own_id(block, self._call_ids)
         self.open_index = position if event.get("index") == position else None
         if not missing and self.open_index is not None:
             return [event]
@@ -169,14 +170,10 @@ class EventRepair:
         }
 
 
-def unique_id(call: Mapping[str, Any], used_ids: set[str]) -> dict[str, str]:
-    """Return the id of a call if it is missing or that of an earlier one: results are found by it."""
-    id = call.get("id")
-    found = id if isinstance(id, str) and id else "toolu_unnamed"
-    while found in used_ids:
-        found = f"{found}_{len(used_ids)}"
-    used_ids.add(found)
-    return {} if found == id else {"id": found}
+def own_id(call: Mapping[str, Any], ids: CallIds) -> dict[str, str]:
+    """Return the id that a call gets, if it is not its own."""
+    id = ids.take(call.get("id"))
+    return {} if id == call.get("id") else {"id": id}
 
 
 def _as_object(value: Any) -> Mapping[str, Any]:

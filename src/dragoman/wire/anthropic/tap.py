@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dragoman.events import Usage
-from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event, unique_id
+from dragoman.wire.anthropic.stream_repair import EventRepair, encode_event, own_id
 from dragoman.wire.anthropic.usage import read_usage
 from dragoman.wire.json_codec import as_text, parse_lenient_json
 from dragoman.wire.openai.document_tap import read_document
@@ -20,7 +20,8 @@ from dragoman.wire.provider_errors import (
     restarted_answer_error,
 )
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame, encode_frame
-from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
+from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap, join_frames
+from dragoman.wire.tool_calls import CallIds
 
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _EVENT_TYPES = frozenset(
@@ -71,10 +72,10 @@ _decoder = msgspec.json.Decoder(AnthropicTapEvent)
 class AnthropicTap(AnswerTap):
     """See `AnswerTap`. `message_stop` is passed on only after a stop reason."""
 
-    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, *, defaults: AnswerDefaults | None = None, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit=limit)
         self._counts: dict[str, Any] = {}
-        self._repair = EventRepair()
+        self._repair = EventRepair((defaults or AnswerDefaults()).new_id)
         self._id: Any = None
 
     @property
@@ -257,7 +258,7 @@ def frame_error(frame: bytes) -> Any:
     return find_error(value) or value
 
 
-def read_message(raw: bytes) -> AnswerSummary:
+def read_message(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
     """Read a Message document; ProviderError if it is invalid or incomplete."""
     value = read_document(raw, "type")
     if value.get("type") == "error" or not isinstance(value.get("content"), list):
@@ -265,7 +266,7 @@ def read_message(raw: bytes) -> AnswerSummary:
     model, reason = value.get("model"), value.get("stop_reason")
     if not isinstance(reason, str) or not reason:
         raise incomplete_answer_error()
-    repaired = _with_unique_ids(value)
+    repaired = _with_unique_ids(value, CallIds((defaults or AnswerDefaults()).new_id))
     return AnswerSummary(
         read_usage(value.get("usage")),
         model if isinstance(model, str) else None,
@@ -274,11 +275,10 @@ def read_message(raw: bytes) -> AnswerSummary:
     )
 
 
-def _with_unique_ids(message: dict[str, Any]) -> dict[str, Any]:
+def _with_unique_ids(message: dict[str, Any], ids: CallIds) -> dict[str, Any]:
     """Return a message whose calls have ids of their own; the same one if they have."""
-    used_ids: set[str] = set()
     fields = [
-        unique_id(block, used_ids) if isinstance(block, dict) and block.get("type") == "tool_use" else {}
+        own_id(block, ids) if isinstance(block, dict) and block.get("type") == "tool_use" else {}
         for block in message["content"]
     ]
     if not any(fields):

@@ -24,6 +24,7 @@ from dragoman.wire.provider_errors import (
     provider_error,
 )
 from dragoman.wire.tap import AnswerDefaults, AnswerSummary
+from dragoman.wire.tool_calls import CallIds
 
 DOCUMENT = "chat.completion"
 
@@ -184,12 +185,10 @@ def _repair_document_choice(
 
 def _repair_document_calls(value: Any, defaults: AnswerDefaults) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
-    used_ids: set[str] = set()  # clients find the results of calls by them
+    ids = CallIds(defaults.new_id)
     for call in objects_in([value] if isinstance(value, Mapping) else value):
         repaired = {"type": "function", **{name: field for name, field in call.items() if name != "index"}}
-        while not isinstance(repaired.get("id"), str) or repaired["id"] in ("", *used_ids):
-            repaired["id"] = defaults.new_id()
-        used_ids.add(repaired["id"])
+        repaired["id"] = ids.take(repaired.get("id"))
         function = call.get("function")
         if isinstance(function, Mapping) and not isinstance(function.get("arguments"), str):
             arguments = function.get("arguments") or {}

@@ -17,14 +17,16 @@ from dragoman.wire.openai.document_tap import read_document
 from dragoman.wire.openai.stream_repair import encode_repaired
 from dragoman.wire.openai.tap import invalid_frame_error
 from dragoman.wire.provider_errors import find_error, incomplete_answer_error, with_usage
+from dragoman.wire.responses.call_repair import CLIENT_CALLS, ResponseCallRepair
 from dragoman.wire.responses.chunk import responses_error
 from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.sse import MAX_FRAME_BYTES, NamedFrame
-from dragoman.wire.tap import AnswerSummary, AnswerTap, join_frames
+from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap, join_frames
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 _EMPTY_OUTPUT = re.compile(rb'"output"\s*:\s*\[\s*\]')
 _ITEM_END = "response.output_item.done"
+_ITEM_EVENTS = ("response.output_item.added", _ITEM_END)
 MAX_ITEMS_BYTES = 4_000_000
 _NOT_COMPLETE = ("failed", "cancelled", "queued", "in_progress")  # other servers have words of their own
 _HEADS = ("response.created", "response.in_progress", "response.queued")
@@ -48,14 +50,23 @@ class ResponsesTapEvent(msgspec.Struct, gc=False):
     message: Any = None
 
 
+class ResponsesTapItem(msgspec.Struct, gc=False):
+    """The fields of an item that are read."""
+
+    type: Any = None
+    call_id: Any = None
+
+
 _decoder = msgspec.json.Decoder(ResponsesTapEvent)
+_item_decoder = msgspec.json.Decoder(ResponsesTapItem)
 
 
 class ResponsesTap(AnswerTap):
     """See `AnswerTap`. A failed response, and an error event, are failures and are not passed on."""
 
-    def __init__(self, *, limit: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, *, defaults: AnswerDefaults | None = None, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit=limit)
+        self._calls = ResponseCallRepair(defaults)
         self._usage: Usage | None = None
         self._items: dict[int, msgspec.Raw] = {}
         self._items_size = 0
@@ -84,10 +95,11 @@ class ResponsesTap(AnswerTap):
                     continue  # a heartbeat of the server's own
                 self.failure = invalid_frame_error(frame)
                 break
+            repaired = self._with_own_call_id(event, frame) if event.type in _ITEM_EVENTS else frame
             self._record(event, frame)
             if self.failure is not None:
                 break
-            passed.append(_with_name(self._with_output(event, frame), event.type))
+            passed.append(_with_name(self._with_output(event, repaired), event.type))
             if self.done:
                 break
         return passed
@@ -131,18 +143,41 @@ class ResponsesTap(AnswerTap):
         if self._items_size > MAX_ITEMS_BYTES:
             self._items.clear()
 
+    def _with_own_call_id(self, event: ResponsesTapEvent, frame: bytes) -> bytes:
+        """Return the frame of an item that is a call with an id of its own."""
+        try:
+            head = _item_decoder.decode(event.item)
+        except DECODE_ERRORS:
+            return frame
+        index = event.output_index
+        if index is None or not isinstance(head.type, str) or head.type not in CLIENT_CALLS:
+            return frame
+        if self._calls.own_id(head.call_id, index=index) == head.call_id:
+            return frame
+        value = parse_lenient_json(frame)
+        value["item"] = self._calls.repair_item(value["item"], index)
+        event.item = msgspec.Raw(encode_repaired(value["item"]))
+        return _replace_frame(frame, value)
+
     def _with_output(self, event: ResponsesTapEvent, frame: bytes) -> bytes:
         """Return the frame of the end with the items that were sent before, if the server leaves them out of
         it: the SDKs, and conversations that continue with the response, read them there.
         """
-        if not self.done or not self._items or _EMPTY_OUTPUT.search(event.response) is None:
+        if not self.done:
             return frame
-        if (_read_response(event) or {}).get("output") != []:
+        if not self._items or _EMPTY_OUTPUT.search(event.response) is None:
+            response = _read_response(event) if b'"call_id"' in bytes(event.response) else None
+            repaired = self._calls.repair_response(response) if response is not None else None
+            return frame if repaired is None else self._with_response(frame, repaired)
+        response = _read_response(event) or {}
+        if response.get("output") != []:
             return frame
-        value = parse_lenient_json(frame)
-        value["response"]["output"] = [self._items[index] for index in sorted(self._items)]
-        whole = encode_repaired(value)
-        return NamedFrame(whole, event.type or "") if isinstance(frame, NamedFrame) else whole
+        items = [self._items[index] for index in sorted(self._items)]
+        return self._with_response(frame, {**response, "output": items})
+
+    @staticmethod
+    def _with_response(frame: bytes, response: Mapping[str, Any]) -> bytes:
+        return _replace_frame(frame, {**parse_lenient_json(frame), "response": response})
 
     def _record_model(self, response: Mapping[str, Any] | None) -> None:
         model = (response or {}).get("model")
@@ -185,6 +220,12 @@ def _is_error(frame: bytes) -> bool:
     return isinstance(frame, NamedFrame) and frame.event == "error"
 
 
+def _replace_frame(frame: bytes, value: Mapping[str, Any]) -> bytes:
+    """Return a frame with another value, under its name."""
+    raw = encode_repaired(value)
+    return NamedFrame(raw, frame.event) if isinstance(frame, NamedFrame) else raw
+
+
 def _with_name(frame: bytes, kind: str | None) -> bytes:
     """Return a frame with the name that some clients dispatch on."""
     return frame if isinstance(frame, NamedFrame) or not kind else NamedFrame(frame, kind)
@@ -206,11 +247,13 @@ def failure_in(response: Mapping[str, Any]) -> ProviderError:
     return with_usage(responses_error(error), usage_of_response(response))
 
 
-def read_response(raw: bytes) -> AnswerSummary:
+def read_response(raw: bytes, defaults: AnswerDefaults | None = None) -> AnswerSummary:
     """Read a response document; ProviderError if it is invalid, failed or not over."""
     value = read_document(raw, "object")
     model, reason = value.get("model"), end_of(value)
     if reason is None:
         raise failure_in(value)
     name = model if isinstance(model, str) else None
-    return AnswerSummary(usage_of_response(value, model=name or ""), name, reason)
+    repaired = ResponseCallRepair(defaults).repair_response(value)
+    document = None if repaired is None else encode_repaired(repaired)
+    return AnswerSummary(usage_of_response(value, model=name or ""), name, reason, document)

@@ -97,11 +97,11 @@ class ResponsesDialect:
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """See `ClientDialect`."""
-        return ResponsesTap()
+        return ResponsesTap(defaults=defaults)
 
     def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
-        return read_response(raw)
+        return read_response(raw, defaults)
 
     def error_status(self, error: DragomanError) -> int:
         """See `ClientDialect`: no status that makes a client repeat what the hub has retried."""
