@@ -45,11 +45,14 @@ class AnswerLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer_options(provider: str | None, request: ModelRequest) -> AnswerOptions:
     """Return what the decoder of an answer is to know of its request."""
+    audio = request.options.get("audio")
+    audio_format = audio.get("format") if isinstance(audio, Mapping) else None
     return {
         "provider": provider,
         "model": request.model,
         "new_id": lambda: new_id("call"),
         "used_ids": call_ids(request.messages),
+        "audio_format": audio_format if isinstance(audio_format, str) else None,
     }
 
 

@@ -26,13 +26,15 @@ class AnswerOptions(TypedDict, total=False):
     """What an answer does not say itself.
 
     `provider` and `model` go into `finish-step`, the latter if the answer does not name one. `new_id` creates
-    ids for tool calls without an id, or with one in `used_ids`.
+    ids for tool calls without an id, or with one in `used_ids`. `audio_format` is that of the sound which the
+    request asks for.
     """
 
     provider: str | None
     model: str | None
     new_id: Callable[[], str]
     used_ids: Collection[str]
+    audio_format: str | None
 
 
 class AnswerBuilder(ABC):
@@ -45,9 +47,11 @@ class AnswerBuilder(ABC):
         model: str | None = None,
         new_id: Callable[[], str] | None = None,
         used_ids: Collection[str] = (),
+        audio_format: str | None = None,
     ) -> None:
         self.failure: ProviderError | None = None
         self.provider = provider
+        self.audio_format = audio_format
         self.requested_model = model
         self.new_id = new_id or sequential_ids()
         self.tool_calls = ToolCallAssembler(new_id=self.new_id, used_ids=used_ids)

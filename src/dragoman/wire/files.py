@@ -20,6 +20,7 @@ _SIGNATURES = (
     (re.compile(rb"RIFF.{4}WAVE", re.DOTALL), "audio/wav"),
     (re.compile(rb"ID3[\x02-\x04][\x00-\x0f]"), "audio/mpeg"),
     (re.compile(rb"\xff[\xf2\xf3\xfa\xfb][\x10-\xef]"), "audio/mpeg"),
+    (re.compile(rb"\xff[\xf0\xf1\xf8\xf9][\x00-\x33\x40-\x73\x80-\xb3\xc0-\xf3]"), "audio/aac"),
     (re.compile(rb"OggS\x00"), "audio/ogg"),
     (re.compile(rb"fLaC[\x00\x80]"), "audio/flac"),
     (re.compile(rb"%PDF-"), "application/pdf"),

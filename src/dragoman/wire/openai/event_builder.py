@@ -33,6 +33,15 @@ from dragoman.wire.text_block_writer import BlockKind, TextBlockWriter
 from dragoman.wire.think_tags import TaggedText, ThinkTagSplitter
 from dragoman.wire.tool_calls import ToolCallFragment
 
+_RAW_AUDIO = "audio/pcm"
+_AUDIO_TYPES: Mapping[str, str] = {  # by the format of a request
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "mp3": "audio/mpeg",
+    "opus": "audio/opus",
+    "pcm16": _RAW_AUDIO,
+    "wav": "audio/wav",
+}
 AUDIO_START = 64  # characters of base64 that tell the format of a sound
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -229,7 +238,7 @@ class OpenAIEventBuilder(AnswerBuilder):
         if calls and reason == "stop":
             reason = "tool-calls"
         if self._audio:
-            self.blocks.insert([audio_file(self._audio)])
+            self.blocks.insert([audio_file(self._audio, self.audio_format)])
         model = self.model or self.requested_model
         self.blocks.insert([FinishStep(reason, self.usage, model, self.provider)])
 
@@ -414,9 +423,16 @@ def tool_call_fragment(
     )
 
 
-def audio_file(pieces: Sequence[str]) -> File:
-    """Return the sound of an answer from its pieces of base64; without a known beginning it is raw (PCM)."""
-    media_type = detect_media_type(decode_base64(pieces[0][:AUDIO_START])) or "audio/pcm"
+def audio_file(pieces: Sequence[str], requested_format: str | None) -> File:
+    """Return the sound of an answer from its pieces of base64.
+
+    Some formats have no beginning that tells them: then it is in the format that was asked for, or raw (PCM).
+    """
+    requested_type = _AUDIO_TYPES.get(requested_format or "")
+    media_type = None
+    if requested_type != _RAW_AUDIO:
+        media_type = detect_media_type(decode_base64(pieces[0][:AUDIO_START])) or requested_type
+    media_type = media_type or _RAW_AUDIO
     if any(piece.endswith("=") or len(piece) % 4 for piece in pieces[:-1]):  # each is encoded by itself
         data = base64.b64encode(b"".join(map(decode_base64, pieces))).decode()
     else:
