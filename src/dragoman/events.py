@@ -38,7 +38,8 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     `input_tokens` counts the whole prompt, cached parts included; `output_tokens` includes reasoning.
     `hour_cache_write_tokens` are those of `cache_write_tokens` that stay for an hour, `web_searches` are
-    those of the provider: both have prices of their own, and are not stored.
+    those of the provider, `other_models` is the part of all counts that is of models which the provider has
+    asked for advice: they have prices of their own, and are not stored.
     """
 
     input_tokens: int | None = None
@@ -50,6 +51,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     estimated: bool = False
     hour_cache_write_tokens: int | None = None
     web_searches: int | None = None
+    other_models: tuple[ModelUsage, ...] | None = None
 
     def __post_init__(self) -> None:
         """Clamp counts to `MAX_TOKENS`: none can be higher, and no database or client stores more.
@@ -79,7 +81,23 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
             estimated=self.estimated or other.estimated,
             hour_cache_write_tokens=_sum_known(self.hour_cache_write_tokens, other.hour_cache_write_tokens),
             web_searches=_sum_known(self.web_searches, other.web_searches),
+            other_models=((self.other_models or ()) + (other.other_models or ())) or None,
         )
+
+    def __sub__(self, part: Usage) -> Usage:
+        """Return the counts without those of a part; unknown ones stay unknown."""
+        counts = {
+            name: None if total is None else max(0, total - (count or 0))
+            for name, total, count in zip(_COUNTS, _read_counts(self), _read_counts(part), strict=True)
+        }
+        return Usage(**counts, estimated=self.estimated)
+
+
+class ModelUsage(msgspec.Struct, frozen=True, rename="camel"):
+    """The tokens of another model than the one that answered."""
+
+    model: str
+    usage: Usage
 
 
 def _sum_known(left: int | None, right: int | None) -> int | None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dragoman.accounts.price import Price, TokenRates
-from dragoman.accounts.price_lookup import PriceList, PriceOverride
-from dragoman.events import Usage
+from dragoman.accounts.price_lookup import PriceList, PriceOverride, override_price
+from dragoman.events import ModelUsage, Usage
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 PRICES = PriceList(clock=NOW.timestamp)
@@ -172,3 +172,16 @@ async def test_the_library_is_loaded_when_it_is_needed_and_not_before() -> None:
         subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True
     )
     assert (done.stdout, done.stderr) == ("False\nTrue\n", "")
+
+
+def test_the_advice_of_another_model_is_paid_at_its_own_price() -> None:
+    own = override_price("small", PriceOverride(input=1, output=5))
+    advisor = override_price("large", PriceOverride(input=10, output=50, cache_read=1))
+    advice = Usage(800, 500, 1300, cached_input_tokens=300)
+    usage = Usage(100, 20, 120) + Usage(advice.input_tokens, advice.output_tokens, 1300, None, 300)
+    usage = replace(usage, other_models=(ModelUsage("large", advice),))
+    costs = own.cost(Usage(100, 20, 120)), advisor.cost(advice)
+    assert costs == (200_000, 5_000_000 + 300_000 + 25_000_000)
+    assert replace(own, others={"large": advisor}).cost(usage) == sum(filter(None, costs))
+    assert replace(own, others={"large": None}).cost(usage) is None
+    assert own.cost(usage) is None

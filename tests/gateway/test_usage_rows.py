@@ -235,6 +235,34 @@ async def test_an_hour_in_the_cache_and_searches_have_prices_of_their_own(tmp_pa
         assert 10_000_000 <= searched.pop() < 11_000_000
 
 
+async def test_the_advice_of_another_model_is_counted_and_paid_at_its_own_price(tmp_path: Path) -> None:
+    """At both endpoints, streamed or not; without a price for it, the cost is unknown."""
+    advice: dict[str, Any] = {
+        "type": "advisor_message",
+        "model": "large",
+        "input_tokens": 800,
+        "output_tokens": 500,
+        "cache_read_input_tokens": 0,
+        "cache_creation_input_tokens": 0,
+    }
+    counts: dict[str, Any] = {"input_tokens": 10, "output_tokens": 5, "iterations": [advice]}
+    sites: dict[str, Any] = {
+        "one": Site(message("hi", **counts), type="anthropic"),
+        "two": Site(anthropic_stream(counts), type="anthropic"),
+    }
+    prices = {"*/m": {"input": 1.0, "output": 2.0}, "one/large": {"input": 10.0, "output": 20.0}}
+    async with desk(tmp_path, prices=prices, **sites) as at:
+        for name in sites:
+            for ask in (at.chat, at.message):
+                for stream in (False, True):
+                    assert (await ask(f"{name}/m", stream=stream)).status_code == 200
+        rows = await at.rows(8)
+        assert {(row.tokens.input_tokens, row.tokens.output_tokens) for row in rows} == {(810, 505)}
+        nanos = 10 * 1_000 + 5 * 2_000 + 800 * 10_000 + 500 * 20_000
+        assert {round((row.cost or 0) * 1e9) for row in rows[:4]} == {nanos}
+        assert {row.cost for row in rows[4:]} == {None}
+
+
 async def test_absent_counts_stay_absent_and_estimates_are_marked(tmp_path: Path) -> None:
     sites: dict[str, Any] = {
         "some": Site(completion(counts=usage(10, 5))),

@@ -198,6 +198,14 @@ def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> Non
     assert finish(name).usage == usage
 
 
+ADVICE = {
+    "type": "advisor_message",
+    "input_tokens": 823,
+    "output_tokens": 531,
+    "cache_read_input_tokens": 10,
+}
+
+
 @pytest.mark.parametrize(
     ("first", "last", "usage"),
     [
@@ -231,9 +239,28 @@ def test_usage_is_the_last_total_of_each_count(name: str, usage: e.Usage) -> Non
             },
             e.Usage(120, 32, 152, None, 7, 8, hour_cache_write_tokens=8),
         ),
+        (
+            {"input_tokens": 5, "cache_read_input_tokens": 3},
+            {
+                "output_tokens": 9,
+                "iterations": [
+                    {"type": "message", "input_tokens": 5, "output_tokens": 2, "cache_read_input_tokens": 3},
+                    {**ADVICE, "model": "claude-opus-4-8"},
+                    {**ADVICE, "model": None},
+                    {"type": "message", "input_tokens": 60, "output_tokens": 7, "cache_read_input_tokens": 4},
+                ],
+            },
+            e.Usage(
+                *(65 + 7 + 823 + 10, 9 + 531, 65 + 7 + 823 + 10 + 9 + 531),
+                cached_input_tokens=7 + 10,
+                other_models=(
+                    e.ModelUsage("claude-opus-4-8", e.Usage(833, 531, 1364, cached_input_tokens=10)),
+                ),
+            ),
+        ),
     ],
 )
-def test_absent_counts_stay_unknown_and_compaction_is_counted(
+def test_absent_counts_stay_unknown_and_those_of_compactions_and_advisors_are_added(
     first: dict[str, Any], last: dict[str, Any] | None, usage: e.Usage | None
 ) -> None:
     begun = start()

@@ -190,7 +190,8 @@ class ModelCall(Generic[T]):
             return None
         if self._needs_price:
             self._needs_price = False
-            self._record = with_cost(self._record, self._route_price(), provider_cost=self._provider_cost)
+            price = self._route_price(self._record)
+            self._record = with_cost(self._record, price, provider_cost=self._provider_cost)
         return self._record.cost
 
     async def admit(self, entry: Entry | None = None) -> None:
@@ -407,7 +408,8 @@ class ModelCall(Generic[T]):
         self.answer = None
         if not answer.progress.started and usage_of_error(error) is None:
             return
-        record, price = self._usage_record(answer.progress, "failed", error=error), self._route_price()
+        record = self._usage_record(answer.progress, "failed", error=error)
+        price = self._route_price(record)
         reported = error.cost if isinstance(error, ProviderError) else answer.progress.cost
         if self._admission is None:
             record = with_cost(record, price, provider_cost=reported)
@@ -436,7 +438,7 @@ class ModelCall(Generic[T]):
         if self._admission is not None:
             shares = () if self._shared is None else self._shared.take()
             self._record = self._admission.settle(
-                record, price=self._route_price(), provider_cost=self._provider_cost, shares=shares
+                record, price=self._route_price(record), provider_cost=self._provider_cost, shares=shares
             )
         else:
             self._record, self._needs_price = record, True
@@ -483,10 +485,9 @@ class ModelCall(Generic[T]):
             call_id=origin.call_id,
         )
 
-    def _route_price(self) -> Price | None:
-        if self._admission is not None and self.route is self._routes.first:
-            return self._admission.price
-        return None if self.route is None else self._payment.price(self.route)
+    def _route_price(self, record: UsageRecord) -> Price | None:
+        admission = self._admission if self.route is self._routes.first else None
+        return self._payment.price_of(self.route, record.tokens, price=admission.price if admission else None)
 
     def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:
         if self.answer is None or not self.answer.span.is_recording:

@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dragoman.accounts.budget_reservation import BudgetReservation
 from dragoman.accounts.call_origin import CallOrigin
 from dragoman.accounts.price import DEFAULT_OUTPUT_TOKENS, Price
 from dragoman.errors import ConfigError
+from dragoman.events import Usage
 from dragoman.operations.budget import Budget
 from dragoman.operations.context import Context
 from dragoman.providers.routing import ModelRoutes, Route
@@ -57,6 +59,16 @@ class Payment:
         self._load_prices = load_prices
         self._cost: float | None = None
         self._later_costs: list[Callable[[], float | None]] = []
+
+    def price_of(self, route: Route | None, usage: Usage, *, price: Price | None = None) -> Price | None:
+        """Return the price of a route, with those of other models that its provider has asked for advice."""
+        if route is None:
+            return None
+        own = price or self.price(route)
+        if own is None or not usage.other_models:
+            return own
+        names = {other.model for other in usage.other_models}
+        return replace(own, others={name: self.price(route._replace(model=name)) for name in names})
 
     @property
     def cost(self) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, ProviderError
-from dragoman.events import MAX_TOKENS, FinishStep, Usage
+from dragoman.events import MAX_TOKENS, FinishStep, ModelUsage, Usage
 from dragoman.usage_record import UsageRecord
 
 NANOS_PER_DOLLAR = 1_000_000_000
@@ -48,11 +50,15 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-dollars for each request."""
     web_search: int = 0
     """Nano-dollars for each search that the provider makes."""
+    others: Mapping[str, Price | None] = {}
+    """The prices of the other models of a usage, by their names."""
 
     def cost(self, usage: Usage) -> int | None:
         """Return the cost in nano-dollars, rounded half up; None if a token count with a price is unknown, or
         so high that it must be wrong: then what was reserved is charged.
         """
+        if usage.other_models:
+            return self._joint_cost(usage, usage.other_models)
         total, output = usage.input_tokens, usage.output_tokens
         if MAX_TOKENS in (total, output):
             return None
@@ -70,6 +76,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         searches = (usage.web_searches or 0) * self.web_search
         cost = self.request + searches + (picos + PICOS_PER_NANO // 2) // PICOS_PER_NANO
         return cost if cost <= MAX_NANOS else None
+
+    def _joint_cost(self, usage: Usage, others: Sequence[ModelUsage]) -> int | None:
+        """Return the cost of an answer that several models have worked on, each at its own price."""
+        costs: list[int | None] = []
+        for other in others:
+            usage -= other.usage
+            price = self.others.get(other.model)
+            costs.append(None if price is None else price.cost(other.usage))
+        costs.append(self.cost(usage))
+        return None if None in costs else sum(filter(None, costs))
 
     def max_cost(self, input_tokens: int, max_output_tokens: int | None, *, searches: int = 0) -> int:
         """Return the highest cost in nano-dollars for an estimated prompt, rounded up.

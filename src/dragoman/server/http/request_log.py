@@ -32,6 +32,7 @@ LOGGED_FIELDS = (
     "owner",
     "run_id",
 )
+TOKEN_FIELDS = tuple(name for name in Usage.__struct_fields__ if name != "other_models")
 log = logging.getLogger("dragoman.access")
 
 
@@ -57,7 +58,7 @@ def log_request(record: UsageRecord) -> None:
 def log_fields(record: UsageRecord) -> dict[str, Any]:
     """Return the fields of the line, without unknown values."""
     fields = {name: getattr(record, name) for name in LOGGED_FIELDS}
-    fields |= {name: getattr(record.tokens, name) for name in Usage.__struct_fields__}
+    fields |= {name: getattr(record.tokens, name) for name in TOKEN_FIELDS}
     fields["estimated"] = record.tokens.estimated or None
     if record.request_id is not None and identity.request_id.get() is None:
         fields["request_id"] = record.request_id

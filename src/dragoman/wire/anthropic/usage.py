@@ -5,10 +5,14 @@ Counts are totals: a later one replaces an earlier. Source: wire notes on provid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dragoman.events import Usage
+from msgspec.structs import replace
+
+from dragoman.events import ModelUsage, Usage
+
+_PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 class AnthropicUsage:
@@ -33,47 +37,44 @@ class AnthropicUsage:
     def to_usage(self) -> Usage | None:
         """Return the usage; None if nothing was counted.
 
-        The counts of a message leave out its compaction, which is paid for as well.
+        The counts of a message leave out its compactions and its advisors, which are paid for as well. Those
+        of an advised answer have the prompt of its first iteration only.
         """
-        uncached, output_tokens = self._count("input_tokens"), self._count("output_tokens")
-        cache_read, cache_write = self._count("cache_read_input_tokens"), self._cache_write_tokens()
-        if not (uncached or output_tokens or cache_read or cache_write):
-            return None
-        input_tokens = None if uncached is None else uncached + (cache_read or 0) + (cache_write or 0)
-        details = self._counts.get("output_tokens_details")
-        return Usage(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
-            total_tokens=None
-            if input_tokens is None or output_tokens is None
-            else input_tokens + output_tokens,
-            reasoning_tokens=_as_count(details.get("thinking_tokens"))
-            if isinstance(details, Mapping)
-            else None,
-            cached_input_tokens=cache_read,
-            cache_write_tokens=cache_write,
-            hour_cache_write_tokens=self._nested_count("cache_creation", "ephemeral_1h_input_tokens"),
-            web_searches=self._nested_count("server_tool_use", "web_search_requests"),
-        )
+        own = _to_usage(self._own_parts())
+        advisors = [_model_usage(each) for each in self._iterations("advisor_message")]
+        others = tuple(each for each in advisors if each is not None)
+        if not others:
+            return own
+        total = own or Usage()
+        for other in others:
+            total += other.usage
+        return replace(total, other_models=others)
 
-    def _parts(self) -> list[Mapping[str, Any]]:
+    def _own_parts(self) -> list[Mapping[str, Any]]:
         """The counts of the message, and those of its compactions."""
+        counts = self._counts
+        if any(self._iterations("advisor_message")):
+            iterations = self._iterations("message")
+            prompts = {
+                name: _sum(_as_count(each.get(name)) for each in iterations) for name in _PROMPT_COUNTS
+            }
+            counts = {
+                **counts,
+                **{
+                    name: max(count, _as_count(counts.get(name)) or 0)
+                    for name, count in prompts.items()
+                    if count is not None
+                },
+            }
+        return [counts, *self._iterations("compaction")]
+
+    def _iterations(self, kind: str) -> list[Mapping[str, Any]]:
         iterations = self._counts.get("iterations")
-        if not isinstance(iterations, list):
-            return [self._counts]
-        compactions = [each for each in iterations if _is_compaction(each)]
-        return [self._counts, *compactions]
-
-    def _count(self, name: str) -> int | None:
-        return _sum(_as_count(part.get(name)) for part in self._parts())
-
-    def _nested_count(self, name: str, field: str) -> int | None:
-        """A count within an object; None also for zero, which has no price."""
-        values = [part.get(name) for part in self._parts()]
-        return _sum(_as_count(value.get(field)) for value in values if isinstance(value, Mapping)) or None
-
-    def _cache_write_tokens(self) -> int | None:
-        return _sum(map(_cache_write_tokens, self._parts()))
+        return [
+            each
+            for each in (iterations if isinstance(iterations, list) else ())
+            if isinstance(each, Mapping) and each.get("type") == kind
+        ]
 
 
 def read_usage(counts: Any) -> Usage | None:
@@ -83,8 +84,42 @@ def read_usage(counts: Any) -> Usage | None:
     return usage.to_usage()
 
 
-def _is_compaction(iteration: Any) -> bool:
-    return isinstance(iteration, Mapping) and iteration.get("type") == "compaction"
+def _model_usage(iteration: Mapping[str, Any]) -> ModelUsage | None:
+    """Return the usage of an advisor; None if it has none or no model."""
+    usage, model = _to_usage([iteration]), iteration.get("model")
+    return ModelUsage(model, usage) if usage is not None and isinstance(model, str) and model else None
+
+
+def _to_usage(parts: Sequence[Mapping[str, Any]]) -> Usage | None:
+    """Return the sum of counts; None if nothing was counted."""
+    uncached, output_tokens = _count(parts, "input_tokens"), _count(parts, "output_tokens")
+    cache_read = _count(parts, "cache_read_input_tokens")
+    cache_write = _sum(map(_cache_write_tokens, parts))
+    if not (uncached or output_tokens or cache_read or cache_write):
+        return None
+    input_tokens = None if uncached is None else uncached + (cache_read or 0) + (cache_write or 0)
+    is_known = input_tokens is not None and output_tokens is not None
+    return Usage(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=(input_tokens or 0) + (output_tokens or 0) if is_known else None,
+        reasoning_tokens=_nested_count(parts[:1], "output_tokens_details", field="thinking_tokens"),
+        cached_input_tokens=cache_read,
+        cache_write_tokens=cache_write,
+        hour_cache_write_tokens=_nested_count(parts, "cache_creation", field="ephemeral_1h_input_tokens")
+        or None,
+        web_searches=_nested_count(parts, "server_tool_use", field="web_search_requests") or None,
+    )
+
+
+def _count(parts: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    return _sum(_as_count(part.get(name)) for part in parts)
+
+
+def _nested_count(parts: Iterable[Mapping[str, Any]], name: str, *, field: str) -> int | None:
+    """A count within an object."""
+    values = [part.get(name) for part in parts]
+    return _sum(_as_count(value.get(field)) for value in values if isinstance(value, Mapping))
 
 
 def _cache_write_tokens(counts: Mapping[str, Any]) -> int | None:
