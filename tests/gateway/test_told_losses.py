@@ -103,6 +103,64 @@ CHAT: Sequence[Case] = [
     ("parallel_tool_calls", {**function(), "parallel_tool_calls": False}),
     ("flavour", {"flavour": MARK}),
 ]
+
+
+def items(*before: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"input": [*before, *HI]}
+
+
+def part(**fields: Any) -> Mapping[str, Any]:
+    return items({"role": "user", "content": [{"type": "input_text", "text": "hi", **fields}]})
+
+
+def output_text(**fields: Any) -> Mapping[str, Any]:
+    return items({"role": "assistant", "content": [{"type": "output_text", "text": "hi", **fields}]})
+
+
+SHELL = {"type": "local_shell_call", "id": "ls_1", "call_id": "ls_1", "action": {"command": ["ls"]}}
+CLICK = {"type": "computer_call", "id": "cu_1", "call_id": "cu_1", "action": {"type": "click", "x": 1}}
+PATCH = {"type": "apply_patch_call", "id": "ap_1", "call_id": "ap_1", "operation": {"type": "delete_file"}}
+SCREEN = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{MARK}AA="}
+PROGRAM = {"type": "program", "id": "p_1", "call_id": "p_1", "code": MARK}
+SAID_NO = {"type": "mcp_approval_response", "approval_request_id": "a_1", "approve": False}
+REPLY = {"role": "assistant", "content": "ok"}
+RESPONSES_REQUESTS: Sequence[Case] = [
+    ("input[].type.web_search_call", items({"type": "web_search_call", "id": "ws_1", "status": "completed"})),
+    ("input[].type.image_generation_call", items({"type": "image_generation_call", "result": MARK})),
+    ("input[].type.program", items(PROGRAM, {"type": "program_output", "call_id": "p_1", "result": MARK})),
+    ("input[].type.mcp_list_tools", items({"type": "mcp_list_tools", "server_label": "x", "tools": []})),
+    ("input[].type.mcp_approval_response", items(SAID_NO, REPLY)),
+    ("input[0].type", items(SAID_NO)),
+    ("input[].type.hologram", items({"type": "hologram", "data": MARK}, REPLY)),
+    ("input[0].type", items({"type": "hologram", "data": MARK})),
+    ("input[].flavour", items({**HI[0], "flavour": MARK})),
+    ("input[].phase", items({**REPLY, "phase": "commentary"})),
+    ("input[].content[].flavour", part(flavour=MARK)),
+    ("input[].content[].annotations", output_text(annotations=[{"type": "url_citation", "url": MARK}])),
+    ("", items(SHELL, {"type": "local_shell_call_output", "id": "ls_1", "output": MARK})),
+    ("", items(CLICK, {"type": "computer_call_output", "call_id": "cu_1", "output": SCREEN})),
+    (
+        "",
+        items(
+            PATCH,
+            {"type": "apply_patch_call_output", "call_id": "ap_1", "status": "failed", "output": MARK},
+        ),
+    ),
+    ("prompt", {"prompt": {"id": "pmpt_1"}}),
+    ("tool_choice", {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}),
+    (
+        "tool_choice.tools[].type.web_search",
+        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}},
+    ),
+    ("tools[].type.web_search", {"tools": [{"type": "web_search"}]}),
+    ("tools[].flavour", {"tools": [{"type": "custom", "name": "t", "flavour": MARK}]}),
+    (
+        "tools[].namespace.description",
+        {"tools": [{"type": "namespace", "name": "n", "description": MARK, "tools": []}]},
+    ),
+    ("truncation", {"truncation": "auto"}),
+    ("moderation", {"moderation": {"model": MARK}}),
+]
 READS: Mapping[str, Sequence[str]] = {  # what a family has, under a name of its own or the same
     "oai": (),
     "ant": ("parallel_tool_calls",),
@@ -112,7 +170,8 @@ READS: Mapping[str, Sequence[str]] = {  # what a family has, under a name of its
 
 
 def ask(stage: Stage, path: str, model: str, fields: Mapping[str, Any]) -> httpx2.Response:
-    body = {"model": model, "messages": HI, "max_tokens": 3000, **fields}
+    own = {"input": HI, "store": False} if "responses" in path else {"messages": HI, "max_tokens": 3000}
+    body = {"model": model, **own, **fields}
     stage.upstream.play(ANSWERS[model.partition("/")[0]])
     headers = {"authorization": f"Bearer {stage.key}"}
     return httpx2.post(f"{stage.url}{path}", json=body, headers=headers, trust_env=False, timeout=60)
@@ -121,7 +180,8 @@ def ask(stage: Stage, path: str, model: str, fields: Mapping[str, Any]) -> httpx
 @pytest.mark.parametrize(
     ("path", "provider", "cases"),
     [("/v1/messages", name, MESSAGES) for name in ("oai", "oll", "res")]
-    + [("/v1/chat/completions", name, CHAT) for name in ("ant", "oll", "res")],
+    + [("/v1/chat/completions", name, CHAT) for name in ("ant", "oll", "res")]
+    + [("/v1/responses", name, RESPONSES_REQUESTS) for name in ("oai", "ant", "oll")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_nothing_is_dropped_silently(stage: Stage, path: str, provider: str, cases: Sequence[Case]) -> None:
@@ -143,3 +203,29 @@ def test_the_header_that_names_dropped_fields_is_short(stage: Stage) -> None:
     assert answer.status_code == 200
     assert answer.headers["x-dragoman-dropped"].endswith(",...")
     assert len(answer.headers["x-dragoman-dropped"]) < 40_000
+
+
+def test_a_provider_of_the_responses_api_gets_every_item_and_field_byte_for_byte(stage: Stage) -> None:
+    for name, fields in RESPONSES_REQUESTS:
+        answer = ask(stage, "/v1/responses", "res/m", {**fields, "stream": True})
+        assert answer.status_code == 200, name
+        assert "x-dragoman-dropped" not in answer.headers
+        sent = stage.upstream.body
+        assert {name: sent[name] for name in fields} == fields
+
+
+def test_a_call_that_failed_is_told_as_such(stage: Stage) -> None:
+    output = {"type": "apply_patch_call_output", "call_id": "ap_1", "status": "failed"}
+    ask(stage, "/v1/responses", "ant/claude-opus-4-5", items(PATCH, output))
+    (result,) = [
+        block
+        for message in stage.upstream.body["messages"]
+        for block in message["content"]
+        if block["type"] == "tool_result"
+    ]
+    assert (result["is_error"], result["content"]) == (True, "the call failed")
+
+
+def test_cache_marks_of_responses_parts_are_kept(stage: Stage) -> None:
+    ask(stage, "/v1/responses", "ant/claude-opus-4-5", part(prompt_cache_breakpoint={"mode": "explicit"}))
+    assert stage.upstream.body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}

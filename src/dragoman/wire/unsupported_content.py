@@ -14,6 +14,7 @@ from dragoman.messages import DataPart, FilePart, Part, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.anthropic.block_decoders import RAW_BLOCK_TYPE
 from dragoman.wire.anthropic.provider_metadata import FAMILY
+from dragoman.wire.responses.provider_calls import RAW_ITEM_TYPE
 
 READS_IMAGE_DETAIL = ("openai", "responses")
 CONTENT = "messages[].content[]"
@@ -48,16 +49,24 @@ def omitted_content(events: Iterable[e.Event], family: str) -> list[str]:
     They are those of the events; calls are those that the provider ran itself. Sources have a place where
     there is a text that can cite them.
     """
-    return [
-        "tool-call" if isinstance(event, e.ToolInputAvailable | e.ToolInputError) else event.type
-        for event in events
-        if _is_omitted(event, family)
-    ]
+    return [_name_of(event) for event in events if _is_omitted(event, family)]
 
 
 def unshown_options(request: ModelRequest) -> list[str]:
     """Return the options whose effect is in no event of an answer: a translated one lacks it."""
     return [name for name in ("logprobs", "top_logprobs") if request.options.get(name)]
+
+
+def _name_of(event: e.Event) -> str:
+    match event:
+        case e.ToolInputAvailable() | e.ToolInputError():
+            return "tool-call"
+        case e.Data(type=data_type, data={"item": {"type": str(kind)}}) if data_type == RAW_ITEM_TYPE:
+            return f"output[].type.{kind[:60]}"
+        case e.Data(type=data_type, data={"part": {"type": str(kind)}}) if data_type == RAW_ITEM_TYPE:
+            return f"output[].content[].type.{kind[:60]}"
+        case _:
+            return event.type
 
 
 def _is_omitted(event: e.Event, family: str) -> bool:
@@ -69,8 +78,8 @@ def _is_omitted(event: e.Event, family: str) -> bool:
             return family != "openai"
         case e.SourceDocument():
             return family != FAMILY  # whose own texts cite it
-        case e.Data(type=data_type):  # a block of Anthropic's that no other protocol has
-            return data_type == RAW_BLOCK_TYPE and family != FAMILY
+        case e.Data(type=data_type):  # what only its own protocol has
+            return data_type == RAW_ITEM_TYPE or (data_type == RAW_BLOCK_TYPE and family != FAMILY)
         case e.ToolInputAvailable(provider_executed=True) | e.ToolInputError(provider_executed=True):
             own = (event.provider_metadata or {}).get(FAMILY, {})
             return family != "responses" and not (family == FAMILY and "block" in own)

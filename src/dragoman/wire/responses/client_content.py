@@ -16,19 +16,26 @@ from dragoman.wire.openai.client_content import (
 from dragoman.wire.openai.field_reader import IgnoredFields, describe_value, invalid_field, read_object
 
 _KINDS = {"user": USER_KINDS, "assistant": ASSISTANT_KINDS, "system": TEXT_KINDS}
+_CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
+_FIELDS = frozenset(
+    {
+        *("type", "text", "refusal", "image_url", "detail", "file_data", "file_url", "file_id", "filename"),
+        *("input_audio", *_CACHE_MARKS),
+    }
+)
 _HINT = "send the file's data as file_data, or a URL"
 
 
 def parse_item_content(value: Any, field: str, *, role: str, ignored: IgnoredFields) -> list[ContentPart]:
     """Parse a string or a list of parts, without empty texts. BadRequest names the invalid field."""
     if isinstance(value, list):
-        value = [_chat_part(part, f"{field}[{index}]") for index, part in enumerate(value)]
+        value = [_chat_part(part, f"{field}[{index}]", ignored=ignored) for index, part in enumerate(value)]
     elif not isinstance(value, str):
         raise invalid_field(value, field, expected="a string or a list of parts")
     return parse_content(value, field, kinds=_KINDS[role], ignored=ignored)
 
 
-def _chat_part(value: Any, field: str) -> dict[str, Any]:
+def _chat_part(value: Any, field: str, *, ignored: IgnoredFields) -> dict[str, Any]:
     """Return a content part in the form of chat.completions, which has the same kinds of them."""
     part = read_object(value, field)
     kind = part.get("type")
@@ -38,7 +45,9 @@ def _chat_part(value: Any, field: str) -> dict[str, Any]:
         raise BadRequest(
             f"{field}.type must be one of {kinds}, got {describe_value(kind)}", field=f"{field}.type"
         )
-    return convert(part, field)
+    ignored.add_unknown(part, _FIELDS, field="input[].content[]")
+    marks = {name: part[name] for name in _CACHE_MARKS if part.get(name) is not None}
+    return convert(part, field) | marks
 
 
 def _text(part: Mapping[str, Any], _: str) -> dict[str, Any]:

@@ -52,7 +52,17 @@ _ROLES: Mapping[str, Role] = {
     "developer": "system",
 }
 _CALL_TYPES = ("local_shell_call", "shell_call", "apply_patch_call", "computer_call", "tool_search_call")
-_SILENT_TYPES = ("mcp_list_tools", "additional_tools", "mcp_approval_request", "mcp_approval_response")
+_SILENT_TYPES = ("additional_tools",)
+_OF_PROVIDERS = ("program", "mcp_list_tools", "mcp_approval_request")
+"""What providers have said of their own tools, besides their calls and outputs."""
+_FIELDS = frozenset(
+    {
+        *("type", "id", "role", "status", "content", "summary", "encrypted_content", "tools", "execution"),
+        *("call_id", "name", "namespace", "arguments", "input", "action", "operation", "output"),
+        *("server_label", "error", "approval_request_id"),
+    }
+)
+_SCREENSHOT = "computer_screenshot"
 
 
 def list_items(value: Any) -> list[dict[str, Any]]:
@@ -90,6 +100,8 @@ class ItemParser:
         self._drafts: list[_ItemDraft] = []
         self._open_calls: dict[str, tuple[_ItemDraft, int]] = {}
         self._call_metadata: dict[str, ProviderMetadata] = {}
+        self._unread_calls: set[str] = set()
+        self._unread: tuple[str, str] | None = None  # the last item that nothing has answered, and its type
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -102,7 +114,9 @@ class ItemParser:
         """Add the next item. BadRequest names the invalid field."""
         if self.has_trigger:
             raise BadRequest(f"{field}: nothing may follow a {TRIGGER}", field=field)
-        match item_type(item):
+        kind = item_type(item)
+        self._ignored.add_unknown(item, _FIELDS, field="input[]")
+        match kind:
             case "message":
                 self._add_message(item, field)
             case "reasoning":
@@ -114,8 +128,18 @@ class ItemParser:
                 self._add_call(item, field, arguments={CUSTOM_INPUT: text})
             case "mcp_call":
                 self._add_mcp_call(item, field)
-            case kind:
+            case _:
                 self._add_other(item, field, kind=kind)
+
+    def finish(self) -> None:
+        """End the items. BadRequest for one that asks for something and that no other provider can read."""
+        if self._unread is not None:
+            field, kind = self._unread
+            raise BadRequest(
+                f"{field}: only providers of the Responses API can read an item of the type {kind!r:.60}",
+                field=f"{field}.type",
+                hint="leave it out, or ask a model of a provider of type responses",
+            )
 
     def _add_other(self, item: Mapping[str, Any], field: str, *, kind: Any) -> None:
         match kind:
@@ -127,19 +151,32 @@ class ItemParser:
                 return
             case str(kind) if kind in _CALL_TYPES and item.get("call_id") is not None:
                 self._add_client_call(item, field, kind=kind)
-            case str(kind) if kind.endswith("_output") and item.get("call_id") is not None:
+            case str(kind) if kind.endswith("_output") and self._answers_call(item):
                 self._add_output(item, field)
             case str(kind) if kind == TRIGGER:
                 self.has_trigger = True
             case str(kind) if kind == COMPACTION:
                 self._add_compaction(item, field)
             case str(kind) if kind:
-                self._ignored.add_unknown({kind[:60]: True}, (), field="input[].type")
+                self._add_unread(item, field, kind=kind)
             case _:
                 raise BadRequest(
                     f"{field}.type must be the type of an item, got {describe_value(kind)}",
                     field=f"{field}.type",
                 )
+
+    def _answers_call(self, item: Mapping[str, Any]) -> bool:
+        """Whether an output is of a call of the client, rather than of one that the provider ran."""
+        id = _output_id(item)
+        return id is not None and not (isinstance(id, str) and id in self._unread_calls)
+
+    def _add_unread(self, item: Mapping[str, Any], field: str, *, kind: str) -> None:
+        """Note an item without an equivalent. One that may be a question is refused if nothing answers it."""
+        self._ignored.add_unknown({kind[:60]: True}, (), field="input[].type")
+        if isinstance(item.get("call_id"), str):
+            self._unread_calls.add(item["call_id"])
+        if kind not in _OF_PROVIDERS and not kind.endswith(("_call", "_output")):
+            self._unread = field, kind
 
     def _add_message(self, item: Mapping[str, Any], field: str) -> None:
         role = item.get("role")
@@ -161,6 +198,7 @@ class ItemParser:
 
     def _assistant(self, field: str) -> _ItemDraft:
         """Return the assistant's message that the next part belongs to."""
+        self._unread = None
         last = self._drafts[-1] if self._drafts else None
         if last is None or last.role != "assistant" or last.has_outputs:
             last = _ItemDraft(field, "assistant", [])
@@ -228,7 +266,7 @@ class ItemParser:
         draft.parts.append(part)
 
     def _add_output(self, item: Mapping[str, Any], field: str) -> None:
-        id = read_nonempty_string(item.get("call_id"), f"{field}.call_id")
+        id = read_nonempty_string(_output_id(item), f"{field}.call_id")
         call = self._open_calls.pop(id, None)
         if call is None:
             raise BadRequest(
@@ -243,11 +281,13 @@ class ItemParser:
                 if item.get("type") == SEARCH_OUTPUT
                 else self._output(item.get("output"), f"{field}.output")
             )
-            draft.parts[index] = replace(part, state="output-available", output=output)
+            draft.parts[index] = _with_output(part, output, failed=item.get("status") == "failed")
         draft.has_outputs = True
 
     def _output(self, value: Any, field: str) -> Any:
         """Return the text of an output; with files, its parts in order; an object as it is."""
+        if isinstance(value, dict) and value.get("type") == _SCREENSHOT:
+            value = [{**value, "type": "input_image"}]
         if isinstance(value, dict):
             return value
         if isinstance(value, list) and not all(isinstance(part, dict) and "type" in part for part in value):
@@ -256,6 +296,18 @@ class ItemParser:
         if any(isinstance(part, FilePart) for part in parts):
             return write_multimodal_output(parts)
         return "\n".join(part.text for part in parts if not isinstance(part, FilePart))
+
+
+def _output_id(item: Mapping[str, Any]) -> Any:
+    """Return the id of the call that an output is for: that of a local shell has it as its own."""
+    id = item.get("call_id")
+    return item.get("id") if id is None and item.get("type") == "local_shell_call_output" else id
+
+
+def _with_output(part: ToolPart, output: Any, *, failed: bool) -> ToolPart:
+    if failed and isinstance(output, str):
+        return replace(part, state="output-error", error_text=output or "the call failed")
+    return replace(part, state="output-available", output=output)
 
 
 def _error_text(error: Any) -> str:

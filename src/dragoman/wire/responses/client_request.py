@@ -90,6 +90,7 @@ def parse_responses_request(raw: bytes, *, compacts: bool = False, prompt: str =
     left_out = left_out_items(items)
     for index in (index for index in range(len(items)) if index not in left_out):
         parser.add(items[index], f"input[{index}]")
+    parser.finish()
     options = _parse_options(body, ignored)
     if body.get("truncation") == "auto":
         ignored.add_unknown({"truncation": True}, (), field="")
@@ -183,6 +184,12 @@ def _parse_options(body: Mapping[str, Any], ignored: IgnoredFields) -> dict[str,
     options |= _parse_text(body.get("text"), ignored)
     options |= _parse_reasoning(body.get("reasoning"), ignored)
     check_metadata(body.get("metadata"))
+    if body.get("prompt") is not None:
+        raise BadRequest(
+            "prompt: only the provider that stores a prompt template can fill it in",
+            field="prompt",
+            hint="send instructions and input, or ask a model of a provider of type responses",
+        )
     if (calls := body.get("max_tool_calls")) is not None and not (_is_integer(calls) and calls >= 1):
         raise invalid_field(calls, "max_tool_calls", expected="an integer of at least 1")
     ignored.add_unknown(body, (*_OPTIONS, *_SILENT_FIELDS), field="")

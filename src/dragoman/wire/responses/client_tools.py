@@ -44,6 +44,7 @@ _FUNCTION_FIELDS = (
     *("type", "name", "description", "parameters", "strict"),
     *("execution", "defer_loading"),  # of a search for tools, and of what it finds
 )
+_CUSTOM_FIELDS = ("type", "name", "description", "format", "defer_loading")
 _CHOICE_MODES: Mapping[str, ToolChoice] = {"auto": "auto", "none": "none", "required": "required"}
 
 
@@ -106,6 +107,7 @@ class ClientTools:
             case "tool_search" if tool.get("execution") == "client":
                 self._add_function({**tool, "name": TOOL_SEARCH}, field, kind="tool_search")
             case "namespace" if namespace is None:
+                self._ignored.add_unknown(tool, ("type", "name", "tools"), field="tools[].namespace")
                 name = read_nonempty_string(tool.get("name"), f"{field}.name")
                 for index, inner in enumerate(read_list(tool.get("tools"), f"{field}.tools")):
                     path = f"{field}.tools[{index}]"
@@ -139,6 +141,7 @@ class ClientTools:
         )
 
     def _add_custom(self, tool: Mapping[str, Any], field: str, *, namespace: str | None) -> None:
+        self._ignored.add_unknown(tool, _CUSTOM_FIELDS, field="tools[]")
         name = read_nonempty_string(tool.get("name"), f"{field}.name")
         description = read_optional_string(tool.get("description"), f"{field}.description")
         text = "The text."
@@ -205,8 +208,11 @@ class ClientTools:
             case {"type": "allowed_tools"}:
                 return self._allowed(value)
             case {"type": str(kind)}:
-                self._ignored.add_unknown({kind[:60]: True}, (), field="tool_choice.type")
-                return self.tools, None
+                raise BadRequest(
+                    f"tool_choice: {kind!r:.60} is run only by providers of the Responses API",
+                    field="tool_choice",
+                    hint="leave tool_choice out, or ask a model of a provider of type responses",
+                )
             case _:
                 raise BadRequest(
                     f"tool_choice must be a mode or an object with a type, got {describe_value(value)}",
@@ -224,6 +230,9 @@ class ClientTools:
             tool = read_object(entry, field)
             if tool.get("type") in ("function", "custom"):
                 yield self._named(tool, field)
+            else:
+                name = str(tool.get("type"))[:60]
+                self._ignored.add_unknown({name: True}, (), field="tool_choice.tools[].type")
 
     def _named(self, value: Mapping[str, Any], field: str) -> str:
         name = read_nonempty_string(value.get("name"), f"{field}.name")

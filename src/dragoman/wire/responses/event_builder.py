@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman.errors import ProviderError
 from dragoman.events import (
+    Data,
     Event,
     File,
     FinishReason,
@@ -22,10 +23,11 @@ from dragoman.events import (
 )
 from dragoman.messages import ProviderMetadata
 from dragoman.wire.answer_decoder import AnswerBuilder, AnswerOptions
+from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error, with_usage
 from dragoman.wire.reasoning_metadata import bind_to_provider
 from dragoman.wire.responses.chunk import ResponsesChunk, responses_error
-from dragoman.wire.responses.provider_calls import ProviderCalls, is_provider_call
+from dragoman.wire.responses.provider_calls import RAW_ITEM_TYPE, ProviderCalls, is_provider_call
 from dragoman.wire.responses.usage import usage_of_response
 from dragoman.wire.source_tracker import SourceTracker
 from dragoman.wire.text_block_writer import BlockKind, TextBlockWriter
@@ -287,8 +289,7 @@ class ResponsesEventBuilder(AnswerBuilder):
             case "image_generation_call":
                 self._add_image(item)
             case _:
-                if output := self._provider_calls.output_events(item):
-                    self._insert(output)
+                self._insert(self._provider_calls.output_events(item) or [self._raw_event(item=dict(item))])
 
     def _end_message(self, index: int, item: Mapping[str, Any]) -> None:
         content = item.get("content")
@@ -303,8 +304,12 @@ class ResponsesEventBuilder(AnswerBuilder):
                 case "refusal":
                     self._complete(_REFUSAL, chunk, text=_text_of(part.get("refusal")))
                 case _:
-                    pass
+                    self._insert([self._raw_event(part=dict(part))])
         self._close_block()
+
+    def _raw_event(self, **content: dict[str, Any]) -> Event:
+        """Return what of the output has no event of its own, for the provider that has sent it."""
+        return Data(RAW_ITEM_TYPE, {"provider": self.provider, **drop_non_finite(content)})
 
     def _end_reasoning(self, index: int, item: Mapping[str, Any]) -> None:
         """End reasoning; what is encrypted has to go back to the provider byte for byte."""

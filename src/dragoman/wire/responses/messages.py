@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
-from dragoman.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
+from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.wire.files import _DATA_URL, base64_data, base_media_type, file_reference, inline_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.openai.quirks import safe_call_id, safe_tool_name
 from dragoman.wire.reasoning_metadata import own_metadata
+from dragoman.wire.responses.provider_calls import RAW_ITEM_TYPE
 from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
 _AUDIO_FORMATS = {
@@ -61,6 +62,8 @@ def _write_step(parts: Sequence[Part], *, provider: str | None) -> list[dict[str
                 items += _write_reasoning(part, provider=provider)
             case ToolPart() if part in calls:
                 items.append(_write_call(part))
+            case DataPart(type=data_type, data=data) if data_type == RAW_ITEM_TYPE:
+                items += _write_raw_item(data, provider=provider)
             case _:
                 pass
     while items and items[-1]["type"] == "reasoning":
@@ -81,6 +84,13 @@ def _write_text(part: TextPart, *, provider: str | None) -> dict[str, Any]:
     item = {"type": "message", "role": "assistant", "content": content}
     phase = own_metadata(part.provider_metadata, provider).get("phase")
     return item | {"phase": phase} if isinstance(phase, str) else item
+
+
+def _write_raw_item(data: Any, *, provider: str | None) -> list[dict[str, Any]]:
+    """Return an item that only the provider can read which has sent it."""
+    is_own = isinstance(data, Mapping) and data.get("provider") == provider
+    item = data.get("item") if is_own else None
+    return [dict(item)] if isinstance(item, Mapping) and isinstance(item.get("type"), str) else []
 
 
 def _write_reasoning(part: ReasoningPart, *, provider: str | None) -> list[dict[str, Any]]:

@@ -24,6 +24,8 @@ _XAI_TOOLS = frozenset(
 _XAI_CALL_ID = "xs_call_"
 _OUTPUT_FIELDS = ("output", "outputs", "results", "result")
 _INPUT_FIELDS = ("action", "queries", "code", "operation")
+RAW_ITEM_TYPE = "data-responses"
+"""Data with what of an output no other protocol has: an `item`, or a `part` of a message."""
 NO_RESULT = "the answer ended before this call had a result: the provider leaves it to its client"
 
 
