@@ -35,6 +35,17 @@ async def test_a_small_schema_whose_cost_multiplies_holds_no_event_loop() -> Non
     assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
 
 
+async def test_misspelt_fields_of_a_schema_with_thousands_hold_no_event_loop() -> None:
+    fields = {f"field_{number}_name": {"type": "string"} for number in range(10_000)}
+    operation = await register({"properties": fields, "additionalProperties": False})
+    wrong = {f"field_{number}_nam": "x" for number in range(900)}
+    async with Calls(Registry(operation), MemoryLedger()) as calls:
+        outcome, lag = await best_lag(partial(calls.call, "far.go", wrong, context=Context(for_model=True)))
+    assert outcome.error is not None
+    assert "did you mean `field_0_name`?" in outcome.error.message
+    assert lag <= MOST
+
+
 def test_of_a_schema_that_costs_too_much_the_names_of_its_fields_are_checked() -> None:
     fields = LARGE["patterns"]["properties"]
     check = make_bounded_parser(

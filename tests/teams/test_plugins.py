@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.errors import BadRequest, CallError, Conflict, NotFound
@@ -15,7 +16,7 @@ from dragoman.operations import Context, Registry
 from dragoman.server.app import Hub
 from dragoman.store.mcp_servers import MemoryPinStore
 from dragoman.teams.plugins.service import Plugins
-from dragoman.teams.plugins.static_check import RESERVED_NAMES, parse_plugin
+from dragoman.teams.plugins.static_check import RESERVED_NAMES, SourceReport, parse_plugin, read_source
 from dragoman.teams.plugins.store import PluginStore
 from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.spec import TeamFile
@@ -37,12 +38,24 @@ def run(input):
 """
 
 
+NOT_JSON = ("1j", "...", "b'x'", "(1,)", "{1: 2}")
+
+
 def plugin(body: str, *, output: Any = 1, before: str = "") -> str:
     """A source whose `run` has this body."""
     return (
         f'{before}\nDESCRIPTION = "x"\nINPUT = {{"type": "object"}}\n'
         f'TESTS = [{{"input": {{}}, "output": {output!r}}}]\n\n\ndef run(input):\n{body}\n'
     )
+
+
+def accept_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the static check find nothing, so that the sandbox alone protects."""
+
+    async def read(text: str) -> SourceReport:
+        return msgspec.structs.replace(await read_source(text), problems=())
+
+    monkeypatch.setattr("dragoman.teams.plugins.static_check.read_source", read)
 
 
 class Bench:
@@ -98,9 +111,9 @@ async def bench(tmp_path: Path, pins: MemoryPinStore) -> AsyncIterator[Bench]:
 
 
 @pytest.mark.parametrize("name", [*sorted(RESERVED_NAMES), "Count", "a-b", "_a", "a__b", "", "x" * 64, "a.b"])
-def test_reserved_and_other_names_are_refused(name: str) -> None:
+async def test_reserved_and_other_names_are_refused(name: str) -> None:
     with pytest.raises(BadRequest):
-        parse_plugin(name, GOOD)
+        await parse_plugin(name, GOOD)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +133,18 @@ def test_reserved_and_other_names_are_refused(name: str) -> None:
         (GOOD.replace('"read"', '"sometimes"'), "not valid"),
         (plugin("    return 1").replace("TESTS = [", "TESTS = [][:0] or ["), "no TESTS that is a literal"),
         ("(" * 5_000, "not valid Python"),
+        ("x = " + "-" * 90_000 + "1", "nested too deeply"),
+        (plugin("    return 1").replace('"x"', r'"\ud800"'), "DESCRIPTION is not JSON"),
+        (GOOD.replace('"one two"', r'"\udfff"'), "TESTS is not JSON"),
+        (GOOD.replace('"string"', '"string", "default": 1e999'), "INPUT is not JSON"),
+        (GOOD.replace('"string"', '"string", "enum": {"a"}'), "INPUT is not JSON"),
+        *((GOOD.replace("2}", f"{value}}}"), "TESTS is not JSON") for value in NOT_JSON),
         ("x" * 100_001, "100001 characters"),
     ],
 )
-def test_a_source_that_cannot_work_is_refused_without_being_run(text: str, problem: str) -> None:
+async def test_a_source_that_cannot_work_is_refused_without_being_run(text: str, problem: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        parse_plugin("count", text)
+        await parse_plugin("count", text)
     assert problem in caught.value.message
 
 
@@ -271,7 +290,7 @@ async def test_a_poisoned_plugin_finds_no_hub_no_files_and_no_network(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
+    accept_all_sources(monkeypatch)
     (tmp_path / "secret.txt").write_text("outside")
     poison = plugin(
         f"""
@@ -324,7 +343,7 @@ async def test_a_poisoned_plugin_finds_no_hub_no_files_and_no_network(
 async def test_a_plugin_that_misbehaves_fails_its_call_alone(
     bench: Bench, body: str, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
+    accept_all_sources(monkeypatch)
     monkeypatch.setattr("dragoman.teams.plugins.service.TEST_SECONDS", 1.0)
     if not WORKS:
         await bench.active()
@@ -337,7 +356,7 @@ async def test_a_plugin_that_misbehaves_fails_its_call_alone(
 async def test_a_plugin_that_crashes_again_and_again_is_not_verified_any_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.teams.plugins.static_check.refused_nodes", lambda _: iter(()))
+    accept_all_sources(monkeypatch)
     text = plugin("    import os\n    return os._exit(1) if input else 1")
     if await bench.active(text) is None:
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from dragoman.errors import ConfigError, Conflict, NotFound
 from dragoman.operations.call_aliases import CallAlias
 from dragoman.operations.definitions.decorator import find_operations, marked_operation
 from dragoman.operations.operation import Effect, Operation
+from dragoman.suggestions import find_similar_names
 
 RESERVED_NAMESPACE = "hub"  # the meta-tools' namespace
 HUB_NAMESPACES = frozenset(
@@ -272,8 +272,6 @@ class Registry:
 
         Those that the caller may not call change nothing, as long as no more than MAX_ASKED are asked about.
         """
-        if len(id) > MAX_ID_LENGTH:
-            return ()
         numbers = count()
 
         def accepts(candidate: Operation) -> bool:
@@ -284,7 +282,7 @@ class Registry:
         accepted = list(islice(filter(accepts, self._operations.values()), MAX_COMPARED + 1))
         if len(accepted) > MAX_COMPARED:
             accepted = list(islice(filter(accepts, self._find_near(id, accepts)), MAX_COMPARED))
-        similar = difflib.get_close_matches(id, [each.id for each in accepted], n=MAX_SUGGESTIONS)
+        similar = find_similar_names(id, [each.id for each in accepted], limit=MAX_SUGGESTIONS)
         return [self._operations[each.lower()] for each in similar]
 
     def _find_near(self, id: str, accepts: OperationFilter) -> Iterator[Operation]:
@@ -293,7 +291,7 @@ class Registry:
         spaces = self._by_namespace
         accepted = (each for each in sorted(spaces) if any(map(accepts, spaces[each].values())))
         compared = list(islice(accepted, MAX_COMPARED))
-        namespaces = set(difflib.get_close_matches(namespace, compared, n=MAX_SUGGESTIONS))
+        namespaces = set(find_similar_names(namespace, compared, limit=MAX_SUGGESTIONS))
         for candidate in self._operations.values():
             if candidate.namespace in namespaces or candidate.name.lower() == name:
                 yield candidate

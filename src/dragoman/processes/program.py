@@ -12,6 +12,7 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Self, cast
 
 from dragoman.processes.descendants import end_marked, signal_marked
@@ -98,3 +99,20 @@ class Program:
         stream = cast(asyncio.StreamReader, self.process.stderr)
         while data := await stream.read(READ_SIZE):
             self._stderr_tail = (self._stderr_tail + data.decode(errors="replace"))[-STDERR_TAIL:]
+
+
+async def run_program(
+    command: Sequence[str], *, input: bytes, environ: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    """Run a program with an input, and return its output. Raises OSError or ValueError if it cannot start.
+
+    It is killed if the caller is cancelled.
+    """
+    program = await Program.spawn(command, cwd="/", environ=environ)
+    try:
+        writing = asyncio.create_task(program.write_input(input), name=f"input of {program.process.pid}")
+        output = b"".join([chunk async for chunk in program.chunks()])
+        await writing
+        return output
+    finally:
+        await program.stop(grace=0)

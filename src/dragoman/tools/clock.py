@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
@@ -14,6 +13,7 @@ from pydantic import Field
 from dragoman.errors import BadRequest
 from dragoman.operations.definitions.decorator import from_function
 from dragoman.operations.operation import Operation
+from dragoman.suggestions import find_similar_names
 
 TimezoneName = Annotated[str, Field(examples=["UTC", "Europe/Berlin"], max_length=64)]
 
@@ -82,6 +82,6 @@ def get_timezone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        similar = difflib.get_close_matches(name, available_timezones(), n=3)
+        similar = find_similar_names(name, sorted(available_timezones()), limit=3)
         hint = f"Did you mean {' or '.join(similar)}?" if similar else "Names look like Europe/Berlin."
         raise BadRequest(f"There is no time zone {name!r}.", field="timezone", hint=hint) from None

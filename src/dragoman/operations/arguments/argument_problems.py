@@ -5,7 +5,6 @@ What the JSON Schema validator reports, in words that a model can correct its in
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -14,13 +13,15 @@ import msgspec
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from dragoman.operations.arguments.subschemas import Schema, get_mapping, resolve_ref, schema_at
+from dragoman.suggestions import find_similar_name
 
 ValuePath: TypeAlias = Sequence[str | int]
 SchemaError: TypeAlias = jsonschema_rs.ValidationError
 
 ABSENT = object()
 MAX_NAMES = 10
-MAX_UNEXPECTED = 25  # unknown fields that are told; each is compared with the names of the schema
+MAX_SUGGESTIONS = 5  # unexpected names for which a similar one is looked for
+MAX_UNEXPECTED = 25  # unknown fields that are told
 MAX_BRANCHES = 5
 MAX_FRAGMENT_LENGTH = 120
 DEPENDENT_KEYWORDS = ("dependentRequired", "dependentSchemas", "dependencies")
@@ -59,11 +60,10 @@ def explain_error(error: SchemaError, root: Schema) -> Iterator[ArgumentProblem]
             )
         case Kind.AdditionalProperties(unexpected=names) | Kind.UnevaluatedProperties(unexpected=names):
             properties = get_mapping(parent_schema(error, root), "properties")
-            for name in names[:MAX_UNEXPECTED]:
+            for number, name in enumerate(names[:MAX_UNEXPECTED]):
                 got = error.instance.get(name, ABSENT) if isinstance(error.instance, dict) else ABSENT
-                yield ArgumentProblem(
-                    (*here, name), f"no field of this name{suggest_name(name, properties)}", got
-                )
+                suggestion = suggest_name(name, properties) if number < MAX_SUGGESTIONS else ""
+                yield ArgumentProblem((*here, name), f"no field of this name{suggestion}", got)
         case Kind.AnyOf(context=branches) | Kind.OneOfNotValid(context=branches):
             yield from explain_alternatives(error, branches, root=root)
         case _:
@@ -224,9 +224,9 @@ def expected_type(name: str, schema: Schema, *, root: Schema) -> str:
 
 def suggest_name(name: str, known_names: Schema) -> str:
     """Suggest the similar field name, or list the existing ones."""
-    close = difflib.get_close_matches(name[:MAX_FRAGMENT_LENGTH], known_names, n=1)
-    if close:
-        return f"; did you mean `{close[0]}`?"
+    similar = find_similar_name(name, known_names)
+    if similar is not None:
+        return f"; did you mean `{similar}`?"
     names = ", ".join(f"`{each}`" for each in list(known_names)[:MAX_NAMES])
     more = ", …" if len(known_names) > MAX_NAMES else ""
     return f"; there are {names}{more}" if names else ""

@@ -13,7 +13,6 @@ import msgspec
 from dragoman.errors import CallError, CallTimeout
 from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.processes.program import Program
-from dragoman.teams.plugins.static_check import PluginSource
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.sandbox import HOME, Mount, Sandbox, SandboxLimits
 
@@ -44,7 +43,7 @@ class PluginCrashed(CallError):
 class PluginProcess:
     """Runs the calls of one plugin, one at a time. Nothing of one process is there in the next."""
 
-    def __init__(self, source: PluginSource, sandbox: Sandbox) -> None:
+    def __init__(self, source: str, sandbox: Sandbox) -> None:
         self._source = source
         self._sandbox = sandbox
         self._lock = asyncio.Lock()
@@ -100,7 +99,7 @@ class PluginProcess:
         self._buffer = b""
         try:
             async with asyncio.timeout(START_SECONDS):
-                answer = await self._exchange(msgspec.json.encode({"source": self._source.text}))
+                answer = await self._exchange(msgspec.json.encode({"source": self._source}))
         except TimeoutError:
             raise PluginCrashed("The plugin did not start in time.") from None
         if not answer.ready:

@@ -135,7 +135,7 @@ class Plugins:
 
         Raises BadRequest for a source that is refused, CallError for one whose tests fail.
         """
-        source = parse_plugin(name, text)
+        source = await parse_plugin(name, text)
         self._check_free(team, name, owner=by.owner)
         record = PluginRecord(
             team=team,
@@ -193,7 +193,7 @@ class Plugins:
 
     async def verify(self, source: PluginSource) -> None:
         """Run the tests of a source in the sandbox. Raises CallError for the first that fails."""
-        process = PluginProcess(source, self._sandbox)
+        process = PluginProcess(source.text, self._sandbox)
         try:
             async with asyncio.timeout(VERIFY_SECONDS):
                 await run_tests(source, process)
@@ -210,8 +210,7 @@ class Plugins:
         await self._check_file(record)
         process = self._processes.get(record.id)
         if process is None:
-            source = parse_plugin(name, record.source)
-            process = self._processes[record.id] = PluginProcess(source, self._sandbox)
+            process = self._processes[record.id] = PluginProcess(record.source, self._sandbox)
         try:
             return await process.call(input)
         except (PluginCrashed, CallTimeout) as error:

@@ -5,37 +5,38 @@ The check tells an author early what will not work. The protection is the sandbo
 
 from __future__ import annotations
 
-import ast
+import asyncio
 import hashlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import BadRequest, ConfigError
+from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.operations.arguments.validation import make_bounded_parser
 from dragoman.operations.operation import Effect
+from dragoman.processes.program import run_program
+from dragoman.processes.resource_limits import with_limits
 
 MAX_SOURCE = 100_000  # characters
 MAX_TESTS = 50
 NAME_PATTERN = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 MAX_NAME = 63
 RESERVED_NAMES = frozenset({"read", "write", "edit", "glob", "grep", "bash"})
-ALLOWED_MODULES = frozenset(
-    {
-        "base64", "bisect", "calendar", "collections", "csv", "dataclasses", "datetime", "decimal", "difflib",
-        "enum", "fractions", "functools", "hashlib", "heapq", "html", "io", "itertools", "json", "math",
-        "operator", "random", "re", "statistics", "string", "textwrap", "time", "typing", "unicodedata",
-        "urllib.parse", "uuid", "zlib", "zoneinfo",
-    }
-)  # fmt: skip
-REFUSED_NAMES = frozenset(
-    {
-        "__import__", "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals",
-        "locals", "memoryview", "open", "setattr", "vars",
-    }
-)  # fmt: skip
+READER = Path(__file__).with_name("source_program.py")
+READER_SECONDS = 30.0
+READER_LIMITS = {"RLIMIT_DATA": 300_000_000, "RLIMIT_CPU": 10, "RLIMIT_CORE": 0, "RLIMIT_FSIZE": 0}
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    """What reading a source gave: texts about what is wrong with it, and its constants."""
+
+    problems: tuple[str, ...]
+    constants: Mapping[str, Any]
 
 
 class PluginTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,19 +67,28 @@ def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def parse_plugin(name: str, text: str) -> PluginSource:
+async def parse_plugin(name: str, text: str) -> PluginSource:
     """Return what a source offers. Raises BadRequest with every problem, by line."""
     check_name(name)
     if len(text) > MAX_SOURCE:
         raise BadRequest(f"The source has {len(text)} characters; the limit is {MAX_SOURCE}.", field="source")
+    report = await read_source(text)
+    if report.problems:
+        raise BadRequest("; ".join(report.problems), field="source", hint=CONTRACT)
+    return build_source(name, text, constants=report.constants)
+
+
+async def read_source(text: str) -> SourceReport:
+    """Parse a source in a process of its own. Raises BadRequest if that fails."""
+    arguments = with_limits([sys.executable, "-I", "-S", str(READER)], READER_LIMITS)
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise BadRequest(f"The source is not valid Python: {error}", field="source") from None
-    problems = [*refused_nodes(tree), *missing_parts(tree)]
-    if problems:
-        raise BadRequest("; ".join(problems[:20]), field="source", hint=CONTRACT)
-    return build_source(name, text, constants=constants_in(tree))
+        async with asyncio.timeout(READER_SECONDS):
+            output = await run_program(arguments, input=text.encode(errors="surrogatepass"))
+        return msgspec.json.decode(output, type=SourceReport)
+    except (TimeoutError, *DECODE_ERRORS):
+        raise BadRequest(
+            "The source cannot be parsed: it is nested too deeply, or has too many parts.", field="source"
+        ) from None
 
 
 CONTRACT = (
@@ -96,7 +106,7 @@ def check_name(name: str) -> None:
         raise BadRequest(f"{name[:100]!r} is not a name in snake_case.", field="name")
 
 
-def build_source(name: str, text: str, *, constants: dict[str, Any]) -> PluginSource:
+def build_source(name: str, text: str, *, constants: Mapping[str, Any]) -> PluginSource:
     """Return the source with its constants, which are converted strictly. Raises BadRequest."""
     fields = {
         "name": name,
@@ -118,51 +128,3 @@ def build_source(name: str, text: str, *, constants: dict[str, Any]) -> PluginSo
     if not 0 < len(source.tests) <= MAX_TESTS:
         raise BadRequest(f"A plugin has 1 to {MAX_TESTS} tests, not {len(source.tests)}.", field="source")
     return source
-
-
-def refused_nodes(tree: ast.Module) -> Iterator[str]:
-    """Return what a plugin must not contain, by line."""
-    for node in ast.walk(tree):
-        for module in imported_modules(node):
-            if module not in ALLOWED_MODULES:
-                yield f"line {line_of(node)}: the module {module!r} cannot be imported"
-        if isinstance(node, ast.Name) and node.id in REFUSED_NAMES:
-            yield f"line {node.lineno}: {node.id!r} cannot be used"
-        if isinstance(node, ast.Attribute) and node.attr.startswith("__"):
-            yield f"line {node.lineno}: the attribute {node.attr!r} cannot be used"
-
-
-def imported_modules(node: ast.AST) -> list[str]:
-    """Return the modules that a statement imports; the empty name for relative ones."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or "" if node.level == 0 else ""]
-    return []
-
-
-def line_of(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
-
-
-def missing_parts(tree: ast.Module) -> Iterator[str]:
-    """Return what a plugin lacks."""
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
-    if len(functions) != 1 or len(functions[0].args.args) != 1:
-        yield "there is no `def run(input)`"
-    present = constants_in(tree)
-    for name in ("DESCRIPTION", "INPUT", "TESTS"):
-        if name not in present:
-            yield f"there is no {name} that is a literal"
-
-
-def constants_in(tree: ast.Module) -> dict[str, Any]:
-    """Return the literals that a module assigns to names of capital letters, without running it."""
-    found: dict[str, Any] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                continue
-    return {name: value for name, value in found.items() if name.isupper()}

@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import CallError
 from dragoman.json_decoding import DECODE_ERRORS
-from dragoman.processes.program import Program
+from dragoman.processes.program import run_program
 from dragoman.processes.resource_limits import with_limits
 
 EXTRACTOR = Path(__file__).with_name("extractor_program.py")
@@ -67,11 +67,4 @@ async def run_extractor(kind: DocumentKind, body: bytes) -> bytes:
     """Return what the extracting process prints."""
     arguments = [sys.executable, "-I", str(EXTRACTOR), kind, str(MAX_TEXT)]
     environ = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
-    program = await Program.spawn(with_limits(arguments, LIMITS), cwd="/", environ=environ)
-    try:
-        writing = asyncio.create_task(program.write_input(body), name="input of a document")
-        output = b"".join([chunk async for chunk in program.chunks()])
-        await writing
-        return output
-    finally:
-        await program.stop(grace=0)
+    return await run_program(with_limits(arguments, LIMITS), input=body, environ=environ)
