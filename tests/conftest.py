@@ -22,7 +22,7 @@ from tests.certificates import trust_no_certificates
 from tests.effort import PROFILE
 from tests.loaded_workers import LoadedWorkers
 from tests.rewriting import rewrite_assertions
-from tests.zygote import Zygote
+from tests.zygote import HOSTS, Zygote
 
 settings.register_profile(
     "quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.disable()  # until all tests are collected: a fifth of the time went into looking for garbage
     # DBOS is one a process, and takes its time. Hubs of a test share this process, and queue in memory.
     sys.modules["dbos"] = None  # type: ignore[assignment]
+    sys.modules.pop(HOSTS, None)  # what needs it: a worker may be forked from a process that has both
     config.stash[CPU] = []
     config.stash[ZYGOTE] = zygote = Zygote()
     if PROFILE == "quick" and not config.getoption("cov_source", None):

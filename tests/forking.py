@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -29,6 +30,8 @@ ROOT = Path(__file__).parents[1]
 STRICT = [sys.executable, "-W", "error"]
 CLONE_PARENT = 0x00008000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine()) if sys.platform == "linux" else None
+MADV_COLLAPSE = 25
+HUGE_PAGE = 2 << 20
 LARGEST = 1 << 20
 ARGUMENTS = 20  # of `Popen._execute_child` behind the first three; where there are others, nothing is forked
 
@@ -36,7 +39,8 @@ ARGUMENTS = 20  # of `Popen._execute_child` behind the first three; where there 
 class ForkServer:
     """The process that forks, from the side of those who want to start something.
 
-    `module` is what it runs, with the number of a socket and `arguments`. It starts when something `fits`.
+    `module` is what it runs, with the number of a socket and `arguments`. It starts when something `fits`,
+    unless this process was given one that is loaded already (`adopt`).
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class ForkServer:
         self._arguments = arguments
         self._lock = threading.Lock()
         self._channel: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._wait: Callable[[], object] | None = None  # until the process has ended
         self._execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def install(self) -> None:
@@ -60,14 +64,19 @@ class ForkServer:
 
         subprocess.Popen._execute_child = execute  # type: ignore[attr-defined]
 
+    def adopt(self, channel: socket.socket, pid: int) -> None:
+        """Use a child of this process that serves already at the other end of a channel."""
+        self._channel = channel
+        self._wait = functools.partial(os.waitpid, pid, 0)
+
     def close(self) -> float:
         """Leave `subprocess` as it was, and end the process. Returns the CPU seconds that it used."""
         subprocess.Popen._execute_child = self._execute  # type: ignore[attr-defined]
-        if self._channel is None or self._process is None:
+        if self._channel is None or self._wait is None:
             return 0.0
         self._channel.close()
         before = os.times()
-        self._process.wait()
+        self._wait()
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -99,15 +108,19 @@ class ForkServer:
                 self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 command = [sys.executable, "-m", self._module, str(theirs.fileno()), *self._arguments]
                 with theirs:
-                    self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()])
+                    self._wait = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()]).wait
             socket.send_fds(self._channel, [request], list(fds))
             return int(self._channel.recv(100))
 
 
-def serve(channel: socket.socket) -> None:
-    """Fork a process for each request that runs what it asks for. Returns in those processes."""
+def serve(channel: socket.socket, prepare: Callable[[Sequence[int]], None] | None = None) -> None:
+    """Fork a process for each request that runs what it asks for. Returns in those processes.
+
+    Each of them first calls `prepare`, with the descriptors that become its streams.
+    """
     assert threading.active_count() == 1, "only a process of one thread can be forked"
     gc.freeze()
+    collapse_pages()
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process ends with the one that asks
     while True:
         request, fds, _, _ = socket.recv_fds(channel, LARGEST, 3)
@@ -117,10 +130,26 @@ def serve(channel: socket.socket) -> None:
         if pid == 0:
             channel.close()
             signal.signal(signal.SIGINT, on_interrupt)
+            if prepare is not None:
+                prepare(fds)
             return become(json.loads(request), fds)
         for fd in fds:
             os.close(fd)
         channel.send(str(pid).encode())
+
+
+def collapse_pages() -> None:
+    """Move what this process has loaded to huge pages, of which a fork has fewer to copy and to give back.
+
+    With all tests loaded it takes 10 ms instead of 47. Kernels before Linux 6.1 refuse: nothing changes.
+    """
+    libc = ctypes.CDLL(None)
+    for mapping in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        addresses, access, _, _, inode, *_ = mapping.split()
+        start, end = (int(address, 16) for address in addresses.split("-"))
+        first, last = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+        if access.startswith("rw") and inode == "0" and first < last:
+            libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)
 
 
 def clone() -> int:

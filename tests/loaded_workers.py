@@ -1,12 +1,13 @@
 """Forks the processes of pytest-xdist from one that has imported all tests.
 
-Each of them would do it for itself otherwise: 10 s of processor time and more, most of it for libraries.
+Each of them would do it for itself otherwise: 10 s of processor time and more, most of it for libraries. Each
+gets a process that forks programs as well, which would take 6 s to load anew (`tests/zygote.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import gc
 import io
 import os
 import socket
@@ -40,11 +41,35 @@ def load(arguments: Sequence[str]) -> None:
     Hubs in the workers find all SQL compiled, as programs do that are forked. Nothing is captured: streams
     that modules remember as they are imported, as the MCP SDK does, stay open.
     """
+    thresholds = gc.get_threshold()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main([*arguments, "-n", "0", "--collect-only", "-q", "--capture", "no"])
-    importlib.import_module("tests.zygote").load()  # pytest complains about plugins that it did not import
+    gc.set_threshold(*thresholds)  # as programs have them, which are forked from here
+    del sys.modules["dbos"]  # the tests have none, but programs have: tests/conftest.py
+    from tests import zygote  # late: pytest complains about plugins that it did not import
+
+    zygote.load()
+
+
+def fork_program_server(fds: Sequence[int]) -> None:
+    """Give this process, which becomes a worker, a child that forks programs. Returns in those as well.
+
+    It is forked before the worker has done anything: what it has loaded is what this process has.
+    """
+    from tests import zygote  # late: as above
+
+    channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        zygote.loaded_server = (channel, pid)
+        return
+    channel.close()
+    for number in fds:  # of the worker, whose end must be seen
+        os.close(number)
+    serve(theirs)
 
 
 if __name__ == "__main__":
     load(sys.argv[2:])
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), fork_program_server)

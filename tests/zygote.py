@@ -36,12 +36,16 @@ SDK = ("mcp.server.mcpserver", "uvicorn")  # what the MCP servers of tests and e
 HOSTS = "dragoman.runs.dbos_engine"  # what hubs on Postgres import besides; the tests themselves have no DBOS
 HARMLESS = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 
+loaded_server: tuple[socket.socket, int] | None = None  # of a process that tests/loaded_workers.py has forked
+
 
 class Zygote(ForkServer):
     """The process that forks programs."""
 
     def __init__(self) -> None:
         super().__init__("tests.zygote", fits)
+        if loaded_server is not None:
+            self.adopt(*loaded_server)
 
     def install(self) -> None:
         """From now on `subprocess` asks here for what can be forked, and commands are built once."""
