@@ -1,17 +1,12 @@
-// Lets the official Node SDKs ask a gateway, or a model server by itself, and prints what they made of each answer.
+// Lets the official Node SDKs ask a gateway, or a model server by itself, and prints what they made of each answer: a line for each line of stdin.
 //   echo '{"openai": {"baseURL", "apiKey"}, "anthropic": {...}, "cases": [{"sdk", "how", "model", ...body}]}' | node gateway.mjs
 // how: plain · fold (the SDK's accumulator) · each (plain iteration) · abort (after the first piece)
 // prints one {said} or {error: {kind, status, message}} for each case, in order; with `each` both may be there.
-import fs from 'node:fs';
+import readline from 'node:readline';
 import Anthropic from '@anthropic-ai/sdk';
 import OpenAI from 'openai';
 
 const HI = [{ role: 'user', content: 'Hi' }];
-const { openai, anthropic, cases } = JSON.parse(fs.readFileSync(0, 'utf8'));
-const clients = {
-  openai: new OpenAI({ maxRetries: 0, ...openai }),
-  anthropic: new Anthropic({ maxRetries: 0, ...anthropic }),
-};
 
 const ways = {
   openai: {
@@ -36,8 +31,7 @@ async function iterate(stream, said, abort) {
   }
 }
 
-async function play({ sdk, how, ...body }) {
-  const client = clients[sdk];
+async function play(client, { sdk, how, ...body }) {
   const asked = { messages: HI, ...(sdk === 'anthropic' ? { max_tokens: 99 } : {}), ...body };
   const report = {};
   try {
@@ -49,6 +43,13 @@ async function play({ sdk, how, ...body }) {
   return report;
 }
 
-const reports = [];
-for (const one of cases) reports.push(await play(one));
-console.log(JSON.stringify(reports));
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  const { openai, anthropic, cases } = JSON.parse(line);
+  const clients = {
+    openai: new OpenAI({ maxRetries: 0, ...openai }),
+    anthropic: new Anthropic({ maxRetries: 0, ...anthropic }),
+  };
+  const reports = [];
+  for (const one of cases) reports.push(await play(clients[one.sdk], one));
+  process.stdout.write(`${JSON.stringify(reports)}\n`);
+}

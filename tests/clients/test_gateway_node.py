@@ -11,7 +11,7 @@ from anthropic.types import Message
 from msgspec.structs import replace
 from openai.types.chat import ChatCompletion
 
-from tests.clients.driver import run_node
+from tests.clients.driver import player
 from tests.gateway.recordings import (
     ANTHROPIC,
     ANTHROPIC_BROKEN,
@@ -111,19 +111,19 @@ def through(stage: Stage, cases: list[Case]) -> list[Any]:
     requests = [{**case, "model": f"{case['model'][:3]}/{case['model']}"} for case in cases]
     openai = {"baseURL": f"{stage.url}/v1", "apiKey": stage.key}
     anthropic = {"baseURL": stage.url, "apiKey": stage.key}
-    reports: list[Any] = run_node(
-        "gateway.mjs", value={"openai": openai, "anthropic": anthropic, "cases": requests}
-    )
-    return reports
+    return played(openai=openai, anthropic=anthropic, cases=requests)
 
 
 def straight(stage: Stage, cases: list[Case]) -> list[Any]:
     """What they make of the model server."""
     openai = {"baseURL": f"{stage.upstream.url}/v1", "apiKey": "x"}
     anthropic = {"baseURL": stage.upstream.url, "apiKey": "x"}
-    reports: list[Any] = run_node(
-        "gateway.mjs", value={"openai": openai, "anthropic": anthropic, "cases": cases}
-    )
+    return played(openai=openai, anthropic=anthropic, cases=cases)
+
+
+def played(**scenario: Any) -> list[Any]:
+    """What the one Node process of these tests reports of the cases: loading the SDKs takes it a second."""
+    reports: list[Any] = player("gateway.mjs").play(scenario)
     return reports
 
 

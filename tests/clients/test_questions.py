@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.clients.behaviours import calculate
-from tests.clients.driver import Driver, Report, run_node, shape_of, text_of
+from tests.clients.driver import Driver, Report, player, run_node, shape_of, text_of
 from tests.clients.hub import Hub, StartHub
 from tests.clients.scenarios import assert_kept, send
 from tests.clients.upstream import Upstream
@@ -307,9 +307,8 @@ def test_the_guide_s_card_shows_what_runs_and_its_buttons_answer(
         [{"calls": [{"name": "hub_call", "arguments": {"calls": calls}}]}], [{"text": "That is all."}]
     )
     [code] = re.findall(r"```tsx\n(.*?)```", GUIDE.read_text().partition("## Approvals")[2], re.DOTALL)
-    seen = run_node(
-        "approval_card.mjs",
-        value={
+    seen = player("approval_card.mjs").play(
+        {
             "sdk": sdk,
             "code": code,
             "hub": asking_hub.url,
@@ -317,7 +316,7 @@ def test_the_guide_s_card_shows_what_runs_and_its_buttons_answer(
             "session": f"card-{uuid.uuid4().hex}",
             "text": f"{mark} What time is it?",
             "click": click,
-        },
+        }
     )
     assert "<b>time.convert, math.calculate</b>" in seen["card"]
     assert "time.convert (read) {" in seen["card"]

@@ -90,7 +90,7 @@ def output_of(hub: World, *, session: str) -> Any:
 
 
 def test_many_servers_start_at_the_same_time_and_are_gone_with_the_hub(tmp_path: Path) -> None:
-    count = rounds(quick=20, thorough=50)
+    count = rounds(quick=10, thorough=50)
     states = {f"s{number}": tmp_path / f"s{number}.txt" for number in range(count)}
     watch = Stopwatch()
     with world(tmp_path, {name: slow(state, 1) for name, state in states.items()}) as hub:
