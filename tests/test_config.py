@@ -160,7 +160,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "an alias like a provider's model": (
         f"{UP}aliases:\n  up/x: up/y",
-        ["hub.yaml:4: aliases.up/x: an alias must not be empty, `*`, or begin with a provider's name"],
+        ["hub.yaml:4: aliases.up/x: an alias must not be empty, or begin with a provider's name"],
     ),
     "fallbacks that lead nowhere": (
         f"{UP}fallbacks:\n  gone/x: [up/x]\n  up/x: [up/x]\n  '*':\n    - gone/y",

@@ -138,6 +138,23 @@ def test_patterns_and_fallbacks_of_all_models_of_a_litellm_configuration_are_not
     ]
 
 
+ANY = """
+model_list:
+  - {model_name: "*", litellm_params: {model: openai/gpt-5}}
+  - {model_name: a, litellm_params: {model: groq/a}}
+"""
+
+
+def test_a_model_for_all_other_names_is_the_alias_of_all_names(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(ANY)
+    imported = import_litellm(tmp_path / "config.yaml")
+    assert imported.fields["aliases"] == {"*": "openai/gpt-5", "a": "groq/a"}
+    assert (imported.fields["model"], imported.left_out) == ("openai/gpt-5", [])
+    assert run("init", "--from", "litellm", "config.yaml").code == 0
+    assert run("check").code in (0, 1)  # its keys may be missing
+    assert "aliases" not in run("check").err
+
+
 def test_a_litellm_configuration_is_translated_and_what_cannot_be_said_is_told(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

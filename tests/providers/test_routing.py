@@ -10,6 +10,7 @@ import pytest
 from dragoman.errors import BadRequest, DragomanError, Forbidden, NotFound, ProviderError, TooLarge
 from dragoman.http.connection import Timeouts
 from dragoman.http.per_loop_transport import LazyTransport
+from dragoman.providers.balance import BalancedModels
 from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.openai import OpenAIProvider
 from dragoman.providers.routing import FALLBACK_CATEGORIES, Routing, require_model_access
@@ -83,6 +84,20 @@ def test_a_bare_name_is_a_model_of_the_default_provider() -> None:
         ["a/m"],
         ["b/meta/llama"],
     ]
+
+
+@pytest.mark.parametrize("balance", [None, "round_robin"])
+def test_the_alias_of_all_names_stands_for_those_that_lead_nowhere_else(balance: Any) -> None:
+    models = ("b/all",) if balance is None else BalancedModels(("b/all", "fast"), balance)
+    routes = routing(default="b", aliases={"fast": ["a/m"], "*": models}, fallbacks={"*": ["c/last"]})
+    others = ["b/all"] if balance is None else ["b/all", "a/m"]
+    assert set(found(routes, "gpt-x")) == {*others, "c/last"}
+    assert set(found(routes, "d/m")) == {*others, "c/last"}
+    assert found(routes, "fast") == ["a/m", "c/last"]
+    assert found(routes, "c/m") == ["c/m", "c/last"]
+    require_model_access(["b/*", "a/*"], "gpt-x", routing=routes)
+    with pytest.raises(Forbidden):
+        require_model_access(["a/*"], "gpt-x", routing=routes)
 
 
 @pytest.mark.parametrize("model", ["gpt-x", "d/m", "a/", "/m", "a", "", "/"])

@@ -101,10 +101,8 @@ def _default_model_problems(config: Config) -> Iterator[ConfigProblem]:
 def _alias_problems(config: Config) -> Iterator[ConfigProblem]:
     for name, models in config.routes.items():
         path: FieldPath = ("aliases", name)
-        if not name or name == WILDCARD or ("/" in name and name.partition("/")[0] in config.providers):
-            yield ConfigProblem(
-                path, "an alias must not be empty, `*`, or begin with a provider's name and a slash"
-            )
+        if not name or ("/" in name and name.partition("/")[0] in config.providers):
+            yield ConfigProblem(path, "an alias must not be empty, or begin with a provider's name and slash")
         for index, model in enumerate(models):
             if not _resolves(model, config):
                 field = _alias_field(path, config.aliases[name], index=index)

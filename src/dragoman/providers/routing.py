@@ -22,6 +22,8 @@ from dragoman.suggestions import find_similar_name, suggest
 FALLBACK_CATEGORIES: tuple[str, ...] = ("rate_limit", "overloaded", "timeout", "network", "api_error", "auth")
 MAX_CACHED = 2048
 MAX_NAMES_SHOWN = 50  # in an error
+ANY_MODEL = "*"
+"""The alias for all names that are neither an alias nor `provider/model`."""
 
 
 class Route(NamedTuple):
@@ -112,10 +114,10 @@ class RouteGroup(NamedTuple):
 class Routing:
     """What leads where. `aliases` and `fallbacks` name models as `provider/model`, or by another alias.
 
-    The models of an alias are tried in their order, unless they are `BalancedModels`. `default` is the
-    provider of names that are neither an alias nor `provider/model`; `fallback_categories` the error
-    categories on which the next in the order is asked; `listed_models` the models of providers that have no
-    others.
+    The models of an alias are tried in their order, unless they are `BalancedModels`. Names that are neither
+    an alias nor `provider/model` stand for the alias `*`, or for models of the provider `default`.
+    `fallback_categories` are the error categories on which the next in the order is asked; `listed_models`
+    the models of providers that have no others.
     """
 
     def __init__(
@@ -205,30 +207,32 @@ class Routing:
         return RouteGroup([self._member(model, (), requested=model), *fallbacks], None)
 
     def _reaches_balance(self, name: str, parents: tuple[str, ...]) -> bool:
-        if name not in self.aliases or name in parents:
+        alias = self._alias_of(name, parents)
+        if alias is None:
             return False
-        below = (*parents, name)
-        return name in self._balance or any(
-            self._reaches_balance(target, below) for target in self.aliases[name]
+        below = (*parents, alias)
+        return alias in self._balance or any(
+            self._reaches_balance(target, below) for target in self.aliases[alias]
         )
 
     def _member(self, name: str, parents: tuple[str, ...], *, requested: str) -> Route | RouteGroup:
         """Return what a name stands for; an alias is one group wherever it is used."""
-        if name not in self.aliases or name in parents:
+        alias = self._alias_of(name, parents)
+        if alias is None:
             route = self._route(name, requested=requested)
             if route.name not in self._loads:
                 keys = route.provider.keys if isinstance(route.provider, RemoteProvider) else None
                 cooldown = keys.cooldown if keys is not None else DEFAULT_COOLDOWN
                 self._loads[route.name] = RouteLoad(cooldown=cooldown, clock=self.clock)
             return route
-        if name not in self._groups:
-            targets, rule = list(dict.fromkeys(self.aliases[name])), self._balance.get(name)
-            members = [self._member(target, (*parents, name), requested=requested) for target in targets]
+        if alias not in self._groups:
+            targets, rule = list(dict.fromkeys(self.aliases[alias])), self._balance.get(alias)
+            members = [self._member(target, (*parents, alias), requested=requested) for target in targets]
             weights = [rule.weights.get(target, 1.0) for target in targets] if rule is not None else ()
-            self._groups[name] = RouteGroup(
+            self._groups[alias] = RouteGroup(
                 members, None if rule is None else Balancer(rule.strategy, weights)
             )
-        return self._groups[name]
+        return self._groups[alias]
 
     def _order(self, member: Route | RouteGroup, *, select: bool) -> Sequence[Route]:
         """Return the routes of a group in the order of its balance."""
@@ -268,11 +272,21 @@ class Routing:
         return self._fallbacks.get(model) or self._fallbacks.get(first) or self._fallbacks.get("*") or ()
 
     def _expand(self, name: str, parents: tuple[str, ...]) -> Iterator[str]:
-        if name in self.aliases and name not in parents:
-            for target in self.aliases[name]:
-                yield from self._expand(target, (*parents, name))
-        else:
+        alias = self._alias_of(name, parents)
+        if alias is None:
             yield name
+        else:
+            for target in self.aliases[alias]:
+                yield from self._expand(target, (*parents, alias))
+
+    def _alias_of(self, name: str, parents: tuple[str, ...]) -> str | None:
+        """Return the alias that stands for a name; None for the name of a provider's model."""
+        if name in self.aliases and name not in parents:
+            return name
+        place, _, model = name.partition("/")
+        if ANY_MODEL not in self.aliases or ANY_MODEL in parents or (place in self.providers and model):
+            return None
+        return ANY_MODEL
 
     def _route(self, name: str, *, requested: str) -> Route:
         place, slash, model = name.partition("/")

@@ -12,7 +12,7 @@ from dragoman.accounts.price_lookup import PriceList, PriceOverride
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.config import Config
 from dragoman.providers.balance import BalancedModels
-from dragoman.providers.routing import Routing
+from dragoman.providers.routing import ANY_MODEL, Routing
 from dragoman.server.app.agents import build_agents
 from dragoman.server.app.providers import ProviderSet
 from dragoman.server.app.teams import HubAgents, TeamServices
@@ -107,7 +107,7 @@ def price_lookup(config: Config, prices: PriceList) -> Callable[[str, str], Pric
 
 def listed_models(config: Config) -> Sequence[str]:
     """Return the model names for clients: aliases, the listed models, and the hub's own."""
-    names = [*config.routes]
+    names = [name for name in config.routes if name != ANY_MODEL]
     names += [f"{name}/{model}" for name, provider in config.providers.items() for model in provider.models]
     names += [config.model] if config.model else []
     return list(dict.fromkeys(names))

@@ -166,13 +166,13 @@ class LiteLlmImport:
         for name, targets in names.items():
             if [name] == [*targets]:
                 continue  # provider/model works without an alias
-            if name == "*" or ("/" in name and name.partition("/")[0] in existing):
+            if "/" in name and name.partition("/")[0] in existing:
                 self._left_out.append(
                     f"the model_name {name}: its models have the names {', '.join(targets)}"
                 )
             else:
                 aliases[name] = self._alias(targets)
-        return aliases, [*names]
+        return aliases, [next(iter(names[name])) if name == "*" else name for name in names]
 
     def _alias(self, targets: Mapping[str, Deployment]) -> Any:
         models = [*targets]
