@@ -215,3 +215,18 @@ def test_a_continued_response_is_sent_whole_and_without_the_id_that_only_the_hub
     body = stage.upstream.body
     assert body.get("previous_response_id") is None
     assert [item["type"] for item in body["input"]] == ["message", "message", "message"]
+
+
+@pytest.mark.parametrize("events", [1, 2])
+def test_a_relayed_response_fails_under_its_own_id(stage: Stage, events: int) -> None:
+    """The SDK's accumulator refuses another id, and a second beginning."""
+    error = {"code": "server_error", "message": "boom"}
+    stage.upstream.play(Answer(body=sse(*opening()[:events], ending(status="failed", error=error))))
+    client = openai.OpenAI(base_url=f"{stage.url}/v1", api_key=stage.key, max_retries=0)
+    with client.responses.stream(model="res/m", input="hi", store=False) as stream:
+        found = list(stream)
+    last: Any = found[-1]
+    assert [event.type for event in found].count("response.created") == 1
+    assert [event.sequence_number for event in found] == list(range(events + 1))
+    assert (last.type, last.response.id) == ("response.failed", "resp_1")
+    assert "boom" in last.response.error.message

@@ -53,8 +53,8 @@ class ResponseHead(msgspec.Struct, frozen=True, kw_only=True):
     tools: ClientTools = msgspec.field(default_factory=ClientTools)
     fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     queued: bool = False
-    announced: bool = False
-    """The first events of a queued response were sent before."""
+    next_event: int = 0
+    """The number of the next event, if the first ones were sent before."""
     hub_runs_calls: bool = False
     shows_approvals: bool = False
     compacts: bool = False
@@ -177,8 +177,8 @@ class ResponsesStreamEncoder:
         if self._started:
             return
         self._started = True
-        if self._head.announced:
-            self._events.number, self.status = ANNOUNCED_EVENTS, "in_progress"
+        if self._head.next_event:
+            self._events.number, self.status = self._head.next_event, "in_progress"
         else:
             self._announce()
         if self._head.compaction is not None:

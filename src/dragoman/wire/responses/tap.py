@@ -57,6 +57,14 @@ class ResponsesTapItem(msgspec.Struct, gc=False):
     call_id: Any = None
 
 
+class AnnouncedResponse(msgspec.Struct, frozen=True):
+    """What the first event of a stream says of its response."""
+
+    id: str
+    created_at: int
+    model: str
+
+
 _decoder = msgspec.json.Decoder(ResponsesTapEvent)
 _item_decoder = msgspec.json.Decoder(ResponsesTapItem)
 
@@ -66,6 +74,9 @@ class ResponsesTap(AnswerTap):
 
     def __init__(self, *, defaults: AnswerDefaults | None = None, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(limit=limit)
+        self.announced: AnnouncedResponse | None = None
+        """The response that the client has heard of."""
+        self.passed_events = 0
         self._calls = ResponseCallRepair(defaults)
         self._usage: Usage | None = None
         self._items: dict[int, msgspec.Raw] = {}
@@ -77,7 +88,9 @@ class ResponsesTap(AnswerTap):
         return self._usage
 
     def _forward(self, frames: Sequence[bytes], *, last: bool = False) -> bytes:
-        return join_frames(self._inspect(frames))
+        passed = self._inspect(frames)
+        self.passed_events += len(passed)
+        return join_frames(passed)
 
     def _end(self) -> bytes:
         self.failure = incomplete_answer_error("ended without its response", started=self._started)
@@ -114,7 +127,7 @@ class ResponsesTap(AnswerTap):
             self._keep_item(event)
         elif event.type in _HEADS:
             self._started = True
-            self._record_model(_read_response(event) if self.model is None else None)
+            self._record_head(_read_response(event) if self.announced is None else None)
         elif event.type == "error" or event.error or (event.type is None and _is_error(frame)):
             error = event.error or {"code": event.code, "message": event.message}
             self.failure = responses_error(error)
@@ -178,6 +191,14 @@ class ResponsesTap(AnswerTap):
     @staticmethod
     def _with_response(frame: bytes, response: Mapping[str, Any]) -> bytes:
         return _replace_frame(frame, {**parse_lenient_json(frame), "response": response})
+
+    def _record_head(self, response: Mapping[str, Any] | None) -> None:
+        """Record the first event with a response that has an id."""
+        self._record_model(response)
+        id, created_at = (response or {}).get("id"), (response or {}).get("created_at")
+        if isinstance(id, str):
+            created = created_at if isinstance(created_at, int) else 0
+            self.announced = AnnouncedResponse(id, created, self.model or "")
 
     def _record_model(self, response: Mapping[str, Any] | None) -> None:
         model = (response or {}).get("model")

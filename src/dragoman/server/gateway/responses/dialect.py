@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.errors import DragomanError, ProviderError
 from dragoman.events import Event
 from dragoman.ids import new_id
@@ -17,7 +19,7 @@ from dragoman.wire.responses import encoder as responses_reply
 from dragoman.wire.responses.client_request import ResponsesRequest, parse_responses_request
 from dragoman.wire.responses.client_tools import ClientTools
 from dragoman.wire.responses.compaction import open_compactions
-from dragoman.wire.responses.encoder import ResponseHead, ResponsesStreamEncoder
+from dragoman.wire.responses.encoder import ANNOUNCED_EVENTS, ResponseHead, ResponsesStreamEncoder
 from dragoman.wire.responses.opaque_reasoning import PREFIX, drop_sealed_reasoning
 from dragoman.wire.responses.tap import ResponsesTap, read_response
 from dragoman.wire.tap import AnswerDefaults, AnswerSummary, AnswerTap
@@ -46,6 +48,7 @@ class ResponsesDialect:
         self.compaction: str | None = None
         """The content of the compaction that the answer follows."""
         self._parsed: ResponsesRequest | None = None
+        self._tap: ResponsesTap | None = None
 
     def make_queued(self) -> None:
         """Make a response in the background: translated, since its id is known before its answer."""
@@ -78,7 +81,7 @@ class ResponsesDialect:
             tools=ClientTools() if parsed is None else parsed.tools,
             fields={**fields, **self.response_fields},
             queued=self.queued,
-            announced=self.announced,
+            next_event=ANNOUNCED_EVENTS if self.announced else 0,
             compaction=self.compaction,
             compacts=parsed is not None and parsed.compacts,
         )
@@ -97,7 +100,8 @@ class ResponsesDialect:
 
     def tap(self, defaults: AnswerDefaults, *, hide_usage: bool, lenient: bool) -> AnswerTap:
         """See `ClientDialect`."""
-        return ResponsesTap(defaults=defaults)
+        self._tap = ResponsesTap(defaults=defaults)
+        return self._tap
 
     def parse_document(self, raw: bytes, defaults: AnswerDefaults) -> AnswerSummary:
         """See `ClientDialect`."""
@@ -114,5 +118,18 @@ class ResponsesDialect:
         return openai_reply.error_body(error)
 
     def error_frame(self, error: DragomanError, request_id: str) -> bytes:
-        """See `ClientDialect`."""
+        """See `ClientDialect`. A response that is relayed fails under its own id, with its next event."""
+        tap, relayed = self._tap, None if self._tap is None else self._tap.announced
+        if tap is None or relayed is None:
+            return self.failed_stream(error)
+        head = replace(
+            self.head(relayed.model),
+            id=relayed.id,
+            created_at=relayed.created_at,
+            next_event=tap.passed_events,
+        )
+        return ResponsesStreamEncoder(head).encode_error(error)
+
+    def failed_stream(self, error: DragomanError) -> bytes:
+        """Return a stream of a response that failed before any of it was sent."""
         return ResponsesStreamEncoder(self.head("")).encode_error(error)

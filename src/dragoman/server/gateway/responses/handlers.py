@@ -230,5 +230,5 @@ def list_chain_page(chain: Sequence[StoredResponse], query: dict[str, str]) -> d
 async def send_failed_stream(exchange: Exchange, error: ProviderError, *, dialect: ResponsesDialect) -> None:
     """Answer an upstream failure as a stream: clients send the request again after an HTTP error."""
     await exchange.start_response(200, SSE_HEADERS)
-    last = dialect.error_frame(error, exchange.request_id)
+    last = dialect.failed_stream(error)
     await exchange.send({"type": "http.response.body", "body": last, "more_body": False})
