@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,8 @@ MESSAGES: Sequence[Case] = [
     (f"{CONTENT}.type.server_tool_use", assistant(SEARCH, FOUND, SAID)),
     ("metadata.team", {"metadata": {"user_id": "u", "team": MARK}}),
     ("container", {"container": MARK}),
+    ("thinking", {"thinking": {"type": "between_tools"}}),
+    ("thinking", {"thinking": {"type": "flavoured"}}),
     ("extra_body", {"extra_body": {"a": MARK}}),
     ("output_config.task_budget", {"output_config": {"task_budget": {"type": "tokens", "total": 5}}}),
 ]
@@ -96,6 +99,8 @@ CHAT: Sequence[Case] = [
     ("web_search_options", {"web_search_options": {}}),
     ("extra_body", {"extra_body": {"a": MARK}}),
     ("seed", {"seed": 0}),
+    ("response_format", {"response_format": {"type": "grammar", "grammar": MARK}}),
+    ("messages", user({"type": "text", "text": ""})),
     ("prediction", {"prediction": {"type": "content", "content": MARK}}),
     ("modalities", {"modalities": ["text", "audio"], "audio": {"voice": MARK, "format": "wav"}}),
     ("n", {"n": 2}),
@@ -164,7 +169,7 @@ RESPONSES_REQUESTS: Sequence[Case] = [
 READS: Mapping[str, Sequence[str]] = {  # what a family has, under a name of its own or the same
     "oai": (),
     "ant": ("parallel_tool_calls",),
-    "oll": ("seed",),
+    "oll": ("seed", "thinking"),
     "res": ("parallel_tool_calls", f"{CONTENT}.image_url.detail"),
 }
 
@@ -229,3 +234,15 @@ def test_a_call_that_failed_is_told_as_such(stage: Stage) -> None:
 def test_cache_marks_of_responses_parts_are_kept(stage: Stage) -> None:
     ask(stage, "/v1/responses", "ant/claude-opus-4-5", part(prompt_cache_breakpoint={"mode": "explicit"}))
     assert stage.upstream.body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+@pytest.mark.parametrize("provider", ["ant", "res"])
+def test_calls_with_the_same_id_reach_a_strict_provider_under_ids_of_their_own(
+    stage: Stage, provider: str
+) -> None:
+    calls = [{**CALL, "function": {"name": "t", "arguments": "{}"}}] * 2
+    results = [{"role": "tool", "tool_call_id": "a", "content": f"result {number}"} for number in (1, 2)]
+    fields = {"messages": [*HI, {"role": "assistant", "tool_calls": calls}, *results]}
+    assert ask(stage, "/v1/chat/completions", f"{provider}/claude-opus-4-5", fields).status_code == 200
+    ids = re.findall(rb'"(?:id|tool_use_id|call_id)":\s*"([^"]+)"', stage.upstream.requests[-1].body)
+    assert ids == [b"a", b"a-2", b"a", b"a-2"]

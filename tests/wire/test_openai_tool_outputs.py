@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, TextPart, ToolPart
 from dragoman.model_request import ModelRequest
 from dragoman.wire.multimodal_outputs import write_multimodal_output
-from dragoman.wire.openai.quirks import Quirks
+from dragoman.wire.openai.quirks import CallIdFormat, Quirks
 from dragoman.wire.openai.request import encode_request
 
 PNG = FilePart("image/png", "data:image/png;base64,AA==")
@@ -139,3 +139,14 @@ def test_a_system_message_inside_the_conversation_keeps_its_position() -> None:
         ("system", "C"),
         ("user", "D"),
     ]
+
+
+@pytest.mark.parametrize("id_format", ["plain", "nine", "any"])
+def test_calls_of_a_step_with_the_same_id_get_ids_of_their_own(id_format: CallIdFormat) -> None:
+    quirks = Quirks(call_id_format=id_format)
+    answer, *results = history(assistant(tool("a", "1"), tool("a", "2"), tool("b", "3")), quirks=quirks)
+    ids = [call["id"] for call in answer["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert [(each["tool_call_id"], each["content"]) for each in results] == list(
+        zip(ids, ["1", "2", "3"], strict=True)
+    )

@@ -29,7 +29,7 @@ from dragoman.wire.files import (
 )
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import read_multimodal_output
-from dragoman.wire.openai.quirks import Quirks, safe_call_id, safe_tool_name
+from dragoman.wire.openai.quirks import Quirks, distinct_call_ids, safe_tool_name
 from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
 
 _OPAQUE_FIELDS = ("reasoning_details", "thinking_blocks", "reasoning_opaque")
@@ -77,11 +77,11 @@ class _StepWriter:
         answer: dict[str, Any] = {"role": "assistant", "content": self._text or None, **self._opaque_fields()}
         if self._tool_calls:
             answer |= self._reasoning_text()
-            answer["tool_calls"] = [self._write_call(part) for part in self._tool_calls]
+            answer["tool_calls"] = [self._write_call(part, id) for part, id in self._identified_calls()]
         yield answer
         files: list[dict[str, Any]] = []
-        for part in self._tool_calls:
-            yield {"role": "tool", "tool_call_id": self._call_id(part), "content": _tool_content(part, files)}
+        for part, id in self._identified_calls():
+            yield {"role": "tool", "tool_call_id": id, "content": _tool_content(part, files)}
         if files:
             yield {"role": "user", "content": files}
 
@@ -106,18 +106,19 @@ class _StepWriter:
                     fields[name] = [*fields.get(name, ()), *value] if isinstance(value, list) else value
         return fields
 
-    def _write_call(self, part: ToolPart) -> dict[str, Any]:
+    def _write_call(self, part: ToolPart, id: str) -> dict[str, Any]:
         arguments = encode_json(part.input) if isinstance(part.input, Mapping) else "{}"
         call: dict[str, Any] = {
-            "id": self._call_id(part),
+            "id": id,
             "type": "function",
             "function": {"name": safe_tool_name(part.name), "arguments": arguments},
         }
         extra = self._own_metadata(part.call_provider_metadata).get("extra_content")
         return call | {"extra_content": extra} if extra else call
 
-    def _call_id(self, part: ToolPart) -> str:
-        return safe_call_id(part.tool_call_id, self._quirks.call_id_format)
+    def _identified_calls(self) -> Iterator[tuple[ToolPart, str]]:
+        ids = distinct_call_ids((part.tool_call_id for part in self._tool_calls), self._quirks.call_id_format)
+        return zip(self._tool_calls, ids, strict=True)
 
     def _own_metadata(self, metadata: ProviderMetadata | None) -> Mapping[str, Any]:
         """The metadata if this provider, or an unnamed one, sent it; other providers would reject it."""

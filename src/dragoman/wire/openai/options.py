@@ -84,7 +84,7 @@ def unsupported_options(options: Mapping[str, Any], quirks: Quirks) -> list[str]
         and name not in ("thinking", "output_config")
     ]
     drops_thinking = "thinking" not in quirks.accepted_options and options.get("reasoning_effort") is None
-    if drops_thinking and is_thinking_disabled(options):
+    if drops_thinking and is_thinking_lost(options):
         names.append("thinking")
     return names + unsupported_output_config(options, efforts=_EFFORTS)
 
@@ -137,6 +137,11 @@ def _is_unsupported(name: str, quirks: Quirks) -> bool:
     if name in ("top_k", "thinking"):
         return name not in quirks.accepted_options
     return name in _ANTHROPIC_OPTIONS or name.startswith(("anthropic_", "anthropic-"))
+
+
+def is_thinking_lost(options: Mapping[str, Any]) -> bool:
+    """Whether no effort says what Anthropic's `thinking` does: it is off, or of a kind of its own."""
+    return _mapping_field(options, "thinking").get("type") not in (None, "enabled", "adaptive")
 
 
 def is_thinking_disabled(options: Mapping[str, Any]) -> bool:

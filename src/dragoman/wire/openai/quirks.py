@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -55,3 +57,12 @@ def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
         return call_id
     digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()
     return digest[:9] if id_format == "nine" else f"call_{digest[:24]}"
+
+
+def distinct_call_ids(call_ids: Iterable[str], id_format: CallIdFormat) -> Iterator[str]:
+    """Yield an allowed id for each call of a step: a repeated one gets a number, the same each time."""
+    counts: Counter[str] = Counter()
+    for call_id in call_ids:
+        counts[call_id] += 1
+        number = counts[call_id]
+        yield safe_call_id(call_id if number == 1 else f"{call_id}-{number}", id_format)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.messages import write_messages
@@ -31,6 +32,8 @@ def encode_request(
         ),
         "stream": True,
     }
+    if request.messages and not body["messages"]:
+        raise BadRequest("all messages are empty", field="messages")
     if quirks.include_usage:
         options = request.options.get("stream_options")
         body["stream_options"] = {**(options if isinstance(options, dict) else {}), "include_usage": True}

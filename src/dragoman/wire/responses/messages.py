@@ -14,7 +14,7 @@ from dragoman.messages import DataPart, FilePart, Message, Part, ReasoningPart, 
 from dragoman.wire.files import _DATA_URL, base64_data, base_media_type, file_reference, inline_text
 from dragoman.wire.json_codec import encode_json
 from dragoman.wire.multimodal_outputs import read_multimodal_output
-from dragoman.wire.openai.quirks import safe_call_id, safe_tool_name
+from dragoman.wire.openai.quirks import distinct_call_ids, safe_tool_name
 from dragoman.wire.reasoning_metadata import own_metadata
 from dragoman.wire.responses.provider_calls import RAW_ITEM_TYPE
 from dragoman.wire.step_splitting import local_tool_calls, split_steps, tool_result_text
@@ -53,6 +53,8 @@ def _write_step(parts: Sequence[Part], *, provider: str | None) -> list[dict[str
     Servers refuse reasoning that nothing follows, as it is left by an answer that was cut.
     """
     calls = local_tool_calls(parts)
+    ids = list(distinct_call_ids((part.tool_call_id for part in calls), "plain"))
+    next_ids = iter(ids)
     items: list[dict[str, Any]] = []
     for part in parts:
         match part:
@@ -61,7 +63,7 @@ def _write_step(parts: Sequence[Part], *, provider: str | None) -> list[dict[str
             case ReasoningPart():
                 items += _write_reasoning(part, provider=provider)
             case ToolPart() if part in calls:
-                items.append(_write_call(part))
+                items.append(_write_call(part, next(next_ids)))
             case DataPart(type=data_type, data=data) if data_type == RAW_ITEM_TYPE:
                 items += _write_raw_item(data, provider=provider)
             case _:
@@ -71,10 +73,10 @@ def _write_step(parts: Sequence[Part], *, provider: str | None) -> list[dict[str
     outputs = (
         {
             "type": "function_call_output",
-            "call_id": safe_call_id(part.tool_call_id, "plain"),
+            "call_id": id,
             "output": _write_output(part),
         }
-        for part in calls
+        for part, id in zip(calls, ids, strict=True)
     )
     return [*items, *outputs]
 
@@ -103,10 +105,10 @@ def _write_reasoning(part: ReasoningPart, *, provider: str | None) -> list[dict[
     return [{**item, "id": id} if isinstance(id, str) and id else item]
 
 
-def _write_call(part: ToolPart) -> dict[str, Any]:
+def _write_call(part: ToolPart, id: str) -> dict[str, Any]:
     return {
         "type": "function_call",
-        "call_id": safe_call_id(part.tool_call_id, "plain"),
+        "call_id": id,
         "name": safe_tool_name(part.name),
         "arguments": encode_json(part.input) if isinstance(part.input, Mapping) else "{}",
     }

@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest
 from dragoman.wire.openai.options import (
     anthropic_effort,
     anthropic_output_schema,
-    is_thinking_disabled,
+    is_thinking_lost,
     reject_mcp_servers,
     unsupported_output_config,
 )
@@ -61,7 +61,7 @@ def unsupported_options(options: Mapping[str, Any]) -> list[str]:
         for name in sorted(options)
         if options[name] is not None and name not in _SAME and name not in _CONVERTED
     ]
-    if is_thinking_disabled(options) and options.get("reasoning_effort") is None:
+    if is_thinking_lost(options) and options.get("reasoning_effort") is None:
         names.append("thinking")
     return names + unsupported_output_config(options, efforts=_EFFORTS)
 
@@ -106,7 +106,7 @@ def _write_format(options: Mapping[str, Any]) -> dict[str, Any] | None:
         return None if schema is None else {"type": "json_schema", "name": "answer", "schema": schema}
     nested = requested.get("json_schema")
     if requested.get("type") != "json_schema" or not isinstance(nested, Mapping):
-        return {"type": requested.get("type") or "text"}
+        return {**requested, "type": requested.get("type") or "text"}
     return {
         "type": "json_schema",
         "name": nested.get("name") or "answer",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from dragoman.errors import BadRequest
 from dragoman.model_request import ModelRequest, NamedToolChoice, Tool, ToolChoice
 from dragoman.wire.json_codec import BodyEncoder, encode_body
 from dragoman.wire.openai.options import extra_body_fields
@@ -47,6 +48,8 @@ def encode_request(
         "stream": True,
         "store": False,
     }
+    if request.messages and not body["input"]:
+        raise BadRequest("all messages are empty", field="messages")
     if request.instructions:
         body["instructions"] = request.instructions
     include = request.options.get("include")
