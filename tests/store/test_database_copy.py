@@ -22,7 +22,7 @@ from dragoman.store.maintenance.copy import CopyReport, DatabaseCopy
 from dragoman.store.maintenance.data_folder_copy import transfer
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.row_batches import TABLES, RowFormat, RowStatements, read_digest
+from dragoman.store.maintenance.row_batches import TABLES, RowFormat, read_digest, row_statements
 from dragoman.store.maintenance.transactions import snapshot
 from tests.databases import BackendName
 from tests.effort import rounds, rows
@@ -133,7 +133,7 @@ def contents(where: Place) -> Mapping[str, list[Any]]:
     place, found = backend(where), {}
     with snapshot(place) as connection:
         for table in TABLES:
-            batches = RowStatements(table, place).batches(connection)
+            batches = row_statements(table, place).batches(connection)
             found[str(table.name)] = [RowFormat(table).apply(row) for batch in batches for row in batch]
     return found
 
@@ -421,7 +421,7 @@ async def test_a_digest_does_not_depend_on_the_order_and_tells_any_change(source
 def digests(place: Backend) -> tuple[str, ...]:
     with snapshot(place) as connection:
         return tuple(
-            str(read_digest(connection, RowStatements(table, place), form=RowFormat(table)))
+            str(read_digest(connection, row_statements(table, place), form=RowFormat(table)))
             for table in TABLES
         )
 

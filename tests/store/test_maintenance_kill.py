@@ -19,7 +19,7 @@ from dragoman.store.maintenance.backup import back_up, restore
 from dragoman.store.maintenance.data_folder_copy import transfer
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.maintenance.progress import Progress
-from dragoman.store.maintenance.row_batches import TABLES, RowFormat, RowStatements
+from dragoman.store.maintenance.row_batches import TABLES, RowFormat, row_statements
 from dragoman.store.maintenance.transactions import snapshot
 from dragoman.store.schema import UnfinishedCopy
 from dragoman.store.store import Store
@@ -154,7 +154,7 @@ def contents(place: Place) -> Contents:
     backend, found = location(place).backend(exclusive=False), {}
     with snapshot(backend) as connection:
         for table in TABLES:
-            batches = RowStatements(table, backend).batches(connection)
+            batches = row_statements(table, backend).batches(connection)
             found[str(table.name)] = [RowFormat(table).apply(row) for batch in batches for row in batch]
     return found
 

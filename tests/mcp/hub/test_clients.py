@@ -105,10 +105,9 @@ def error_of(result: Any) -> dict[str, Any]:
     return error
 
 
-async def test_a_hub_of_its_own_ends_with_its_client_and_leaves_no_server_behind(
-    hub: World, tmp_path: Path
-) -> None:
-    async with connected("own-auto", hub, tmp_path) as client:
+async def test_a_hub_of_its_own_ends_with_its_client_and_leaves_no_server_behind(tmp_path: Path) -> None:
+    write(tmp_path, {"raw": raw(tmp_path / "own.txt")})
+    async with Client(program(tmp_path), mode="auto") as client:
         await client.call_tool("hub_call", batch("raw.echo"))
         begun = pids(tmp_path / "own.txt")
         assert all(map(is_alive, begun))
