@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -16,12 +17,49 @@ from dragoman.store.store import Store
 from tests.store.samples import FINISHED, assistant, converse, run, session, user, without_host
 
 
+class RecordingConnection:
+    """A connection that notes the statements that a job runs."""
+
+    def __init__(self, connection: Any, statements: list[str]) -> None:
+        self._connection = connection
+        self._statements = statements
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._connection, name)
+
+        def recorded(*values: Any) -> Any:
+            self._statements.append(" ".join(values[0].split()))
+            return method(*values)
+
+        return recorded
+
+
 async def test_beginning_a_run_writes_session_messages_and_run(store: Store) -> None:
     await store.runs.create(run(at=5.0), session=session(), user=user("u", "why?"), assistant=assistant())
     assert without_host(await store.runs.get("r")) == run(at=5.0)
     assert without_host(await store.runs.get_active("s")) == run(at=5.0)
     assert await store.messages.list("s") == [user("u", "why?"), assistant()]
     assert await store.sessions.get("s") == msgspec.structs.replace(session(), updated_at=5.0)
+
+
+async def test_the_session_of_a_first_run_is_written_once_and_not_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    submit = store.database.submit
+
+    def submit_recorded(job: Any, **options: Any) -> asyncio.Future[Any]:
+        return submit(lambda connection: job(RecordingConnection(connection, statements)), **options)
+
+    monkeypatch.setattr(store.database, "submit", submit_recorded)
+    await store.runs.create(run(at=5.0), session=session(), user=user("u", "why?"), assistant=assistant())
+    of_sessions = [sql.split()[0] for sql in statements if re.search(r"(INTO|UPDATE|FROM) sessions\b", sql)]
+    assert of_sessions == ["INSERT", "INSERT", "INSERT"]  # the session, and its owner in two events
+    statements.clear()
+    await store.runs.finish("r", RunEnding(status="finished", finished_at=6.0))
+    touched = msgspec.structs.replace(session(), updated_at=5.0)
+    await store.runs.create(run("r2", message_id="a2"), session=touched, assistant=assistant("a2"))
+    assert any(sql.startswith("UPDATE sessions") for sql in statements)
 
 
 async def test_a_session_that_is_there_is_used_as_it_is(store: Store) -> None:

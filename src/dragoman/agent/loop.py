@@ -7,7 +7,7 @@ before it asks for the next one: the loop reads the message so far from there.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -31,11 +31,12 @@ from dragoman.agent.run_end import (
     is_answered_by_provider,
     model_outcome,
     refusal_outcome,
+    waiting_calls,
 )
 from dragoman.agent.stop_conditions import Halt, SoFar, StepTaken
 from dragoman.agent.stream_normaliser import StreamNormaliser, shorten_request, tool_parts
 from dragoman.agent.structured_output import StructuredAnswer
-from dragoman.agent.tools.tool_execution import ToolExecution
+from dragoman.agent.tools.tool_execution import NO_BATCHES, ToolExecution
 from dragoman.agent.turn_spec import StepRequest, TurnSpec
 from dragoman.errors import BadRequest, BudgetExhausted, CallDenied, ProviderError, release_frames
 from dragoman.messages import FINAL_STATES, StepStartPart, ToolPart
@@ -93,7 +94,7 @@ class Loop:
         try:
             await self._settle_lost_step()
             self.history = await self.hooks.user_prompt_submit(turn.history)
-            async for batch in self._resume_calls():
+            async for batch in self._outputs(self._approved_calls()):
                 yield batch
             while (outcome := self._check_outcome()) is None:
                 step, fitting = await self._prepare_step()
@@ -106,8 +107,10 @@ class Loop:
                     # Nearly every batch is one delta, which enters the run as it is.
                     is_delta = received and len(received) == 1 and type(received[0]) in TEXT_DELTAS
                     answer = received if received and is_delta else self._admit(received)
-                async for batch in self._end_step(step, call, started_at=started_at):
+                text = await self._end_call(call)
+                async for batch in self._step_outputs(text):
                     yield batch
+                yield [await self._end_step(step.request, text, started_at=started_at)]
         except (ProviderError, BudgetExhausted, CallDenied) as error:
             await self._leave_call()
             if isinstance(error, ProviderError) and error.code != BudgetExhausted.code:
@@ -198,7 +201,7 @@ class Loop:
         if (turn.input_events or turn.restored is not None) and not reason:
             return (
                 WAITING
-                if _waiting_calls(turn.fold.step_calls())
+                if waiting_calls(turn.fold.step_calls())
                 else self._stop_condition() or self._step_limit()
             )
         if reason is None:
@@ -210,7 +213,7 @@ class Loop:
             return self._step_limit()
         if not calls or reason in ("length", "content-filter") or is_answered_by_provider(calls, reason):
             return model_outcome("stop" if reason == "tool-calls" else reason)
-        if _waiting_calls(calls):
+        if waiting_calls(calls):
             return WAITING
         return self._stop_condition() or self._step_limit()
 
@@ -240,24 +243,14 @@ class Loop:
             self._finish_step = batch[-1]
         return self._normaliser.normalise(batch)
 
-    async def _end_step(
-        self, request: StepRequest, call: ModelCall[Batch], *, started_at: float
-    ) -> AsyncGenerator[Batch, None]:
-        """Settle a model call and run the tool calls that it asks for."""
-        await self._end_call(call)
-        text = await read_text(closing.last_text_blocks(self.turn.fold))
-        if output_events := self._read_output(text):
-            yield output_events
-        async for outputs in self._run_calls(self._runnable_calls()):
-            yield outputs
-        async for inputs in self._wait_for_inputs():
-            yield inputs
-        step = self._record_step(request.request, text, duration=self.turn.clock() - started_at)
+    async def _end_step(self, request: ModelRequest, text: str, *, started_at: float) -> e.FinishStep:
+        """Record the step, and return the event that ends it."""
+        step = self._record_step(request, text, duration=self.turn.clock() - started_at)
         await self.hooks.post_model(step)
-        yield [msgspec.structs.replace(self._finish_step, duration=step.duration)]
+        return msgspec.structs.replace(self._finish_step, duration=step.duration)
 
-    async def _end_call(self, call: ModelCall[Batch]) -> None:
-        """Settle a complete answer, before its calls run. Raises ProviderError for an incomplete one."""
+    async def _end_call(self, call: ModelCall[Batch]) -> str:
+        """Settle an answer before its calls run; return its text. ProviderError for an incomplete one."""
         while await call.next() is not None:  # nothing follows, but the connection has to be read to its end
             pass
         if self._finish_step.finish_reason is None:
@@ -271,6 +264,7 @@ class Loop:
         self._finish_step = replace(self._finish_step, usage=call.usage)
         self._previous_prompt = call.prompt_size
         await self._leave_call()
+        return await read_text(closing.last_text_blocks(self.turn.fold))
 
     async def _begin_call(self, step: StepRequest) -> tuple[ModelCall[Batch], Batch]:
         """Begin the step's model call; a request that its provider refuses as too long is shortened once.
@@ -342,17 +336,12 @@ class Loop:
         )
         return turn.clock()
 
-    def _read_output(self, text: str) -> Batch:
-        """Return the outputs of the calls that give the structured output, where one is asked for."""
-        if self._finish_step.finish_reason in ("length", "content-filter"):
-            return ()
-        return self.output.read_step(text, self.turn.fold.step_calls())
-
     def _add_usage(self, usage: e.Usage | None) -> None:
         """Add the usage of a step, and of fitting its request into the context."""
         window = self.turn.context_window
         for addition in (usage, window.take_usage() if window is not None else None):
-            self.usage = (self.usage or e.Usage()) + addition if addition else self.usage
+            if addition:
+                self.usage = addition if self.usage is None else self.usage + addition
 
     def _record_step(self, request: ModelRequest, text: str, *, duration: float) -> StepTaken:
         """Append the finished step to `steps_taken`."""
@@ -387,12 +376,38 @@ class Loop:
         kind = self.turn.toolbox.kind
         return [c for c in calls if not c.provider_executed and kind(c.name) not in ("client", "unknown")]
 
-    async def _resume_calls(self) -> AsyncGenerator[Batch, None]:
-        """Run the calls of a continued message that were approved in the meantime, or cut off by a crash."""
-        async for batch in self._run_calls(self._approved_calls()):
+    def _step_outputs(self, text: str) -> AsyncIterator[Batch]:
+        """Return the outputs of a step's calls; those that give the structured output come first."""
+        is_cut = self._finish_step.finish_reason in ("length", "content-filter")
+        structured = () if is_cut else self.output.read_step(text, self.turn.fold.step_calls())
+        return self._outputs(() if structured else self._runnable_calls(), structured)
+
+    def _outputs(self, calls: Sequence[ToolPart], structured: Batch = ()) -> AsyncIterator[Batch]:
+        """Return the outputs of calls, and external inputs; most steps have none, and need no generator."""
+        if structured or calls or self.turn.external_inputs is not None:
+            return self._run_and_wait(calls, structured)
+        return NO_BATCHES
+
+    async def _run_and_wait(
+        self, calls: Sequence[ToolPart], structured: Batch
+    ) -> AsyncGenerator[Batch, None]:
+        """Run calls, those that the `structured` outputs leave, and wait for inputs of those that need them.
+
+        They are the model's, or those of a continued message that were approved in the meantime, or cut off
+        by a crash.
+        """
+        if structured:
+            yield structured
+            calls = self._runnable_calls()
+        async for batch in self._run_calls(calls):
             yield batch
-        async for batch in self._wait_for_inputs():
-            yield batch
+        inputs = self.turn.external_inputs
+        while inputs is not None and (waiting := waiting_calls(self.turn.fold.step_calls())):
+            received = await inputs.receive(waiting)
+            yield received
+            self._store_answers(received)
+            async for batch in self._run_calls(self._approved_calls()):
+                yield batch
 
     def _approved_calls(self) -> list[ToolPart]:
         """Return the waiting calls that have an answer, and those that a crash cut off."""
@@ -406,16 +421,6 @@ class Loop:
     def _store_answers(self, batch: Batch) -> None:
         """Remember the answers to questions."""
         self._answers |= dict(answer for event in batch if (answer := question_answer(event)) is not None)
-
-    async def _wait_for_inputs(self) -> AsyncGenerator[Batch, None]:
-        """Yield external inputs to waiting calls as they arrive; nothing without `external_inputs`."""
-        inputs = self.turn.external_inputs
-        while inputs is not None and (calls := _waiting_calls(self.turn.fold.step_calls())):
-            received = await inputs.receive(calls)
-            yield received
-            self._store_answers(received)
-            async for batch in self._run_calls(self._approved_calls()):
-                yield batch
 
     async def _run_calls(self, calls: Sequence[ToolPart]) -> AsyncGenerator[Batch, None]:
         """Yield the outputs of the calls as they arrive. Closing the generator cancels those still
@@ -493,8 +498,3 @@ class Loop:
             transient=error.transient,
             metadata=self.message_metadata("error"),
         )
-
-
-def _waiting_calls(calls: Sequence[ToolPart]) -> list[ToolPart]:
-    states = ("input-available", "approval-requested")
-    return [call for call in calls if call.state in states and not call.provider_executed]

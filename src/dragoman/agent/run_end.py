@@ -158,3 +158,9 @@ def refusal_outcome(error: ProviderError | BudgetExhausted | CallDenied) -> RunO
     """Return the outcome of a run that a budget (the provider's own too) or a hook stopped."""
     exit: ExitReason = "aborted" if isinstance(error, CallDenied) else "budget_exhausted"
     return RunOutcome("other", Halt(exit, error.message))
+
+
+def waiting_calls(calls: Sequence[ToolPart]) -> list[ToolPart]:
+    """Return the calls that wait for their output or for an approval."""
+    states = ("input-available", "approval-requested")
+    return [call for call in calls if call.state in states and not call.provider_executed]

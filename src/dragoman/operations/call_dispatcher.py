@@ -263,19 +263,20 @@ class Calls:
             operation, input = alias.target, alias.input(input)
         target: CallTarget = self._resolve_target(operation, context)
         arguments = shown = {} if input is None else input
-        secrets, digest = None, ""
+        secrets, digest, size = None, "", measure(arguments)
         try:
             if self.secrets is not None:
                 secrets = await self._load_secrets(context)
                 shield = partial(shield_input, operation_name(operation), arguments, secrets=secrets)
-                arguments, shown = await offload(measure(arguments), shield)
+                arguments, shown = await offload(size, shield)
+                size = size if secrets is None else measure(arguments)
         except DragomanError as error:
-            target, arguments, shown = error, None, None
+            target, arguments, shown, size = error, None, None, 0
         try:
-            digest = await offload(measure(arguments), lambda: hash_input(arguments))
+            digest = await offload(size, partial(hash_input, arguments, size=size))
         except (TypeError, ValueError, RecursionError) as error:
             target = invalid_input([make_problem((), f"JSON ({error})")])
-            arguments = shown = None
+            arguments, shown, size = None, None, 0
         if not isinstance(arguments, Mapping) and isinstance(target, Operation):
             target = invalid_input([make_problem((), "an object", got=arguments)])
         called = operation if isinstance(target, DragomanError) else target
@@ -285,7 +286,7 @@ class Calls:
         if isinstance(target, Operation):
             policy = self.access_control.describe(target, context)
             record = record if policy is None else replace(record, policy=policy)
-        return PreparedCall(target, record, context, secrets=secrets, input=arguments)
+        return PreparedCall(target, record, context, secrets=secrets, input=arguments, input_size=size)
 
     async def _load_secrets(self, context: Context) -> CallSecrets | None:
         """Return the secrets of the caller's team; None without any."""

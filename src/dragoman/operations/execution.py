@@ -68,7 +68,8 @@ class PreparedCall(msgspec.Struct, frozen=True):
     """A call before it runs: its operation, or the error that stands for it.
 
     `earlier` is the same call as a crash found it; with `is_restart` it runs again under the same id.
-    `input` is what it runs with: the record's has secret arguments masked. `secrets` are its team's.
+    `input` is what it runs with: the record's has secret arguments masked. `input_size` is what `measure`
+    gives for it. `secrets` are its team's.
     """
 
     target: CallTarget
@@ -78,6 +79,7 @@ class PreparedCall(msgspec.Struct, frozen=True):
     is_restart: bool = False
     secrets: CallSecrets | None = None
     input: Any = None
+    input_size: int = 0
 
 
 class AccessCheck(Protocol):
@@ -333,7 +335,9 @@ class Execution:
 
     async def _parse_input(self, operation: Operation) -> Any:
         """Return the arguments; many of them are checked in a thread."""
-        return await self._worker.run(partial(self._parse_or_repair, operation), self._prepared.input)
+        prepared = self._prepared
+        parse = partial(self._parse_or_repair, operation)
+        return await self._worker.run(parse, prepared.input, size=prepared.input_size)
 
     def _parse_or_repair(self, operation: Operation, input: Any) -> Any:
         """Return the arguments. The input of a model is repaired once if it nearly fits."""

@@ -153,12 +153,12 @@ class MemoryLedger:
         return tuple(entry for entry in self._entries.values() if entry.record.parent_id == call_id)
 
 
-def hash_input(input: object) -> str:
-    """Return the SHA-256 of the input's JSON with sorted keys.
+def hash_input(input: object, *, size: int | None = None) -> str:
+    """Return the SHA-256 of the input's JSON with sorted keys; `size` is what `measure` gives for it.
 
     Raises TypeError or ValueError if it is not JSON.
     """
-    is_small = measure(input) <= SMALL
+    is_small = (measure(input) if size is None else size) <= SMALL
     encoded = _sorted_encoder.encode(input) if is_small else encode_large(input, order="sorted")
     return hashlib.sha256(encoded).hexdigest()
 

@@ -39,7 +39,12 @@ class ToolNames:
         length = LENGTHS.get(family)
         if length is None:
             return None
-        others = [tool.name for tool in tools if fit_tool_name(tool.name, length) != tool.name]
+        others = [
+            tool.name
+            for tool in tools
+            if not (len(tool.name) <= length and tool.name.isascii() and tool.name.isidentifier())
+            and fit_tool_name(tool.name, length) != tool.name
+        ]
         if not others:
             return None
         taken = {tool.name for tool in tools} - set(others)

@@ -103,6 +103,7 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._flush_handle: asyncio.Handle | None = None
         self._stored_metadata = fold.metadata_version
+        self._is_continued = bool(fold.builders)
         self._has_shrunk = False
         self._stored: dict[int, StoredText] = {}
         self._tailed: set[int] = set()
@@ -413,13 +414,12 @@ class Journal:
         fold = self._fold
         changed = is_last or fold.metadata_version != self._stored_metadata
         self._stored_metadata = fold.metadata_version
-        count = len(fold.builders) if is_last or self._has_shrunk else None
-        self._has_shrunk = False
+        has_fewer = self._has_shrunk or (is_last and self._is_continued)  # perhaps, than the database
         changes = PartChanges(
             changed=plan.changed,
             tails=plan.tails,
             tailed=plan.cleared,
-            count=count,
+            count=len(fold.builders) if has_fewer else None,
             metadata=msgspec.json.encode(fold.metadata) if changed and fold.metadata is not None else None,
         )
         return self._store.messages.write_changes_job(self._run.session_id, fold.id, changes=changes)

@@ -30,6 +30,7 @@ from dragoman.ids import new_id
 from dragoman.messages import Message, ToolPart, encode_part
 from dragoman.operations.approval import ApprovalRequest
 from dragoman.operations.context import Context
+from dragoman.operations.worker_threads import wait_done
 from dragoman.runs.active_run import ActiveRun
 from dragoman.runs.crash_recovery import CutOffRun
 from dragoman.runs.deduplication import awaits_client_output, missed_position
@@ -229,7 +230,7 @@ async def wait_stored(storing: asyncio.Future[None]) -> None:
     task, is_cancelled = asyncio.current_task(), False
     while not storing.done():
         try:
-            await asyncio.wait([storing])
+            await wait_done(storing)
         except asyncio.CancelledError:
             is_cancelled = True
             if task is not None:

@@ -23,6 +23,7 @@ from dragoman.flag import Flag
 from dragoman.fold import Fold, merge_metadata
 from dragoman.messages import Message
 from dragoman.operations.context import Context
+from dragoman.operations.worker_threads import wait_done
 from dragoman.runs.active_run import hash_action
 from dragoman.runs.journal import Journal
 from dragoman.runs.live_tail import Follower, LiveTail
@@ -344,8 +345,7 @@ class HubRun:
 
     async def _release_opening(self, stored: asyncio.Future[None]) -> None:
         """Wait until the run is stored, and release what came before that."""
-        if not stored.done():
-            await asyncio.shield(stored)
+        await wait_done(stored)
         self._stored = None
         self._show_opening()
 

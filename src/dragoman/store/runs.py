@@ -136,7 +136,8 @@ class RunStatements:
         self.move = compiler.compile(moved.values(next_host))
         resumed: dict[str, Any] = {name: bindparam(name) for name in ("crashes", "settled_parts")}
         self.resume = compiler.compile(update(runs).where(this, IS_RUNNING).values(resumed))
-        self.touch_session = compiler.compile(TOUCH_SESSION)
+        touched = update(sessions).where(sessions.c.id == bindparam("id"))
+        self.touch_session = compiler.compile(touched.values(updated_at=bindparam("updated_at")))
 
 
 class ActiveRunStatements:
@@ -219,18 +220,19 @@ class RunRepository:
         started = run_started(run, user=user)
 
         def job(connection: DatabaseConnection) -> None:
-            is_new = self._insert_run(connection, run, session=session)
+            is_new = self._insert_run(connection, run, session=session, is_claimed=extra_job is not None)
             if extra_job is not None:
                 extra_job(connection)
             self._messages.append_turn(
                 connection, run.session_id, user=user, assistant=assistant, drop_from=drop_from
             )
-            touched = {"id": run.session_id, "updated_at": run.started_at}
             # Last: queries send what waits.
             if is_new and session is not None:
                 self._events.insert(connection, session_event("session.created", session, by=None))
             self._events.insert(connection, started)
-            connection.execute_batched(self._sql.touch_session, touched)
+            if not is_new:
+                touched = {"id": run.session_id, "updated_at": run.started_at}
+                connection.execute_batched(self._sql.touch_session, touched)
 
         return self._database.submit(job)
 
@@ -277,7 +279,10 @@ class RunRepository:
             ended = EndedRun(*row)
             self._events.insert(connection, run_ended(id, ended, ending=ending))
             if ended.webhook is not None:
-                self._webhooks.insert(connection, webhook_delivery(id, ended, ending=ending))
+                delivery = WebhookDelivery.of_run(
+                    id, ended.webhook, session_id=ended.session_id, owner=ended.owner, at=ending.finished_at
+                )
+                self._webhooks.insert(connection, delivery)
             return True
 
         try:
@@ -388,14 +393,18 @@ class RunRepository:
 
         return job
 
-    def _insert_run(self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None) -> bool:
-        """Insert the run's row, and its session if necessary; return whether the session is new."""
-        is_new = False
-        stored = self._sessions.lock(connection, run.session_id)
-        if stored is None:
-            if session is None:
-                raise NotFound(f"there is no session {run.session_id!r}")
-            is_new = self._sessions.insert(connection, session)
+    def _insert_run(
+        self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None, is_claimed: bool
+    ) -> bool:
+        """Insert the run's row, and its session if necessary; return whether the session is new.
+
+        It is inserted at once where it seems new. What is claimed, such as a task, has a session.
+        """
+        seems_new = session is not None and session.updated_at == session.created_at and not is_claimed
+        is_new = seems_new and self._insert_session(connection, run, session=session)
+        stored = None if is_new else self._sessions.lock(connection, run.session_id)
+        if stored is None and not is_new:
+            is_new = self._insert_session(connection, run, session=session)
             if not is_new:  # another host has, a moment ago
                 stored = self._sessions.lock(connection, run.session_id)
         if stored is not None and session is not None:
@@ -409,6 +418,14 @@ class RunRepository:
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
         return is_new
 
+    def _insert_session(
+        self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None
+    ) -> bool:
+        """Insert the session as its first run touches it; False if it is there. Raises NotFound without."""
+        if session is None:
+            raise NotFound(f"there is no session {run.session_id!r}")
+        return self._sessions.insert(connection, replace(session, updated_at=run.started_at))
+
     async def _read_by_key(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read_by_key(lambda connection: connection.fetch_all(sql, params))
         return [to_run(row) for row in rows]
@@ -416,11 +433,6 @@ class RunRepository:
     async def _read(self, sql: str, params: Params) -> Sequence[RunRecord]:
         rows = await self._database.read(lambda connection: connection.fetch_all(sql, params))
         return [to_run(row) for row in rows]
-
-
-TOUCH_SESSION = (
-    update(sessions).where(sessions.c.id == bindparam("id")).values(updated_at=bindparam("updated_at"))
-)
 
 
 def select_page(names: frozenset[str]) -> Select[Any]:
@@ -454,19 +466,6 @@ def run_started(run: RunRecord, *, user: Message | None) -> NewEvent:
         data=msgspec.json.encode(body).decode(),
         actor=run.owner,
         key_id=run.key_id,
-    )
-
-
-def webhook_delivery(id: str, run: EndedRun, *, ending: RunEnding) -> WebhookDelivery:
-    """Return the delivery that tells a webhook of a run's end."""
-    return WebhookDelivery(
-        id=f"msg_{id}",
-        run_id=id,
-        session_id=run.session_id,
-        owner=run.owner,
-        url=run.webhook or "",
-        next_at=ending.finished_at,
-        created_at=ending.finished_at,
     )
 
 

@@ -52,6 +52,19 @@ class WebhookDelivery(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     error: str | None = None
 
+    @classmethod
+    def of_run(cls, run_id: str, url: str, *, session_id: str, owner: str, at: float) -> WebhookDelivery:
+        """Return the delivery that tells a webhook of a run's end."""
+        return cls(
+            id=f"msg_{run_id}",
+            run_id=run_id,
+            session_id=session_id,
+            owner=owner,
+            url=url,
+            next_at=at,
+            created_at=at,
+        )
+
 
 class WebhookDeliveryStatements:
     """The SQL of `WebhookDeliveryRepository`; see `Database.statements`."""

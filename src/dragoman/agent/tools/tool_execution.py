@@ -36,6 +36,19 @@ class NestedApprovals(msgspec.Struct, frozen=True):
     waiting: dict[str, SuspendedCall]
 
 
+class NoBatches:
+    """An iterator without items. A generator would be registered with the event loop, and removed again."""
+
+    def __aiter__(self) -> NoBatches:
+        return self
+
+    async def __anext__(self) -> Sequence[e.Event]:
+        raise StopAsyncIteration
+
+
+NO_BATCHES = NoBatches()
+
+
 class ToolExecution:
     """Runs tool calls. Closing the generator of `run` cancels the calls still running.
 

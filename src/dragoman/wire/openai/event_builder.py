@@ -191,7 +191,7 @@ class OpenAIEventBuilder(AnswerBuilder):
         for choice in chunk.choices or ():
             if not choice.index:
                 self._add_choice(choice)
-        if isinstance(chunk.x_groq, Mapping):
+        if chunk.x_groq is not None and isinstance(chunk.x_groq, Mapping):  # a slow check
             self._set_usage(chunk.x_groq.get("usage"))
             self.fail(chunk.x_groq.get("error"))
         self.fail(chunk.error)

@@ -36,6 +36,8 @@ _REASONING_MODEL = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d))")
 
 def write_options(options: Mapping[str, Any], *, model: str, quirks: Quirks) -> dict[str, Any]:
     """Return the options under the names that the server supports, in a fixed order."""
+    if not options:
+        return {}
     reject_mcp_servers(options)
     fields = {
         name: options[name]

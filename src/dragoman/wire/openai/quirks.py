@@ -45,6 +45,8 @@ _NINE_CHARACTER_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 def safe_tool_name(name: str) -> str:
     """Replace each forbidden character of the name by an underscore; at most 64 characters."""
+    if len(name) <= OPENAI_LENGTH and name.isascii() and name.isidentifier():  # as nearly all are
+        return name
     return fit_tool_name(name, OPENAI_LENGTH)
 
 

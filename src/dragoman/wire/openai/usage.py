@@ -21,6 +21,7 @@ _READ_FIELDS = (
     "cached_input_tokens",
     "num_cached_tokens",
 )
+_PLAIN_FIELDS = {"prompt_tokens", "completion_tokens", "total_tokens"}
 _WRITE_FIELDS = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 
 
@@ -117,6 +118,8 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
     """
     if not isinstance(value, dict):
         return None
+    if (plain := _read_plain_usage(value)) is not None:
+        return plain
     input_tokens = _token_count(value, "prompt_tokens", "input_tokens")
     output_tokens = _token_count(value, "completion_tokens", "output_tokens")
     total = _token_count(value, "total_tokens")
@@ -147,6 +150,22 @@ def read_usage(value: Any, *, model: str = "") -> Usage | None:
         cached_input_tokens=cache.read,
         cache_write_tokens=cache.written,
     )
+
+
+def _read_plain_usage(value: Mapping[str, Any]) -> Usage | None:
+    """Return the counts of an object that has nothing but three that agree; None for any other."""
+    if value.keys() != _PLAIN_FIELDS:
+        return None
+    input_tokens, output_tokens, total = (
+        value["prompt_tokens"],
+        value["completion_tokens"],
+        value["total_tokens"],
+    )
+    if not type(input_tokens) is type(output_tokens) is type(total) is int:
+        return None
+    if min(input_tokens, output_tokens) < 0 or not total or input_tokens + output_tokens != total:
+        return None
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=total)
 
 
 class CacheCounts(msgspec.Struct, frozen=True):
