@@ -153,6 +153,7 @@ class InvertedIndex:
         self._postings: dict[str, PostingList] = {}
         self._terms: dict[int, tuple[str, ...]] = {}
         self._added: dict[int, Operation] = {}  # by slot, not indexed yet
+        self._rarities: dict[str, float] = {}  # by term, of all slots, until the next change
 
     def add(self, slot: int, operation: Operation) -> None:
         """Add an operation in a free slot."""
@@ -176,6 +177,7 @@ class InvertedIndex:
         self._index(slot, self._added.pop(slot))
 
     def _index(self, slot: int, operation: Operation) -> None:
+        self._rarities.clear()
         impacts = term_impacts(term_weights(operation))
         rare_limit = max(RARE_LIMIT, len(self._terms) // RARE_SHARE)
         for term, impact in impacts.items():
@@ -189,6 +191,7 @@ class InvertedIndex:
         """Remove the operation in a slot."""
         if self._added.pop(slot, None) is not None:
             return
+        self._rarities.clear()
         for term in self._terms.pop(slot):
             posting = self._postings[term]
             posting.remove(slot)
@@ -198,9 +201,16 @@ class InvertedIndex:
     def inverse_document_frequency(self, term: str, *, hidden: int = 0) -> float:
         """Return the rarity of a term."""
         self._index_added()
-        frequency = posting.count_except(hidden) if (posting := self._postings.get(term)) else 0
+        cached = None if hidden else self._rarities.get(term)
+        if cached is not None:
+            return cached
+        posting = self._postings.get(term)
+        frequency = posting.count_except(hidden) if posting else 0
         count = len(self._terms) - hidden.bit_count()
-        return math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+        rarity = math.log(1 + (count - frequency + 0.5) / (frequency + 0.5))
+        if posting and not hidden:  # not of terms that only queries have: these have no end
+            self._rarities[term] = rarity
+        return rarity
 
     def coverage(self, slot: int, query: Set[str], *, hidden: int = 0) -> float:
         """Return the share of the query's terms that an operation has, weighted by rarity: 0 to 1."""

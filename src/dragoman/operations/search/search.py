@@ -22,6 +22,7 @@ from dragoman.operations.search.tokenizer import request_terms, synonyms, terms
 MAX_HITS = 8
 MAX_RANKED = 200  # operations that are ranked and counted for one query
 MAX_LISTED = 40  # operations in the listing of a namespace
+MAX_CACHED_HITS = 1_000
 MAX_RESULT_BYTES = 6_000  # bytes of the operations in one result
 MAX_NAMESPACES = 20  # namespaces in one result
 MAX_QUERY_LENGTH = 400
@@ -112,6 +113,7 @@ class OperationSearch:
         self._index = InvertedIndex()
         self._names = NameIndex()
         self._semantic_index = semantic_index
+        self._hits = HitCache()
         registry.add_listener(self)
 
     def add(self, operation: Operation) -> None:
@@ -141,6 +143,7 @@ class OperationSearch:
         if slot is None:
             return
         self._free_slots.append(slot)
+        self._hits.remove(operation)
         self._remove_private(slot)
         self._used_mask ^= 1 << slot
         slots = self._namespaces[operation.namespace]
@@ -182,7 +185,7 @@ class OperationSearch:
             return OperationSearchResult(
                 (), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT if is_unknown else NO_MATCH_HINT
             )
-        hits = make_hits(best[:MAX_HITS])
+        hits = self._hits.make_hits(best[:MAX_HITS])
         is_named = best[0].id in names
         is_strong = is_named or self._coverage(best[0], query, hidden=hidden) >= MIN_COVERAGE
         return OperationSearchResult(
@@ -338,7 +341,7 @@ class OperationSearch:
         operations = sorted(self._allowed_operations(namespace, allow), key=lambda operation: operation.id)
         if not operations:
             return OperationSearchResult((), 0, self._count_namespaces(allow), UNKNOWN_NAMESPACE_HINT)
-        hits = make_hits(operations[:MAX_LISTED])
+        hits = self._hits.make_hits(operations[:MAX_LISTED])
         more = len(operations) - len(hits)
         return OperationSearchResult(hits, more, {namespace: len(operations)}, MORE_HINT if more else None)
 
@@ -386,19 +389,41 @@ def query_weights(q: str) -> dict[str, float]:
     return query
 
 
-def make_hits(operations: Iterable[Operation]) -> tuple[OperationHit, ...]:
-    """Return the operations as hits, as many as fit the byte budget; at least one."""
-    hits: list[OperationHit] = []
-    bytes_left = MAX_RESULT_BYTES
-    for operation in operations:
+class HitCache:
+    """The hits of operations that were found before."""
+
+    def __init__(self) -> None:
+        self._hits: dict[str, tuple[Operation, OperationHit, int]] = {}
+
+    def remove(self, operation: Operation) -> None:
+        """Forget an operation."""
+        self._hits.pop(operation.id, None)
+
+    def make_hits(self, operations: Iterable[Operation]) -> tuple[OperationHit, ...]:
+        """Return the operations as hits, as many as fit the byte budget; at least one."""
+        hits: list[OperationHit] = []
+        bytes_left = MAX_RESULT_BYTES
+        for operation in operations:
+            hit, size = self._find(operation)
+            bytes_left -= size
+            if bytes_left < 0 and hits:
+                break
+            hits.append(hit)
+        return tuple(hits)
+
+    def _find(self, operation: Operation) -> tuple[OperationHit, int]:
+        """Return an operation's hit, and how many bytes it has as JSON."""
+        cached = self._hits.get(operation.id)
+        if cached is not None and cached[0] is operation:
+            return cached[1], cached[2]
         hit = OperationHit(
             operation.id, summarise(operation), signature(operation.input_schema), operation.namespace
         )
-        bytes_left -= len(msgspec.json.encode(hit))
-        if bytes_left < 0 and hits:
-            break
-        hits.append(hit)
-    return tuple(hits)
+        if len(self._hits) >= MAX_CACHED_HITS:
+            self._hits.clear()
+        size = len(msgspec.json.encode(hit))
+        self._hits[operation.id] = operation, hit, size
+        return hit, size
 
 
 def count_by_namespace(operations: Iterable[Operation]) -> dict[str, int]:
