@@ -32,7 +32,7 @@ import dragoman
 from dragoman.accounts import usage_ledger
 from dragoman.cli.serving.lifecycle import host_hub
 from dragoman.config import Config, parse_config
-from dragoman.http.disconnect import DisconnectWatch
+from dragoman.http import disconnect
 
 PACKAGE = str(Path(dragoman.__file__).parent) + "/"
 CONNECTIONS = 8
@@ -184,7 +184,7 @@ async def measure(requests: int, counter: FunctionCounter | None) -> float:
 def make_waits_long() -> None:
     """Lengthen the waits that a request of a fast process does not reach the end of."""
     usage_ledger.BATCH_SECONDS = REST / 2
-    (DisconnectWatch.__init__.__kwdefaults__ or {})["delay"] = 60.0
+    disconnect.WATCH_DELAY = 60.0
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ knows (`FinishStep.usage`, `Finish.steps`, `ErrorEvent.code`, ...) are never put
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -59,11 +60,15 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         A count below zero is unknown.
         """
         counts = _read_counts(self)
-        is_high = max(filter(None, counts), default=0) > MAX_TOKENS
-        if is_high or min(filter(None, counts), default=0) < 0:
-            for name, count in zip(_COUNTS, counts, strict=True):
-                if count is not None and not 0 <= count <= MAX_TOKENS:
-                    msgspec.structs.force_setattr(self, name, MAX_TOKENS if count > 0 else None)
+        for count in counts:
+            if count is not None and not 0 <= count <= MAX_TOKENS:
+                self._clamp(counts)
+                return
+
+    def _clamp(self, counts: Sequence[int | None]) -> None:
+        for name, count in zip(_COUNTS, counts, strict=True):
+            if count is not None and not 0 <= count <= MAX_TOKENS:
+                msgspec.structs.force_setattr(self, name, MAX_TOKENS if count > 0 else None)
 
     @property
     def cached(self) -> int:

@@ -35,6 +35,11 @@ class Flag:
         """Unset it: who waits from now on waits for the next `set`."""
         self._is_set = False
 
+    def take(self) -> bool:
+        """Unset it; return whether it was set."""
+        was_set, self._is_set = self._is_set, False
+        return was_set
+
     async def wait(self) -> None:
         """Wait until it is set."""
         if self._is_set:

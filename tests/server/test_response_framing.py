@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from dragoman.http.asgi_exchange import WHOLE_RESPONSE
 from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.listener import build_server
 
@@ -18,11 +19,23 @@ CHUNKS = b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n"
 
 
 async def exchange(
-    request: bytes, headers: Headers = (), *, status: int = 200, bodies: Sequence[bytes] = (b"ab", b"cd", b"")
+    request: bytes,
+    headers: Headers = (),
+    *,
+    status: int = 200,
+    bodies: Sequence[bytes] = (b"ab", b"cd", b""),
+    whole: Mapping[str, object] | None = None,
 ) -> tuple[bytes, bytes]:
-    """Return the head, in lower case, and the rest of what a server sends until it closes the connection."""
+    """Return the head, in lower case, and the rest of what a server sends until it closes the connection.
 
-    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+    `whole` is the response as one message.
+    """
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        if whole is not None:
+            assert WHOLE_RESPONSE in scope["extensions"]
+            await send({"type": WHOLE_RESPONSE, **whole})
+            return
         await send({"type": "http.response.start", "status": status, "headers": headers})
         for at, body in enumerate(bodies, start=1):
             await send({"type": "http.response.body", "body": body, "more_body": at < len(bodies)})
@@ -67,6 +80,34 @@ async def test_a_client_is_told_where_a_response_ends(
     assert rest == body
     for name, value in shown.items():
         assert [text for key, text in lines if key == name] == ([] if value is None else [value]), lines
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "body", "shown"),
+    [
+        (request(), 200, b"abcd", {"content-length": "4", "x-one": "ä", "connection": None}),
+        (request("HEAD"), 200, b"", {"content-length": "4", "x-one": "ä"}),
+        (request("GET", "1.0"), 200, b"abcd", {"content-length": "4", "connection": "close"}),
+        (request("GET", "1.1", "connection: close"), 500, b"abcd", {"connection": "close"}),
+        (request(), 204, b"", {"content-length": None, "transfer-encoding": None, "x-one": None}),
+    ],
+)
+async def test_a_response_in_one_message_is_sent_as_in_two(
+    sent: bytes, status: int, body: bytes, shown: dict[str, str | None]
+) -> None:
+    headers, whole = ({}, b"") if status == 204 else ({"x-one": "ä"}, b"abcd")
+    head, rest = await exchange(sent, whole={"status": status, "headers": headers, "body": whole})
+    lines = [line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:]]
+    assert (head[:13], rest) == (b"http/1.%d %d " % (1, status), body)
+    for name, value in shown.items():
+        assert [text for key, text in lines if key == name] == ([] if value is None else [value]), lines
+
+
+@pytest.mark.parametrize("bad", ["a\r\nset-cookie: x", "a\nb", "a\x00b", "a\x7fb"])
+async def test_a_response_in_one_message_has_no_header_that_http_does_not_allow(bad: str) -> None:
+    head, _ = await exchange(request(), whole={"status": 200, "headers": {"x-bad": bad}, "body": b""})
+    assert head.startswith(b"http/1.1 500")
+    assert b"x-bad" not in head
 
 
 @pytest.mark.parametrize("status", [204, 304])

@@ -205,7 +205,7 @@ class ModelCall(Generic[T]):
             return
         self._admission = await meter.admit(
             identity,
-            price=self._payment.price(self._routes.first),
+            price=self._payment.price(self._routes.routes[0]),
             entry=entry,
             input_tokens=self._reserved_input() if meter.is_limited(identity) else 0,
             answer=self._answer_bounds,
@@ -455,7 +455,7 @@ class ModelCall(Generic[T]):
         self, progress: AnswerProgress, status: Status, *, error: DragomanError | None
     ) -> UsageRecord:
         origin, route = self._payment.origin, self.route
-        tokens = usage_of_error(error) or settled_usage(
+        tokens = (None if error is None else usage_of_error(error)) or settled_usage(
             progress,
             is_finished=status == "finished",
             was_read=status == "aborted" and route is not None and not self._is_refused,
@@ -486,7 +486,7 @@ class ModelCall(Generic[T]):
         )
 
     def _route_price(self, record: UsageRecord) -> Price | None:
-        admission = self._admission if self.route is self._routes.first else None
+        admission = self._admission if self.route is self._routes.routes[0] else None
         return self._payment.price_of(self.route, record.tokens, price=admission.price if admission else None)
 
     def _end_span(self, progress: AnswerProgress, status: Status, *, error: DragomanError | None) -> None:

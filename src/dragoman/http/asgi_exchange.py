@@ -31,6 +31,11 @@ _encoder = msgspec.json.Encoder()
 
 RESPONSE_HEADERS = "dragoman.response_headers"  # in a scope: headers of the response, such as those of CORS
 CountReceiving: TypeAlias = Callable[[Identity], AbstractContextManager[object]]
+WHOLE_RESPONSE = "dragoman.response"
+"""The type of an ASGI message with a whole response: `status`, `headers` as texts by name, `body`.
+
+A server that takes it says so in the scope's `extensions`. It spares a response half of its work.
+"""
 _nothing: nullcontext[None] = nullcontext()
 
 
@@ -91,6 +96,7 @@ class Exchange:
         self.body_limits = DEFAULT_BODY_LIMITS
         self.receive: Receive = receive
         """Returns the next ASGI message of the client."""
+        self._send_whole = send if WHOLE_RESPONSE in (scope.get("extensions") or ()) else None
         self._query: bytes = scope.get("query_string", b"")
 
     @property
@@ -215,22 +221,35 @@ class Exchange:
     ) -> None:
         """Send a whole response: a value as JSON, bytes as they are, None as an empty body."""
         payload = body if isinstance(body, bytes) else b"" if body is None else await encode_response(body)
-        fields = {"content-length": str(len(payload)), **(headers or {})}
+        fields = dict(headers or ())
         if payload and "content-type" not in fields:
             fields["content-type"] = "application/json"
-        if status == 204:
-            del fields["content-length"]
+        if self._send_whole is self.send:  # which nobody has replaced, to see the parts
+            self.response_started = True
+            whole = {"status": status, "headers": self._response_fields(fields), "body": payload}
+            await self.send({"type": WHOLE_RESPONSE, **whole})
+            return
+        if status != 204:
+            fields["content-length"] = str(len(payload))
         await self.start_response(status, fields)
         await self.send({"type": "http.response.body", "body": payload})
 
     async def start_response(self, status: int, headers: Mapping[str, str]) -> None:
         """Send the status and the headers, with `response_headers` among them."""
         self.response_started = True
-        fields = {**self.response_headers, **headers} if self.response_headers else headers
-        if "vary" in headers and "vary" in self.response_headers:
-            fields = {**fields, "vary": f"{headers['vary']}, {self.response_headers['vary']}"}
+        fields = self._response_fields(headers)
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": encoded})
+
+    def _response_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the headers of a response, with `response_headers` among them."""
+        own = self.response_headers
+        if not own:
+            return headers
+        fields = {**own, **headers}
+        if "vary" in headers and "vary" in own:
+            fields["vary"] = f"{headers['vary']}, {own['vary']}"
+        return fields
 
     async def send_chunk(self, chunk: bytes) -> None:
         """Send a part of a streamed body; more follows."""

@@ -88,7 +88,8 @@ class HttpConnection(asyncio.Protocol):
         self._total_deadline = request.deadline
         try:
             transport = cast(asyncio.Transport, self._transport)
-            for chunk in split_request(request):
+            is_short = len(request.body) <= WRITE_SIZE
+            for chunk in (b"".join((request.head, request.body)),) if is_short else split_request(request):
                 transport.write(chunk)
                 self._set_deadline(request.timeouts.first_byte)
                 while self._writing_paused and not parser.status:
@@ -132,7 +133,7 @@ class HttpConnection(asyncio.Protocol):
         parser = self._parser
         if parser is None or not (parser.complete and parser.keep_alive and self._request_sent):
             return False
-        return not parser.extra_data and not self.is_closing()
+        return not parser.extra_data and self._transport is not None and not self._transport.is_closing()
 
     @property
     def stale(self) -> bool:
@@ -278,8 +279,6 @@ class HttpConnection(asyncio.Protocol):
 
 
 def split_request(request: HttpRequest) -> list[bytes | memoryview]:
-    """Split a request into writes: one for a short body, several for a long one."""
-    if len(request.body) <= WRITE_SIZE:
-        return [b"".join((request.head, request.body))]
+    """Split a request with a long body into several writes."""
     body = memoryview(request.body)
     return [request.head, *(body[start : start + WRITE_SIZE] for start in range(0, len(body), WRITE_SIZE))]

@@ -7,11 +7,44 @@ the request's channel while the work is done.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from types import TracebackType
 
 from dragoman.http.asgi_exchange import Exchange
 
+CLOCK_RESOLUTION = 0.001  # a loop's clock may run in milliseconds
 WATCH_DELAY = 0.02  # seconds; requests that are answered by then never pay for a task that watches
+
+
+class LateStarts:
+    """Starts the watches of one event loop that are open after `WATCH_DELAY`, with one timer for all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.waiting: deque[tuple[float, DisconnectWatch]] = deque()
+        self.timer: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def add(watch: DisconnectWatch) -> None:
+        """Start a watch after the delay, unless its block has ended by then."""
+        global _late_starts  # noqa: PLW0603 - a program has one event loop, and every request comes here
+        loop, starts = asyncio.get_running_loop(), _late_starts
+        if starts is None or starts.loop is not loop:
+            starts = _late_starts = LateStarts(loop)
+        starts.waiting.append((loop.time() + WATCH_DELAY, watch))
+        if starts.timer is None:
+            starts.timer = loop.call_later(WATCH_DELAY, starts._start_due)
+
+    def _start_due(self) -> None:
+        waiting, now = self.waiting, self.loop.time()
+        while waiting and waiting[0][0] <= now + CLOCK_RESOLUTION:
+            _, watch = waiting.popleft()
+            if watch.task is not None:
+                watch.start()
+        self.timer = self.loop.call_at(waiting[0][0], self._start_due) if waiting else None
+
+
+_late_starts: LateStarts | None = None  # of the event loop that was used last
 
 
 class DisconnectWatch:
@@ -19,41 +52,41 @@ class DisconnectWatch:
 
     Set `response_complete` before the last part of the response is sent, because the channel reports a
     disconnect then too. After a disconnect the block ends without an error and `disconnected` is set.
-    Watching begins after `delay` seconds.
+    Watching begins after `WATCH_DELAY`, with `at_once` when the block begins.
     """
 
-    def __init__(self, exchange: Exchange, *, delay: float = WATCH_DELAY) -> None:
-        self._delay = delay
+    __slots__ = ("_at_once", "_exchange", "_watch", "disconnected", "response_complete", "task")
+
+    def __init__(self, exchange: Exchange, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self.response_complete = False
         self.disconnected = False
         self._exchange = exchange
         self.task: asyncio.Task[object] | None = None
         """The task of the block; None outside it."""
-        self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.Task[None] | None = None
 
     def __enter__(self) -> DisconnectWatch:
         self.task = asyncio.current_task()
-        if self._delay:
-            self._timer = asyncio.get_running_loop().call_later(self._delay, self._start)
+        if self._at_once:
+            self.start()
         else:
-            self._start()
+            LateStarts.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if self._timer is not None:
-            self._timer.cancel()
         watch, task = self._watch, self.task
-        self._timer = self._watch = self.task = None  # no cycles: they would wait for the garbage collector
+        self._watch = self.task = None  # no cycles: they would wait for the garbage collector
         if watch is not None:
             watch.cancel()
         if not self.disconnected or task is None:
             return False
         return task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError)
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Begin to watch."""
         self._watch = asyncio.ensure_future(self._wait_for_disconnect())
 
     async def _wait_for_disconnect(self) -> None:

@@ -8,7 +8,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -191,9 +191,9 @@ class Auth:
         """Whether callers need a key."""
         return self._required
 
-    async def identify_request(self, exchange: Exchange, *, admits_tokens: bool) -> Identity:
+    def identify_request(self, exchange: Exchange, *, admits_tokens: bool) -> Awaitable[Identity]:
         """Return the identity of an HTTP request, as `identify` does."""
-        return await self.identify(exchange.headers, at=exchange.local_address, admits_tokens=admits_tokens)
+        return self.identify(exchange.headers, at=exchange.local_address, admits_tokens=admits_tokens)
 
     async def identify(
         self, headers: Mapping[str, str], *, at: str | None = None, admits_tokens: bool = False
@@ -203,21 +203,22 @@ class Auth:
         A hub without keys rejects requests from foreign web pages: `at` is the address of the request.
         Session tokens are admitted only where the endpoint checks their bounds: elsewhere NotFound is raised.
         """
-        identity = await self._identify(headers, at=at)
+        secret = "" if not self._required else headers.get("x-api-key", "").strip() or _bearer(headers)
+        recent = self._recent.get(secret) if secret else None
+        if recent is not None and recent[0] > self._clock():
+            identity = recent[1]
+        else:
+            identity = await self._identify(secret, headers=headers, at=at)
         if identity.bounds is not None and not admits_tokens:
             raise beyond_bounds()
         return identity
 
-    async def _identify(self, headers: Mapping[str, str], *, at: str | None) -> Identity:
+    async def _identify(self, secret: str | None, *, headers: Mapping[str, str], at: str | None) -> Identity:
         if not self._required:
             self._origins.check(headers, local_address=at)
             return LOCAL
-        secret = headers.get("x-api-key", "").strip() or _bearer(headers)
         if not secret:
             raise self._refusal(*NO_KEY, headers=headers, at=at)
-        recent = self._recent.get(secret)
-        if recent is not None and recent[0] > self._clock():
-            return recent[1]
         self._recent.pop(secret, None)
         try:
             identity, expires_at = await self._look_up(secret)

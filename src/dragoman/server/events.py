@@ -51,7 +51,7 @@ class EventHandlers:
             exchange.on_key_ended = lambda _: follower.close()
             self._followers.add(follower)
             shared = self._access.track_id("" if session is None else session.id, exchange)
-            with shared, DisconnectWatch(exchange, delay=0) as watch:
+            with shared, DisconnectWatch(exchange, at_once=True) as watch:
                 await exchange.start_response(200, HEADERS)
                 comment = partial(exchange.send_chunk, KEEP_ALIVE)
                 await comment()  # a client knows that it follows from now on

@@ -52,8 +52,8 @@ def requested_dialect(exchange: Exchange, *, default: str | None = None) -> Stre
 
     None when the client names none of the hub's own. Raises BadRequest for an unknown one.
     """
-    query = exchange.query
-    name = query.get("dialect") or _dialect_in_accept(exchange.headers.get("accept", "")) or default
+    query, accept = exchange.query, exchange.headers.get("accept", "")
+    name = query.get("dialect") or (_dialect_in_accept(accept) if "dialect" in accept else None) or default
     if name is None:
         return None
     if name == "hub":
@@ -66,8 +66,6 @@ def requested_dialect(exchange: Exchange, *, default: str | None = None) -> Stre
 
 
 def _dialect_in_accept(accept: str) -> str | None:
-    if "dialect" not in accept:
-        return None
     for media in accept.split(","):
         kind, *fields = (part.strip() for part in media.split(";"))
         parameters = dict(field.replace(" ", "").split("=", 1) for field in fields if "=" in field)
@@ -105,7 +103,7 @@ async def stream_run(
 
     exchange.on_key_ended = end_stream
     # No delay: a run that ends meanwhile must know that this client did not see its end.
-    with DisconnectWatch(exchange, delay=0) as watch, follower:
+    with DisconnectWatch(exchange, at_once=True) as watch, follower:
         if not exchange.response_started:
             await exchange.start_response(200, {**dialect.headers, **(headers or {})})
         comment = partial(exchange.send_chunk, KEEP_ALIVE)

@@ -42,7 +42,8 @@ class RawRequestBody:
 
     def __init__(self, raw: bytes) -> None:
         self._fields = decode_fields(raw)
-        check_count(len(self._fields), "the body", limit=MAX_FIELDS)
+        if len(self._fields) > MAX_FIELDS:
+            check_count(len(self._fields), "the body", limit=MAX_FIELDS)
         self.size = len(raw)
         self.may_have_sealed_reasoning = SEALED_FORMAT in raw
         self.may_search = SEARCH_TOOL in raw

@@ -372,7 +372,7 @@ class A2aHandlers:
         await exchange.start_response(200, TaskStreamEncoder.headers)
         await exchange.send_chunk(first)
         comment = partial(exchange.send_chunk, KEEP_ALIVE)
-        with self._track(exchange, waiting), DisconnectWatch(exchange, delay=0) as watch:
+        with self._track(exchange, waiting), DisconnectWatch(exchange, at_once=True) as watch:
             async with KeepAlive(comment, self._settings.keep_alive):
                 begun = await service.wait_begun(waiting)
         return None if watch.disconnected else begun

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from dragoman import events as e
@@ -267,7 +268,7 @@ class RelayedAnswer:
             self._unexpected_format = await self._read_whole_stream(response, document)
             response.close()
             return
-        summary = await offload(len(document), lambda: self._parse_document(document))
+        summary = await offload(len(document), partial(self._parse_document, document))
         self.document = summary.repaired or document
         self._progress.started = True
         self._progress.usage, self._progress.model = summary.usage, summary.model

@@ -44,12 +44,16 @@ class CorsHeaders:
         """Answer the request."""
         app = self._app
         if scope["type"] == "http":
-            headers = scope["headers"]
-            origin = next((value.decode("latin-1") for name, value in headers if name == b"origin"), None)
-            if origin is not None:
-                self._check(origin, headers=Headers(scope=scope), scope=scope)
+            origin: str | None = None
+            for name, value in scope["headers"]:
+                if name == b"origin":
+                    origin = value.decode("latin-1")
+                    self._check(origin, headers=Headers(scope=scope), scope=scope)
+                    break
             if (origin is not None and scope["method"] == "OPTIONS") or scope["path"] in self._separate:
-                app = self._app if self._exposed is None else self._cors
+                if self._exposed is not None:
+                    app = self._cors
+                    scope["extensions"] = {}  # it adds headers to the messages of ASGI itself only
             elif self._exposed is not None:
                 scope[RESPONSE_HEADERS] = self._headers_for(origin)
         await app(scope, receive, send)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -15,8 +16,9 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.flag import Flag
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
-from dragoman.server.http.response_cycle import CorkedTransport, ResponseCycle
+from dragoman.server.http.response_cycle import SCOPE_EXTENSIONS, CorkedTransport, ResponseCycle
 from dragoman.server.http.websocket_protocol import LimitedWebSocketProtocol, UpgradedConnection
 
 MAX_PIPELINED = 16  # requests of one connection that wait for the answers before theirs
@@ -62,13 +64,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     # With more than thirty attributes in its dict, an instance keeps a table of their names: 1.3 KiB.
     __slots__ = (
         "_body_size",
-        "_head_size",
+        "_header_count",
         "_limits",
         "_phase",
         "_rejection",
         "_table",
         "_unparsed",
         "_unsent",
+        "_url_size",
         "address",
         "deadline",
         "waiting_since",
@@ -76,6 +79,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def __init__(self, *, connections: ConnectionTable, **options: Any) -> None:
         super().__init__(**options)
+        self.headers = []
         self.pipeline = cast(Any, [])  # uvicorn makes a deque, which takes 0.7 KiB even if it is empty
         self.address = ""
         self.deadline = NEVER
@@ -84,7 +88,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         self._limits = connections.limits
         self._phase: Phase = "head"
         self._rejection: Rejection | None = None
-        self._head_size = 0
+        self._url_size = 0
+        self._header_count = 0  # of those whose size was checked
         self._unparsed = 0  # bytes since the last callback: the parser collects them
         self._body_size = 0  # bytes since the last check of the rate
         self._unsent = 0  # bytes of the answer when the connection was closed
@@ -189,8 +194,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._reject(self._rejection or INVALID_REQUEST)
             return
-        if self._unparsed > self._limits.head:
-            self._reject(self._too_large(url=not self._head_size))
+        if len(self.headers) != self._header_count or self._unparsed > self._limits.head:
+            self._check_incomplete_head()
 
     def handle_websocket_upgrade(self) -> None:
         """See uvicorn."""
@@ -209,36 +214,50 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False  # answer those that have arrived, then close
             self._phase, self.deadline = "closing", NEVER
             raise RequestRejected
-        self._head_size = 0
+        self._url_size = self._header_count = 0
         if self._phase == "answer":
             self.deadline = self.loop.time() + self._limits.head_timeout
             self._phase = "head"
         super().on_message_begin()
+        cast(Any, self.scope)["extensions"] = SCOPE_EXTENSIONS
 
     def on_url(self, url: bytes) -> None:
         """See httptools."""
         self._unparsed = 0
-        self._head_size += len(url)
-        if self._head_size > self._limits.head:
+        self._url_size += len(url)
+        if self._url_size > self._limits.head:
             self._stop_parsing(self._too_large(url=True))
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """See httptools. Trailers of a body count too."""
-        self._unparsed = 0
-        self._head_size += len(name) + len(value)
-        headers, limits = self.headers, self._limits
-        if self._head_size > limits.head or len(headers) >= limits.headers:
-            self._stop_parsing(self._too_large(url=False))
+        """See httptools. All headers of a read are checked together: there is one call for each of them."""
         lower_name = name.lower()
         if lower_name == b"expect":
             super().on_header(name, value)
         else:  # as uvicorn does, without a second call for every header
-            headers.append((lower_name, value))
+            self.headers.append((lower_name, value))
+
+    def _check_incomplete_head(self) -> None:
+        """Reject a head that is too large before its end has arrived, and trailers."""
+        if len(self.headers) == self._header_count:
+            self._reject(self._too_large(url=not self._url_size))
+            return
+        self._unparsed = 0
+        if self._is_head_too_large():
+            self._reject(self._too_large(url=False))
+
+    def _is_head_too_large(self) -> bool:
+        """Check the headers so far; trailers of a body count too."""
+        headers, limits = self.headers, self._limits
+        self._header_count = len(headers)
+        size = self._url_size + sum(map(len, chain.from_iterable(headers)))
+        return size > limits.head or len(headers) > limits.headers
 
     def on_headers_complete(self) -> None:
         """See httptools; as uvicorn does, with another cycle."""
         self._unparsed = 0
+        if self._is_head_too_large():
+            self._stop_parsing(self._too_large(url=False))
         scope, parser = self.scope, self.parser
         scope["method"] = parser.get_method().decode("ascii")
         version = parser.get_http_version()
@@ -260,18 +279,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         scope["raw_path"] = url.path
         scope["query_string"] = url.query or b""
         before: RequestResponseCycle | None = self.cycle
-        self.cycle = ResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=keep_alive,
-            on_response=self.on_response_complete,
+        self.cycle = ResponseCycle(  # by position: names would be looked up for each request
+            scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            self.access_log,
+            self.server_state.default_headers,
+            cast(asyncio.Event, Flag()),
+            self.expect_100_continue,
+            keep_alive,
+            self.on_response_complete,
         )
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
@@ -288,6 +307,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """See httptools."""
         self._unparsed = 0
+        if len(self.headers) != self._header_count and self._is_head_too_large():
+            self._stop_parsing(self._too_large(url=False))
         super().on_message_complete()
         self._phase, self.deadline = "answer", NEVER
         cycle: RequestResponseCycle | None = self.cycle

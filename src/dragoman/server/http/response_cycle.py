@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
+from dragoman.flag import Flag
+from dragoman.http.asgi_exchange import WHOLE_RESPONSE
+
+SCOPE_EXTENSIONS: Mapping[str, Mapping[str, object]] = {WHOLE_RESPONSE: {}}
 BODYLESS = (204, 304)  # statuses
 HEAD_BYTES = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])  # of RFC 9110, with obs-text
 LINE_END = b"\r\n"
@@ -57,8 +61,18 @@ class ResponseCycle(RequestResponseCycle):
     """Sends one response.
 
     uvicorn sends chunks also to clients of HTTP/1.0, which know none: here the end of the connection ends
-    such a response (RFC 9112, §6.3).
+    such a response (RFC 9112, §6.3). A message `WHOLE_RESPONSE` is a response with its body.
     """
+
+    async def receive(self) -> Any:
+        """See ASGI; as uvicorn does, without a coroutine to wait for what is there."""
+        if not self.waiting_for_100_continue and cast(Flag, self.message_event).take():
+            self.flow.resume_reading()
+            if self.disconnected or self.response_complete:
+                return {"type": "http.disconnect"}
+            body, self.body = bytes(self.body), bytearray()
+            return {"type": "http.request", "body": body, "more_body": self.more_body}
+        return await super().receive()
 
     async def send(self, message: Mapping[str, Any]) -> None:
         """See ASGI. Raises RuntimeError for messages in another order, and for invalid headers."""
@@ -67,7 +81,9 @@ class ResponseCycle(RequestResponseCycle):
         if self.disconnected:
             return
         kind = message["type"]
-        if kind == "http.response.body" and self.response_started and not self.response_complete:
+        if kind == WHOLE_RESPONSE and not self.response_started:
+            self._send_whole(message["status"], headers=message["headers"], body=message["body"])
+        elif kind == "http.response.body" and self.response_started and not self.response_complete:
             body, more = message.get("body", b""), message.get("more_body", False)
             if more and body and self.chunked_encoding:  # a call less for the chunks of a stream
                 self.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
@@ -77,6 +93,24 @@ class ResponseCycle(RequestResponseCycle):
             self._send_head(message["status"], message.get("headers", ()))
         else:
             raise RuntimeError(f"the response messages are out of order: {kind}")
+
+    def _send_whole(self, status: int, *, headers: Mapping[str, str], body: bytes) -> None:
+        """Send a head and its body in one write. The server writes the length."""
+        fields = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        if status != 204:
+            fields.append(f"content-length: {len(body)}\r\n")
+        if not self.keep_alive:
+            fields.append("connection: close\r\n")
+        defaults = [b"%b: %b\r\n" % header for header in self.default_headers]
+        head = b"".join([STATUS_LINE[status], *defaults, "".join(fields).encode("latin-1"), LINE_END])
+        if head.translate(None, HEAD_BYTES) != LINE_END * (len(defaults) + len(fields) + 2):
+            raise RuntimeError("a header has characters that HTTP does not allow")
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        if self.access_log:
+            self._log(status)
+        self.transport.write(head if self.scope["method"] == "HEAD" else head + body)
+        self._complete()
 
     def _send_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines, says_close = [STATUS_LINE[status].rstrip()], False
@@ -124,6 +158,9 @@ class ResponseCycle(RequestResponseCycle):
             return
         if self.expected_content_length:
             raise RuntimeError("the response is shorter than its content-length")
+        self._complete()
+
+    def _complete(self) -> None:
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:

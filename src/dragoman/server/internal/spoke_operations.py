@@ -159,7 +159,7 @@ class SpokeCallHandlers:
         operation = self._find(call)
         await exchange.start_response(200, {"content-type": "application/x-ndjson"})
         output = SharedCallOutput()
-        with DisconnectWatch(exchange, delay=0) as watch:
+        with DisconnectWatch(exchange, at_once=True) as watch:
             working = asyncio.ensure_future(self._run(call, operation, output=output))
             try:
                 await send_frames(exchange, output, watch=watch)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
 from dragoman.http.asgi_exchange import Exchange
-from dragoman.server.metrics.series import Counter, Gauge, Histogram, MetricReading
+from dragoman.server.metrics.series import Counter, Gauge, Histogram, Labels, MetricReading
 from dragoman.usage_record import UsageRecord
 from dragoman.version import version
 
@@ -49,6 +50,7 @@ class Metrics:
     ) -> None:
         self.sources = sources
         self._model_labels = ModelLabels(models, limit)
+        self._labels: dict[Labels, RequestLabels] = {}  # by those of `_requests`
         placed = ("provider", "model")
         self._requests = Counter(
             "dragoman_requests_total", "Model requests that have ended.", labels=("door", *placed, "status")
@@ -92,18 +94,25 @@ class Metrics:
 
     def count_request(self, record: UsageRecord) -> None:
         """Count a model request that has ended."""
-        door, provider = record.door or "run", record.provider or ""
-        model = self._model_labels.label(record)
-        self._requests.add(door, provider, model, record.status)
+        request = (
+            record.door or "run",
+            record.provider or "",
+            self._model_labels.label(record),
+            record.status,
+        )
+        labels = self._labels.get(request)
+        if labels is None:
+            labels = self._labels[request] = RequestLabels.of(request)
+        self._requests.increase(request, 1.0)
         if record.duration is not None:
-            self._duration.observe(record.duration, door, provider)
+            self._duration.observe(record.duration, labels.door)
         if record.first_byte is not None:
-            self._first_byte.observe(record.first_byte, door, provider)
-        for kind, count in zip(TOKEN_KINDS, read_token_counts(record.tokens), strict=True):
+            self._first_byte.observe(record.first_byte, labels.door)
+        for kind, count in zip(labels.tokens, read_token_counts(record.tokens), strict=True):
             if count:
-                self._tokens.add(provider, model, kind, by=count)
+                self._tokens.increase(kind, count)
         if record.cost:
-            self._cost.add(provider, model, by=record.cost)
+            self._cost.increase(labels.model, record.cost)
 
     def request_started(self, door: str) -> None:
         """Count a request that has started at `door`; call `request_ended` when it ends."""
@@ -158,6 +167,20 @@ class Metrics:
         return [*(series.read() for series in counted), *_readings(self.sources)]
 
 
+class RequestLabels(NamedTuple):
+    """The label values under which a request is counted, made once for all with the same."""
+
+    door: Labels
+    model: Labels
+    tokens: Sequence[Labels]
+
+    @classmethod
+    def of(cls, request: Labels) -> RequestLabels:
+        """Return those of a request, by its own."""
+        door, provider, model, _ = request
+        return cls((door, provider), (provider, model), [(provider, model, kind) for kind in TOKEN_KINDS])
+
+
 class ModelLabels:
     """The model names used as labels: a bounded number, and no name that only a client made up.
 
@@ -177,6 +200,8 @@ class ModelLabels:
         wish, served = (record.provider, record.model_asked), record.model_served
         if record.status != FINISHED or not served:
             return self._served.get(wish) or self._unserved_label(record.model_asked)
+        if self._served.get(wish) == served:
+            return served
         label = self._bounded_label(served)
         if self._served.get(wish) != label and len(self._served) < 4 * self._limit:
             self._served[wish] = label

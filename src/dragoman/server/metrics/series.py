@@ -35,6 +35,10 @@ class Counter:
 
     def add(self, *labels: str, by: float = 1.0) -> None:
         """Increase the count for these label values."""
+        self.increase(labels, by)
+
+    def increase(self, labels: Labels, by: float) -> None:
+        """Do what `add` does; without a new tuple for each count."""
         self._values[labels] = self._values.get(labels, 0.0) + by
 
     def read(self) -> MetricReading:
@@ -70,7 +74,7 @@ class Histogram:
         self._bounds = bounds
         self._values: dict[Labels, list[float]] = {}
 
-    def observe(self, value: float, *labels: str) -> None:
+    def observe(self, value: float, labels: Labels) -> None:
         """Count one value for these label values."""
         row = self._values.get(labels)
         if row is None:

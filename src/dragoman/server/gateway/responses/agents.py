@@ -442,7 +442,7 @@ def after_warm_up(state: RequestState, memory: ResponseMemory) -> RequestState:
 
 async def read_run(exchange: Exchange, started: StartedRun, *, encoder: ResponsesStreamEncoder) -> None:
     """Read a run to its end; `encoder.response` sums it up."""
-    with DisconnectWatch(exchange, delay=0) as watch, started.follow() as follower:
+    with DisconnectWatch(exchange, at_once=True) as watch, started.follow() as follower:
         while (batch := await follower.next()) is not None:
             await encode_batch(encoder, batch)
         watch.response_complete = True
