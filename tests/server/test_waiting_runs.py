@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.databases import BACKENDS
+from tests.doors.test_a2a_rules import rpc, task_of
 from tests.server.openapi import operation, read
 from tests.serving import Served, ask, serving
 from tests.waiting import until
@@ -42,6 +43,15 @@ async def states(hub: Served, query: str = "") -> list[tuple[str, list[str]]]:
     return [(each["status"], [wait["kind"] for wait in each["waitsFor"]]) for each in reversed(found)]
 
 
+async def run_states(hub: Served, query: str = "") -> list[str]:
+    """The state of each run in the list of runs, the oldest first: the same as that of it alone."""
+    runs = read(await hub.http.get(f"/api/runs?{query}"), operation("get", "/api/runs"))["runs"]
+    found = [str(run["state"]) for run in reversed(runs)]
+    alone = [(await hub.http.get(f"/api/runs/{run['id']}")).json()["state"] for run in reversed(runs)]
+    assert alone == found
+    return found
+
+
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("database", BACKENDS, indirect=True)
 @pytest.mark.parametrize("kind", CALLS)
@@ -63,6 +73,9 @@ async def test_a_run_whose_answer_waits_is_pending_until_it_continues(tmp_path: 
         assert (run["status"], run["waitsFor"]) == ("pending", [wait])
         assert await states(hub, "status=pending") == [("pending", [kind])]
         assert await states(hub, "status=done&kind=run") == [("done", [])]
+        assert await run_states(hub) == ["done", "waiting"]
+        assert await run_states(hub, "state=waiting") == ["waiting"]
+        assert await run_states(hub, "state=done") == ["done"]
         assert len(await states(hub, "status=done,pending&kind=run")) == 2
         counts = (await roots(hub, "kind=run"))["counts"]["status"]
         assert (counts["pending"], counts["done"]) == (1, 1)
@@ -84,6 +97,7 @@ async def test_a_run_whose_answer_waits_is_pending_until_it_continues(tmp_path: 
             return await states(hub, "kind=run") == [("done", [])] * 3
 
         await until(are_all_done)
+        assert await run_states(hub) == ["done"] * 3
         assert (await hub.http.get("/api/sessions/s")).json()["waitsFor"] == []
 
 
@@ -96,3 +110,18 @@ async def test_a_run_whose_request_was_withdrawn_by_the_next_message_waits_for_n
         assert await states(hub) == [("pending", ["question"])]
         await hub.post(ask("never mind", whenBusy="interrupt"))
         assert await states(hub, "kind=run") == [("done", []), ("done", [])]
+        assert await run_states(hub) == ["done", "done"]
+
+
+async def test_an_answer_that_was_canceled_while_it_waited_waits_for_nothing(tmp_path: Path) -> None:
+    steps: list[dict[str, Any]] = [{"tools": [CALLS["question"]]}]
+    async with serving(tmp_path, steps, pinned=["user.question"]) as hub:
+        task = await task_of(hub, "go")
+        await until(lambda: is_paused(hub))
+        await rpc(hub, "CancelTask", {"id": task["id"]})
+        assert await states(hub, "kind=run") == [("aborted", [])]
+        assert await run_states(hub) == ["aborted"]
+
+
+async def is_paused(hub: Served) -> bool:
+    return await states(hub, "kind=run") == [("pending", ["question"])]

@@ -94,9 +94,12 @@ async def with_result(hub: Served) -> list[Json]:
 
 
 async def waits(hub: Served) -> dict[str, Any]:
-    """What the newest run of each agent waits for."""
+    """What the newest run of each agent waits for; the list of runs calls the same ones waiting."""
     calls = (await hub.http.get("/api/calls?roots=1&kind=run")).json()["calls"]
     assert {(each["status"] == "pending") == bool(each["waitsFor"]) for each in calls} == {True}
+    runs = (await hub.http.get("/api/runs")).json()["runs"]
+    waiting = {run["id"] for run in runs if run["state"] == "waiting"}
+    assert waiting == {each["id"] for each in calls if each["waitsFor"]}
     return {each["agent"]: each["waitsFor"] for each in reversed(calls) if each["agent"] in ("boss", "main")}
 
 

@@ -10,6 +10,8 @@ from dragoman.agent.approval_events import decline_requests
 from dragoman.errors import Conflict, NotFound, RunActive
 from dragoman.identity import Identity
 from dragoman.messages import Message, Part, ToolPart, encode_part
+from dragoman.store.connection import DatabaseConnection
+from dragoman.store.runs import RunRecord
 from dragoman.store.store import Store
 
 Decline = Callable[[str, str], Awaitable[object]]
@@ -17,18 +19,24 @@ Decline = Callable[[str, str], Awaitable[object]]
 
 
 async def withdraw_answer(
-    store: Store, session_id: str, *, answer: Message, reason: str, decline: Decline
+    store: Store, run: RunRecord, *, answer: Message, reason: str, decline: Decline
 ) -> None:
     """Decline all that an answer waits for: in its message, then in the store, so that nothing lets it go on.
 
-    Raises RunActive when it continues already.
+    Its last run becomes one that was stopped. Raises RunActive when it continues already.
     """
     declined, ids = decline_requests(answer, reason)
     parts = [_withdrawn_call(part, reason=reason) for part in declined.parts]
     changed = [(index, encode_part(part)) for index, part in enumerate(parts)]
-    job = store.messages.write_parts_job(session_id, answer.id, changed=changed)
-    if not await store.runs.write_unless_running(session_id, job):
-        raise RunActive(session_id, "unknown")
+    write_parts = store.messages.write_parts_job(run.session_id, answer.id, changed=changed)
+    stop = store.waiting_runs.stop_job(run.id)
+
+    def job(connection: DatabaseConnection) -> None:
+        write_parts(connection)
+        stop(connection)
+
+    if not await store.runs.write_unless_running(run.session_id, job):
+        raise RunActive(run.session_id, "unknown")
     for id in ids:
         try:
             await decline(id, reason)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -12,7 +12,6 @@ from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.messages import Message, encode
 from dragoman.operations.authorization import is_visible, restrict_owner, visible_owner
-from dragoman.runs.preparation import is_waiting
 from dragoman.server.call_trees.run_prompt import PromptReader
 from dragoman.server.http.query_parameters import parse_limit
 from dragoman.server.sessions.session_lookup import resolve_session_filter
@@ -47,6 +46,13 @@ STATUSES: Mapping[str, RunStatus] = {
 }
 FILTERS: Mapping[str, str] = {"session": "session_id", "owner": "owner"}
 LIST_HINT = "`dragoman runs list` shows the last ones"
+
+
+class AnswerState(NamedTuple):
+    """The last run of an answer, and whether it has ended while the answer waits, as the calls tree has it."""
+
+    run: RunRecord
+    is_waiting: bool
 
 
 class RunReader:
@@ -91,8 +97,8 @@ class RunReader:
         if queued is not None:
             return self._queued_to_json(queued) | {"message": None, "webhook": None}
         row = await self.find_readable(id)
-        last, message = await self._read_current(row)
-        body = self._to_json(row, last, message=message)
+        answer, message = await self._read_current(row)
+        body = self._to_json(row, answer)
         body |= {"webhook": await self._read_delivery(row)}
         return body | {"message": None if message is None else msgspec.Raw(encode(message))}
 
@@ -115,28 +121,35 @@ class RunReader:
             filters = {**filters, "status": STATUSES[state]}
         before = await self.find(query["before"]) if "before" in query else None
         rows = await self._store.runs.list_page(filters, before=before, limit=limit)
-        found = []
-        for row in rows:
-            last, message = await self._read_state(row)
-            found.append(self._to_json(row, last, message=message))
+        waits = await self._store.waiting_runs.of_runs([row.id for row in rows])
+        found = [self._to_json(row, await self._read_state(row, waits=waits)) for row in rows]
         matching = [run for run in found if state in (None, run["state"])]
         return {"runs": matching, "next": rows[-1].id if len(rows) == limit else None}
 
-    async def _read_current(self, row: RunRecord) -> tuple[RunRecord, Message | None]:
-        """Return the last run of the answer, and the answer as of then: it may continue between two reads."""
+    async def _read_current(self, row: RunRecord) -> tuple[AnswerState, Message | None]:
+        """Return the state of the answer, and the answer as of then: it may continue between two reads."""
+        answer = await self._read_answer(row)
+        while True:
+            message = await self._read_message(answer.run)
+            now = await self._read_answer(row)
+            if (now.run.id, now.run.status) == (answer.run.id, answer.run.status):
+                return now, message
+            answer = now
+
+    async def _read_state(self, row: RunRecord, *, waits: Collection[str]) -> AnswerState:
+        """Return the state of the answer; `waits` has the ids of the waiting runs among those of a page."""
+        if row.finish_reason == "tool-calls":  # another run may have continued it
+            return await self._read_answer(row)
+        return AnswerState(row, row.id in waits)
+
+    async def _read_answer(self, row: RunRecord) -> AnswerState:
         last = await self._read_last(row)
         while True:
-            message = await self._read_message(last)
+            waits = await self._store.waiting_runs.of_runs([last.id])
             now = await self._read_last(row)
             if (now.id, now.status) == (last.id, last.status):
-                return last, message
+                return AnswerState(now, now.id in waits)
             last = now
-
-    async def _read_state(self, row: RunRecord) -> tuple[RunRecord, Message | None]:
-        """Return the last run of the answer, and the answer if it may wait for somebody."""
-        if row.finish_reason == "tool-calls":
-            return await self._read_current(row)
-        return row, None
 
     async def _read_last(self, row: RunRecord) -> RunRecord:
         """Return the run that went on with the answer last, after an approval; or the run itself."""
@@ -191,15 +204,13 @@ class RunReader:
                 return current
         return await self._store.messages.get(row.session_id, row.message_id)
 
-    def _to_json(self, row: RunRecord, last: RunRecord, *, message: Message | None) -> Json:
-        state = STATES[last.status]
-        if last.finish_reason == "tool-calls" and message is not None and is_waiting(message):
-            state = "waiting"
+    def _to_json(self, row: RunRecord, answer: AnswerState) -> Json:
+        last = answer.run
         return {
             "id": row.id,
             "sessionId": session_id_for(self._caller.owner, row.session_id),
             "owner": row.owner,
-            "state": state,
+            "state": "waiting" if answer.is_waiting else STATES[last.status],
             "messageId": row.message_id,
             "agent": row.agent,
             "model": row.model,

@@ -246,7 +246,7 @@ class TaskService:
             await run.stop_and_wait(CANCELED)
         elif task.state == "TASK_STATE_INPUT_REQUIRED":
             await withdraw_answer(
-                self._store, task.run.session_id, answer=task.answer, reason=CANCELED, decline=self._decline
+                self._store, task.run, answer=task.answer, reason=CANCELED, decline=self._decline
             )
         return await self.find(id)
 

@@ -11,10 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, exists, literal_column, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from dragoman.store.call_trees.root_sums import id_params, one_of
-from dragoman.store.connection import Compiler, DatabaseConnection, Row, decode_json
+from dragoman.store.connection import Compiler, DatabaseConnection, DatabaseJob, Row, decode_json
 from dragoman.store.database import Database
 from dragoman.store.tables.core import approvals, runs, sessions, team_tasks
 
@@ -54,6 +66,7 @@ def is_waiting() -> ColumnElement[bool]:
 
 
 IS_FINISHED = runs.c.status == literal_column("'finished'")
+ENDED_AT_CALLS = runs.c.finish_reason == literal_column("'tool-calls'")
 IS_PENDING = and_(approvals.c.status == literal_column("'pending'"), approvals.c.run_id.is_not(None))
 WAKES_SESSION = and_(
     team_tasks.c.delivered_at.is_(None),
@@ -67,7 +80,7 @@ def is_paused() -> ColumnElement[bool]:
     later = runs.alias("later")
     is_later = tuple_(later.c.started_at, later.c.id) > tuple_(runs.c.started_at, runs.c.id)
     follows = exists(select(later.c.id)).where(later.c.session_id == runs.c.session_id, is_later)
-    return and_(runs.c.finish_reason == literal_column("'tool-calls'"), ~follows)
+    return and_(ENDED_AT_CALLS, ~follows)
 
 
 def gave_open_tasks() -> ColumnElement[bool]:
@@ -93,6 +106,9 @@ class WaitStatements:
         self.last_runs = compiler.compile(
             of_session.where(one_of(sessions.c.id, CHUNK), IS_FINISHED, is_paused())
         )
+        stopped = {"status": literal_column("'stopped'"), "finish_reason": null()}
+        paused = update(runs).where(runs.c.id == bindparam("id"), IS_FINISHED, ENDED_AT_CALLS)
+        self.stop = compiler.compile(paused.values(stopped))
         self.approvals = compiler.compile(select_approvals())
         self.tasks = compiler.compile(select_tasks())
 
@@ -180,6 +196,15 @@ class WaitingRunRepository:
     async def of_sessions(self, ids: Sequence[str]) -> Mapping[str, Sequence[RunWait]]:
         """Return what each of these sessions waits for; those that do not wait are not in it."""
         return await self._read(lambda reader: reader.of_sessions(ids)) if ids else {}
+
+    def stop_job(self, run_id: str) -> DatabaseJob[None]:
+        """Return a job that marks a run as stopped whose calls are declined: nothing follows that would."""
+        sql = self._database.statements(WaitStatements).stop
+
+        def job(connection: DatabaseConnection) -> None:
+            connection.execute(sql, {"id": run_id})
+
+        return job
 
     async def _read(
         self, read: Callable[[WaitReader], Mapping[str, Sequence[RunWait]]]
