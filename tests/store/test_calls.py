@@ -94,16 +94,16 @@ async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_
 
 
 async def test_calls_of_hosts_that_the_database_does_not_have_are_ended(store: Store, place: Place) -> None:
-    """So it is when a backup was made while they ran. Calls without a host are those of commands."""
-    for id in ("own", "lost", "of a command"):
+    """So it is when a backup or a copy was made while they ran. A hub on SQLite is no host."""
+    for id in ("own", "lost", "of SQLite"):
         await store.calls.record_start(msgspec.structs.replace(CALL, id=id))
     await below(store, "lost", "waits")
     place.query("INSERT INTO hosts (id, name, version, started_at) VALUES ('h1', 'm', '1', 1.0)")
     place.query("UPDATE calls SET host = CASE id WHEN 'own' THEN 'h1' WHEN 'lost' THEN 'h0' END")
-    assert await store.calls.interrupt_absent(5.0) == 1
+    assert await store.calls.interrupt_absent(5.0) == 2
     assert await statuses(store) == {
         "lost": "aborted",
-        "of a command": "running",
+        "of SQLite": "aborted",
         "own": "running",
         "waits": "aborted",
     }

@@ -375,11 +375,10 @@ def done_in_answer() -> ColumnElement[bool]:
 
 def running_calls(of: Interruptible) -> ColumnElement[bool]:
     """Return the condition of the calls marked as running: all, those of a host or of a run, or of no host
-    that there is. The calls of commands have no host.
+    that there is. Those of a hub on SQLite have none: the database was copied from it.
     """
     if of == "absent":
-        is_absent = ~exists().where(hosts.c.id == calls.c.host)
-        return and_(IS_RUNNING, calls.c.host.is_not(None), is_absent)
+        return and_(IS_RUNNING, ~exists().where(hosts.c.id == calls.c.host))
     return and_(IS_RUNNING) if of == "all" else and_(IS_RUNNING, calls.c[of] == bindparam("of"))
 
 
