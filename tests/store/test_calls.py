@@ -94,7 +94,7 @@ async def test_calls_that_a_crash_has_cut_off_are_ended_by_what_they_would_have_
 
 
 async def test_calls_of_hosts_that_the_database_does_not_have_are_ended(store: Store, place: Place) -> None:
-    """So it is when a backup or a copy was made while they ran. A hub on SQLite is no host."""
+    """So it is when a backup or a copy was made while they ran. A hub on SQLite is not a host."""
     for id in ("own", "lost", "of SQLite"):
         await store.calls.record_start(msgspec.structs.replace(CALL, id=id))
     await below(store, "lost", "waits")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,10 @@ from dragoman.events import Usage
 from dragoman.store import schema
 from dragoman.store.accounts.keys import ApiKey, hash_secret
 from dragoman.store.calls import select_calls
-from dragoman.store.sqlite import DIALECT
+from dragoman.store.sqlite import DIALECT, SQLiteBackend
 from dragoman.store.store import DATABASE_FILE, Store
 from dragoman.usage_record import UsageRecord
+from tests.store.killed import is_killed
 from tests.store.samples import converse, session, text
 
 HOLDER = Path(__file__).with_name("lock_holder.py")
@@ -246,6 +248,22 @@ async def test_two_that_make_the_same_database_at_once_share_it(tmp_path: Path) 
     async with one, two:
         await one.sessions.create(session())
         assert await two.sessions.get("s") == session()
+
+
+def test_what_a_killed_process_left_of_a_new_database_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Also by a command, and also if the database has its name already."""
+    for at in count():
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        backend = SQLiteBackend(folder / DATABASE_FILE, exclusive=False)
+        was_killed = is_killed(backend.prepare, at=at, below=folder)
+        backend.prepare()
+        assert {path.name for path in folder.iterdir()} <= {DATABASE_FILE, "hub.db-wal", "hub.db-shm"}
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as raw:
+            assert not schema.needs_migration(raw)
+        if not was_killed:
+            break
+    assert at > 5
 
 
 @contextmanager

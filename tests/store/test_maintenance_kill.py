@@ -194,6 +194,8 @@ def check_database(scene: Scene, target: Place, *, wanted: Contents, killed: boo
         assert not scene.case.on_former
     assert is_accepted(target)
     assert contents(target) == wanted
+    if target.url is None:
+        assert {path.name for path in target.folder.iterdir() if ".replaced-" not in path.name} <= OF_A_HUB
     if scene.case.command == "restore" or scene.case.source == scene.case.target == "sqlite":
         check_folder(scene, target)
 

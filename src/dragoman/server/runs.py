@@ -49,7 +49,7 @@ LIST_HINT = "`dragoman runs list` shows the last ones"
 
 
 class AnswerState(NamedTuple):
-    """The last run of an answer, and whether it has ended while the answer waits, as the calls tree has it."""
+    """The last run of an answer, and whether it has ended while the answer waits, as in the call tree."""
 
     run: RunRecord
     is_waiting: bool

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import sqlite3
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import dialect
 
 from dragoman.errors import Conflict, DragomanError, NotFound, StoreError
 from dragoman.store.connection import OutageScope, Params, Row
-from dragoman.store.private_files import FILE_MODE, make_database_folder, make_private
+from dragoman.store.private_files import FILE_MODE, FOLDER_MODE, make_database_folder, make_private
 from dragoman.store.schema import needs_migration, upgrade_schema
 
 # The lock on a data folder: two hubs never share one.
@@ -279,15 +279,13 @@ class SQLiteBackend:
 
         Raises EmptyDatabaseFile. SQLite would take an empty file for a new database, and delete its journal.
         """
-        if self._path.exists():
-            file_identity(self._path)
-            return
-        draft = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}.new")
-        try:
-            write_empty_database(draft)
-            publish_file(draft, self._path)
-        finally:
-            draft.unlink(missing_ok=True)
+        folder = self._path.with_name(f"{self._path.name}.new")
+        if not self._path.exists() or folder.exists():
+            with creating(folder):
+                if not self._path.exists():
+                    write_empty_database(folder / self._path.name)
+                    publish_file(folder / self._path.name, self._path)
+        file_identity(self._path)
 
     def _open(self) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -307,6 +305,39 @@ class SQLiteBackend:
             upgrade_schema(raw, DIALECT)
             for suffix in ("", "-wal", "-shm"):  # SQLite gives later ones the permissions of the database
                 make_private(self._path.with_name(self._path.name + suffix))
+
+
+@contextmanager
+def creating(folder: Path) -> Iterator[None]:
+    """Create a folder for what one process makes at a time; the others wait, and it is removed at the end.
+
+    One that a killed process left is emptied. Its lock is a file of its own: if the new database were locked,
+    closing that would end the locks that other threads have on it through SQLite.
+    """
+    while (lock := try_creating(folder)) is None:
+        pass
+    try:
+        for path in folder.iterdir():
+            if path.name != LOCK_FILE:
+                path.unlink()
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def try_creating(folder: Path) -> int | None:
+    """Return the lock of a folder, which is created; None if who had it has removed the folder meanwhile."""
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    file: int | None = None
+    with suppress(FileNotFoundError):
+        file = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(file), (folder / LOCK_FILE).stat()):
+            return file
+    if file is not None:
+        os.close(file)
+    return None
 
 
 def write_empty_database(path: Path) -> None:
