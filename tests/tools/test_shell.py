@@ -408,3 +408,17 @@ async def test_a_command_sets_no_bit_that_lends_others_the_rights_of_the_hubs_us
     assert result["output"].splitlines() == [*refused, *lacking, "sticky allowed", "reading allowed"]
     modes = {path.name: path.lstat().st_mode for path in shell.workspace.iterdir()}
     assert [name for name, mode in modes.items() if mode & 0o6000] == []
+
+
+@pytest.mark.parametrize("command", ["git init --shared repository", "mkdir folder; chmod g+s folder"])
+async def test_a_refused_bit_of_a_folder_is_explained(shell: Shell, command: str) -> None:
+    result = await shell.run(command)
+    if result is not None:
+        assert result["exit_code"] != 0
+        assert "--shared" in result["hint"]
+        assert "hint" not in (await shell.run("exit 3") or {"hint": "that of another failure"})
+
+
+async def test_a_machine_whose_system_calls_are_not_known_runs_no_command() -> None:
+    with pytest.raises(CallError, match="the system calls of mips64"):
+        await Sandbox(machine="mips64").check()

@@ -26,7 +26,8 @@ MAX_OUTPUT = 64_000_000  # bytes after which a command is ended
 class ShellProgram(msgspec.Struct, frozen=True):
     """What is started: the program and its arguments, where, and its whole environment.
 
-    `disk` is the folder that it writes to: it is ended before it has filled that disk.
+    `disk` is the folder that it writes to: it is ended before it has filled that disk. `hints` explain texts
+    in the output of a command that has failed.
     """
 
     arguments: Sequence[str]
@@ -34,6 +35,7 @@ class ShellProgram(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
     on_end: Callable[[], None] | None = None
     disk: Path | None = None
+    hints: Mapping[str, str] = {}
 
 
 class ShellCommand:
@@ -62,6 +64,13 @@ class ShellCommand:
                 spec.on_end()
             raise
         return cls(program, spec)
+
+    def hint(self) -> str | None:
+        """Return what explains its failure, if its output shows that."""
+        if not self.exit_code:
+            return None
+        output = self.output.text()
+        return next((hint for text, hint in self._spec.hints.items() if text in output), None)
 
     async def run(self, seconds: float, *, on_output: Callable[[], None] | None = None) -> CommandEnd:
         """Read its output to its end and stop it. Return why it ended."""

@@ -4,6 +4,8 @@ The files of a workspace belong to the user that the hub runs as. With one of th
 would lend that user's rights to every other user of this machine. A mount option protects the command's own
 view of the workspace only, so the system calls that set a mode are filtered. Those whose mode a filter cannot
 see (`openat2`, `io_uring`) are answered as by a kernel that lacks them; programs then use the older ones.
+It cannot see what is at a path either, so the set-group-id bit of a folder, which lends no rights, is refused
+as well.
 
 Source: linux/seccomp.h, linux/filter.h and the tables of system calls of Linux 6.12.
 """
@@ -11,6 +13,7 @@ Source: linux/seccomp.h, linux/filter.h and the tables of system calls of Linux 
 from __future__ import annotations
 
 import errno
+import re
 import struct
 from collections.abc import Sequence
 from functools import cache
@@ -48,51 +51,74 @@ ARM = (
     ModeCall(5, 2, flags=1), ModeCall(8, 1), ModeCall(322, 3, flags=2), ModeCall(15, 1), ModeCall(94, 1),
     ModeCall(333, 2), ModeCall(14, 1), ModeCall(324, 2), FCHMODAT2,
 )  # fmt: skip
+POWERPC = (
+    ModeCall(5, 2, flags=1), ModeCall(8, 1), ModeCall(286, 3, flags=2), ModeCall(15, 1), ModeCall(94, 1),
+    ModeCall(297, 2), ModeCall(14, 1), ModeCall(288, 2), FCHMODAT2,
+)  # fmt: skip
+S390 = (
+    ModeCall(5, 2, flags=1), ModeCall(8, 1), ModeCall(288, 3, flags=2), ModeCall(15, 1), ModeCall(94, 1),
+    ModeCall(299, 2), ModeCall(14, 1), ModeCall(290, 2), FCHMODAT2,
+)  # fmt: skip
 GENERIC = (ModeCall(56, 3, flags=2), ModeCall(52, 1), ModeCall(53, 2), ModeCall(33, 2), FCHMODAT2)
+LITTLE_ENDIAN = 0x40000000  # of an architecture
 TABLES = {
     0xC000003E: X86_64,
     0x40000003: I386,
     0x40000028: ARM,
     0xC00000B7: GENERIC,  # aarch64
     0xC00000F3: GENERIC,  # riscv64
+    0x400000F3: GENERIC,  # riscv32
     0xC0000102: GENERIC,  # loongarch64
+    0xC0000015: POWERPC,  # ppc64le
+    0x80000015: POWERPC,  # ppc64
+    0x00000014: POWERPC,  # ppc
+    0x80000016: S390,  # s390x
+    0x00000016: S390,
 }
+MACHINES = re.compile(r"x86_64|i[3-6]86|aarch64|arm.*|riscv(32|64)|loongarch64|ppc(64)?(le)?|s390x?")
 Instruction: TypeAlias = tuple[int, int, int, int]
 """Code, jump if true, jump if false, operand."""
+
+
+def is_known_machine(machine: str) -> bool:
+    """Whether the filter knows the system calls of a machine, by its name in `uname`."""
+    return MACHINES.fullmatch(machine) is not None
 
 
 @cache
 def mode_filter() -> bytes:
     """Return the filter as bubblewrap reads it: `struct sock_filter`, one after the other."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in filter_program())
+
+
+def filter_program() -> Sequence[Instruction]:
+    """Return the instructions for all architectures. No program of another one starts."""
     program: list[Instruction] = []
     for architecture, calls in TABLES.items():
-        table = table_program(calls, has_x32=calls is X86_64)
+        table = table_program(calls, architecture)
         program += [(LOAD, 0, 0, ARCHITECTURE), (JUMP_EQUAL, 0, len(table), architecture), *table]
-    program.append((RETURN, 0, 0, ALLOW))
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    return [*program, (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
 
 
-def table_program(calls: Sequence[ModeCall], *, has_x32: bool) -> list[Instruction]:
+def table_program(calls: Sequence[ModeCall], architecture: int) -> list[Instruction]:
     """Return the instructions of one architecture."""
+    lower = 0 if architecture & LITTLE_ENDIAN else 4
     program: list[Instruction] = [(LOAD, 0, 0, NUMBER)]
-    lacking = [(JUMP_GREATER_EQUAL, X32_BIT)] if has_x32 else []
+    lacking = [(JUMP_GREATER_EQUAL, X32_BIT)] if calls is X86_64 else []
     for code, operand in [*lacking, *((JUMP_EQUAL, number) for number in LACKING)]:
         program += [(code, 0, 1, operand), (RETURN, 0, 0, REFUSE | errno.ENOSYS)]
     for call in calls:
-        check = call_program(call)
+        check = call_program(call, lower=lower)
         program += [(JUMP_EQUAL, 0, len(check), call.number), *check]
     return [*program, (RETURN, 0, 0, ALLOW)]
 
 
-def call_program(call: ModeCall) -> list[Instruction]:
-    """Return the instructions that decide about one system call."""
-    check: list[Instruction] = [(LOAD, 0, 0, argument(call.mode)), (JUMP_SET, 0, 1, SET_ID_BITS)]
+def call_program(call: ModeCall, *, lower: int) -> list[Instruction]:
+    """Return the instructions that decide about one system call; `lower` is the lower half's place."""
+    mode = ARGUMENTS + 8 * call.mode + lower
+    check: list[Instruction] = [(LOAD, 0, 0, mode), (JUMP_SET, 0, 1, SET_ID_BITS)]
     check += [(RETURN, 0, 0, REFUSE | errno.EPERM), (RETURN, 0, 0, ALLOW)]
     if call.flags is None:
         return check
-    return [(LOAD, 0, 0, argument(call.flags)), (JUMP_SET, 0, len(check) - 1, CREATING), *check]
-
-
-def argument(index: int) -> int:
-    """Return the offset of the lower half of an argument, on a little-endian machine."""
-    return ARGUMENTS + 8 * index
+    flags = ARGUMENTS + 8 * call.flags + lower
+    return [(LOAD, 0, 0, flags), (JUMP_SET, 0, len(check) - 1, CREATING), *check]

@@ -20,7 +20,7 @@ from dragoman.processes.program import Program
 from dragoman.processes.resource_limits import FILTER_DESCRIPTOR, with_limits
 from dragoman.tools.shell.command import ShellProgram
 from dragoman.tools.shell.control_groups import ControlGroups
-from dragoman.tools.shell.mode_filter import mode_filter
+from dragoman.tools.shell.mode_filter import is_known_machine, mode_filter
 
 HOME = "/team"
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -34,6 +34,11 @@ INSTALL_HINT = (
     "Install bubblewrap (on Debian: apt-get install bubblewrap) where user namespaces are permitted, "
     "or set `shell: unsafe` in dragoman.yaml to run commands without a sandbox."
 )
+SET_ID_HINT = (
+    "The sandbox refuses the set-user-id and set-group-id bits, also of folders: make repositories without "
+    "`--shared`, and leave these bits out of the modes for chmod and install."
+)
+HINTS = {"Operation not permitted": SET_ID_HINT, "writable by group": SET_ID_HINT}  # the latter is git's
 PROBE_SECONDS = 10.0
 
 
@@ -61,14 +66,22 @@ class Sandbox:
     the data of a hub that is installed in /opt may be.
     """
 
-    def __init__(self, bwrap: str | None = None, *, hidden: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, bwrap: str | None = None, *, hidden: Sequence[Path] = (), machine: str = os.uname().machine
+    ) -> None:
         self._hidden = hidden
+        self._machine = machine
         self._bwrap = shutil.which("bwrap") if bwrap is None else bwrap
         self._works: bool | None = None
         self._reason = "bubblewrap is not installed"
 
     async def check(self) -> None:
         """Raise CallError where bubblewrap is missing or may not make namespaces."""
+        if not is_known_machine(self._machine):
+            raise CallError(
+                f"Commands cannot run here: the sandbox does not know the system calls of {self._machine}.",
+                hint="Set `shell: unsafe` in dragoman.yaml to run commands without a sandbox.",
+            )
         if self._works is None:
             self._works = self._bwrap is not None and await self._probe(self._bwrap)
         if not self._works:
@@ -100,7 +113,7 @@ class Sandbox:
             groups=groups.folders,
             seccomp_filter=mode_filter(),
         )
-        return ShellProgram(program, "/", {}, on_end=groups.remove)
+        return ShellProgram(program, "/", {}, on_end=groups.remove, hints=HINTS)
 
     async def _probe(self, bwrap: str) -> bool:
         """Return whether bubblewrap runs a program; note why not."""
