@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from dragoman.identity import LOCAL
 from dragoman.operations.approval import ApprovalItem, ApprovalRequest
 from dragoman.operations.permission.access_control import ApprovalFlow
 from dragoman.server.app.background_jobs import ApprovalResumer
+from dragoman.store.approval_inbox import InboxQuery
+from dragoman.store.approvals import ApprovalRepository
 from dragoman.store.settled_clock import SettledClock
 from dragoman.store.store import Store
 
@@ -109,6 +113,39 @@ async def test_a_clock_that_is_set_ahead_and_right_again_declines_nothing(resume
     assert await resumed.after(2.0) == []
     assert (await resumed.store.approvals.get("a")).status == "pending"
     assert await resumed.after(DAY) == [("a", "expired")]
+
+
+async def test_while_the_clock_is_ahead_a_request_waits_and_can_be_answered(resumed: Resumed) -> None:
+    """The store takes the hub's clock for one that jumps; one that is given, as here, is obeyed."""
+    clock, store = resumed.clock, resumed.store
+    steady = SettledClock(clock, monotonic=clock.monotonic).steady_time
+    approvals = ApprovalRepository(store.database, clock=steady, sessions=store.sessions)
+    for id in ("a", "b", "c"):
+        await resumed.ask(id, seconds=2 * DAY)
+    clock.ahead = YEAR
+    assert (await approvals.get("a")).status == "pending"
+    assert [each.id for each in await approvals.list(status="pending")] == ["c", "b", "a"]
+    answered = await approvals.answer("a", approved=True, by=LOCAL)
+    assert (answered.status, answered.answered_at) == ("approved", START)
+    clock.ahead, clock.passed = 0.0, DAY
+    assert (await approvals.get("b")).status == "pending"
+    clock.passed = 2 * DAY
+    assert (await approvals.get("b")).status == "expired"
+    assert (await approvals.get("a")).status == "expired"
+
+
+async def test_requests_of_a_hub_expire_by_a_clock_that_does_not_jump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen from the clock, a year is missing in the machine's uptime when it is set a year ahead."""
+    uptime, lag = time.clock_gettime, [0.0]
+    async with await Store.open(tmp_path) as store:
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: uptime(clock) - lag[0])
+        lag[0] = YEAR
+        assert -HOUR < store.approval_clock() - (time.time() - YEAR) < HOUR
+        await Resumed(store, HostClock()).ask("a", seconds=time.time() - YEAR + DAY - START)
+        assert (await store.approvals.get("a")).status == "pending"
+        assert (await store.inbox.count(InboxQuery(), since=0.0))["pending"] == 1
 
 
 async def test_a_clock_that_stays_ahead_is_right_after_a_day(resumed: Resumed) -> None:

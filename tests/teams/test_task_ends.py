@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -21,11 +22,13 @@ from tests.teams.team_hub import (
     ended,
     eventually,
     give,
+    read,
     team_hub,
     until_delivered,
     until_state,
 )
 
+YEAR = 31_536_000.0
 DELEGATE = call("teams_delegate", team="press", task="Write it down.", overlap="allow")
 MAIN: Json = {"members": ["press"], "wake": True, "allowed_tools": ["teams.delegate", *GATE_TOOLS]}
 HOLD: Json = {
@@ -46,6 +49,27 @@ async def below(hub: Served, task: TeamTask) -> TeamTask:
     """The task that another one has given."""
     [child] = await hub.hub.team_tasks.list_below(task.session_id)
     return child
+
+
+async def test_a_task_ends_in_the_time_that_it_had_left_when_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen from the clock, the machine has run for a year more when it is set a year back."""
+    uptime, more = time.clock_gettime, [0.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: uptime(clock) + more[0])
+    async with team_hub(tmp_path, {"press": HOLD}) as hub:
+        soon, later = [
+            await give(hub, "press", text, deadline=time.time() + YEAR + seconds)
+            for text, seconds in (("soon", 1_000.0), ("later", 1_000_000.0))
+        ]
+        await eventually(lambda: gate.callers["door"])
+        more[0] = YEAR
+        await hub.hub.team_tasks.worker.sweep()
+        assert (await read(hub, soon.id)).is_active
+        more[0] = YEAR + 2_000.0
+        [end] = await ended(hub, soon.id)
+        assert (end.state, end.error) == ("failed", "its deadline is over")
+        assert (await read(hub, later.id)).is_active
 
 
 @pytest.mark.promise("stop-reaches-everything")

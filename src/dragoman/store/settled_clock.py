@@ -39,6 +39,10 @@ class SettledClock:
         back = self._offset - (self._clock() - self._monotonic())
         return back if back > MAX_DRIFT else 0.0
 
+    def steady_time(self) -> float:
+        """Return the time of the clock; while that is not settled, without what it was set ahead."""
+        return self._clock() if self.is_settled() else self._offset + self._monotonic()
+
     def settled_time(self) -> float:
         """Return the time of the clock; 0, when nothing is old, while it is not settled."""
         return self._clock() if self.is_settled() else 0.0
@@ -54,3 +58,32 @@ class SettledClock:
             return False
         self._offset, self._ahead_since = offset, None
         return True
+
+
+class RemainingTimes:
+    """What ends after the time that it had left when the clock was set back: by the clock, it has more."""
+
+    def __init__(self, clock: SettledClock) -> None:
+        self._clock = clock
+        self._ends: dict[str, float] = {}  # of the machine's uptime, by id
+
+    def add(self, id: str, *, left: float) -> None:
+        """Add something with the seconds that it had left, unless it is known."""
+        self._ends.setdefault(id, self._clock.passed() + max(0.0, left))
+
+    def over(self) -> list[str]:
+        """Return the ids of what has no time left."""
+        passed = self._clock.passed()
+        return [id for id, end in self._ends.items() if end <= passed]
+
+    def remove(self, id: str) -> None:
+        """Forget something that has ended."""
+        del self._ends[id]
+
+
+def approval_clock(clock: Callable[[], float]) -> Callable[[], float]:
+    """Return the clock by which requests expire: for a day, it ignores that it was set ahead.
+
+    So they can still be answered. A clock that is not the system's is obeyed.
+    """
+    return SettledClock().steady_time if clock is time.time else clock

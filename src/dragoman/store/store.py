@@ -51,6 +51,7 @@ from dragoman.store.sessions.messages import MessageRepository
 from dragoman.store.sessions.presence import PeopleRepository
 from dragoman.store.sessions.sessions import SessionRepository
 from dragoman.store.sessions.shares import ShareRepository
+from dragoman.store.settled_clock import approval_clock
 from dragoman.store.spoke_namespaces import SpokeNamespaceRepository
 from dragoman.store.sqlite import SQLiteBackend, Synchronous
 from dragoman.store.standing_rules import PolicyRuleRepository
@@ -131,7 +132,8 @@ class Store:
         self.runner_frames = RunnerFrameRepository(database)
         self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database, host_id=host_id)
-        self.approvals = ApprovalRepository(database, clock=clock, sessions=self.sessions)
+        self.approval_clock = approval_clock(clock)
+        self.approvals = ApprovalRepository(database, clock=self.approval_clock, sessions=self.sessions)
         self.artifacts = ArtifactRepository(database)
         self.responses = ResponseRepository(database, clock=clock)
         shared_key = None if membership is None else master_key
@@ -205,7 +207,7 @@ class Store:
     @cached_property
     def inbox(self) -> ApprovalInboxRepository:
         """Approval requests as an inbox shows them."""
-        return ApprovalInboxRepository(self.database, clock=self.sessions.now)
+        return ApprovalInboxRepository(self.database, clock=self.approval_clock)
 
     @cached_property
     def people(self) -> PeopleRepository:

@@ -19,7 +19,7 @@ from dragoman.operations.permission.standing_rules import StandingRules
 from dragoman.store.hosts.host_folder import USAGE_SPOOL, find_leftovers, has_leftovers
 from dragoman.store.hosts.signals import Wakeup
 from dragoman.store.retention import Retention, RetentionPeriods
-from dragoman.store.settled_clock import SettledClock
+from dragoman.store.settled_clock import RemainingTimes, SettledClock
 from dragoman.store.sqlite import lock_folder
 from dragoman.store.store import Store
 
@@ -206,7 +206,7 @@ class ApprovalResumer:
         self._store = store
         self._now = now
         self._clock = clock or SettledClock()
-        self._ends: dict[str, float] = {}  # of the machine's uptime, by id, after the clock was set back
+        self._remaining = RemainingTimes(self._clock)
         self._resume_run = resume_run
         self._approval_flow = approval_flow
         self._since = 0.0
@@ -247,15 +247,14 @@ class ApprovalResumer:
 
     async def _end_passed(self) -> None:
         """Let requests expire whose time has passed, whatever a clock that was set back says."""
-        passed, back = self._clock.passed(), self._clock.seconds_back()
+        back = self._clock.seconds_back()
         statuses: Sequence[ApprovalStatus] = ("pending", "approved") if back else ()
         for status in statuses:
             for each in await self._store.approvals.list(status=status, limit=MAX_ENDS):
-                left = each.expires_at - (self._now() + back)
-                self._ends.setdefault(each.id, passed + max(0.0, left))
-        for id in [id for id, end in self._ends.items() if end <= passed]:
+                self._remaining.add(each.id, left=each.expires_at - (self._now() + back))
+        for id in self._remaining.over():
             await self._store.approvals.end(id)
-            del self._ends[id]
+            self._remaining.remove(id)
 
     async def _resume(self, approval: ApprovalRequest, *, expired: bool) -> None:
         current = await self._approval_flow.expire_if_due(approval.id) if expired else approval

@@ -207,7 +207,10 @@ class Hub:
         services = self._services
         approval_flow = services.calls.approval_flow
         yield self.retention.run
-        yield ApprovalResumer(services.store, self.queued_turns.resume, approval_flow=approval_flow).run
+        resume = self.queued_turns.resume
+        yield ApprovalResumer(
+            self.store, resume, approval_flow=approval_flow, now=self.store.approval_clock
+        ).run
         yield self.key_monitor.run
         yield self.host.watch
         yield self.share_operations

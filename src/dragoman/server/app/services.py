@@ -238,7 +238,10 @@ def follow_rules(store: Store, calls: Calls, *, stack: AsyncExitStack) -> None:
 def build_guard(config: Config, store: Store) -> AccessControl:
     """Build access control from the policy and the stored approvals."""
     return AccessControl(
-        build_policy(config), store.approvals, clock=time.time, approval_seconds=config.approval_seconds
+        build_policy(config),
+        store.approvals,
+        clock=store.approval_clock,
+        approval_seconds=config.approval_seconds,
     )
 
 

@@ -6,6 +6,7 @@ session where it was given in the transaction that sets `delivered_at`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -42,6 +43,7 @@ from dragoman.store.teams.task_records import (
 from dragoman.store.teams.task_statements import TaskListStatements, TeamTaskStatements
 
 MAX_SWEPT = 200
+MAX_WITH_DEADLINE = 10_000  # tasks that are looked after when the clock was set back
 MAX_QUESTIONS = 200  # of an owner that are being answered: each may ask further teams
 T = TypeVar("T")
 
@@ -241,6 +243,10 @@ class TeamTaskRepository:
     async def list_late(self) -> Sequence[TeamTask]:
         """Return active tasks whose deadline is over."""
         return await self._read(self._lists.late, {"limit": MAX_SWEPT, "now": self._clock()})
+
+    async def list_with_deadline(self) -> Sequence[TeamTask]:
+        """Return active tasks that have a deadline."""
+        return await self._read(self._lists.late, {"limit": MAX_WITH_DEADLINE, "now": math.inf})
 
     async def list_orphans(self) -> Sequence[TeamTask]:
         """Return active tasks, not detached, that were given in an answer that was stopped, or of a task that

@@ -21,7 +21,7 @@ from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
 from dragoman.store.runs import RunRecord
-from dragoman.store.settled_clock import SettledClock
+from dragoman.store.settled_clock import RemainingTimes, SettledClock
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TaskEnd, TeamTask
 from dragoman.teams.registry import TeamRegistry
@@ -73,6 +73,7 @@ class TaskWorker:
         self._closed = False
         self._has_swept = False
         self._clock = SettledClock()
+        self._remaining = RemainingTimes(self._clock)
         self._last_waiting: TeamTask | None = None
 
     # What is told from outside.
@@ -312,9 +313,10 @@ class TaskWorker:
     async def sweep(self) -> None:
         """Do what is due and nobody does. Raises StoreError, Unavailable."""
         tasks = self._store.team_tasks
+        back, is_settled = self._clock.seconds_back(), self._clock.is_settled()
         if not await tasks.has_unsettled():
             return
-        for task in await tasks.list_late() if self._clock.is_settled() else ():
+        for task in await self._find_late(back=back, is_settled=is_settled):
             await self.end(task, TaskEnd(state="failed", error=LATE))
         for task in await tasks.list_orphans():
             self._stopped_above.add(task.id)
@@ -327,6 +329,19 @@ class TaskWorker:
         await self.delivery.deliver_all()
         for team in await tasks.ready_teams():
             await self._dispatch(team)
+
+    async def _find_late(self, *, back: float, is_settled: bool) -> Sequence[TeamTask]:
+        """Return tasks whose deadline is over, or whose time has passed since the clock was set back."""
+        tasks, now = self._store.team_tasks, self._store.sessions.now()
+        for task in await tasks.list_with_deadline() if back else ():
+            self._remaining.add(task.id, left=(task.deadline or 0.0) - (now + back))
+        found = {task.id: task for task in await tasks.list_late()} if is_settled else {}
+        for id in self._remaining.over():
+            current = await tasks.get(id)
+            if current is not None and current.is_active:
+                found[id] = current
+            self._remaining.remove(id)
+        return list(found.values())
 
     async def _next_waiting(self) -> Sequence[TeamTask]:
         """Return tasks that wait, a few at a time: a host that was killed may have left some for nothing."""
