@@ -342,6 +342,18 @@ async def test_what_an_owner_allows_for_good_is_asked_again_once_the_policy_lets
             listed = (await served.http.get("/api/policy/rules", headers=root)).json()["rules"]
             in_force = {each["owner"]: each["inForce"] for each in listed}
             assert in_force == {"ann": expected[0] == "done", "bob": True, "root": True}
+    async with shop(tmp_path, policy=[{"ask": "shop.refund", "answerers": ["boss"]}]) as served:
+        body = {"approvalId": (await call(served, ann))["approvalId"]}
+        for _ in range(2):  # the rule of an admin replaces that of ann, once
+            added = await served.http.post("/api/policy/rules", json=body, headers=root)
+            assert [each["inForce"] for each in added.json()["rules"]] == [True]
+            assert (await call(served, ann))["status"] == "done"
+        listed = (await served.http.get("/api/policy/rules", headers=root)).json()["rules"]
+        assert sorted((each["owner"], each["createdBy"]) for each in listed) == [
+            ("ann", "root"),
+            ("bob", "root"),
+            ("root", "root"),
+        ]
 
 
 async def test_several_requests_are_answered_at_once_each_with_a_result_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.errors import ConfigError, Conflict, HostFenced, NotFound, StoreError, Unavailable
 from dragoman.store.connection import DatabaseConnection
-from dragoman.store.postgres import locks, membership
+from dragoman.store.postgres import backend, locks, membership
 from dragoman.store.postgres.backend import PostgresBackend
 from dragoman.store.postgres.url import shown_url
 from dragoman.store.store import DatabaseSettings, Store
@@ -400,3 +400,29 @@ async def test_the_statements_of_jobs_for_other_sessions_are_sent_together(
         assert sent == [10, 5, 10, 5]  # the messages, their parts, events, the times of the sessions
         found = await store.messages.list("x")
         assert [(each.id, each.role) for each in found] == [("ux", "user"), ("ax", "assistant")]
+
+
+@pytest.mark.parametrize("refused", ["settings", "membership", "lock"])
+async def test_a_connection_whose_first_statements_fail_is_closed(
+    refused: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of a server that shuts down in that moment."""
+    opened: list[psycopg.Connection[Any]] = []
+    connect = psycopg.connect
+
+    def connect_and_note(**params: Any) -> psycopg.Connection[Any]:
+        opened.append(connect(**params))
+        return opened[-1]
+
+    monkeypatch.setattr(psycopg, "connect", connect_and_note)
+    places = {"settings": (backend, "SETTINGS"), "membership": (membership, "SETTINGS")}
+    module, name = places.get(refused, (backend, "TRY_LOCK_NAME"))
+    value = "SELECT 1 / 0 + length(%s)" if refused == "lock" else b"SELECT 1 / 0"
+    monkeypatch.setattr(module, name, value)
+    with empty_place("postgres", tmp_path) as place:
+        host = PostgresBackend(str(place.url), folder=tmp_path, use="host")
+        before = len(opened)
+        with pytest.raises(StoreError, match="division by zero"):
+            host.try_lock("name") if refused == "lock" else host.prepare()
+        assert [raw.closed for raw in opened[before:]] == [True]
+        host.release()

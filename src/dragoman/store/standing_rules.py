@@ -61,16 +61,21 @@ class PolicyRuleRepository:
         return self._database.statements(PolicyRuleStatements)
 
     async def add(self, rule: StandingRule) -> StandingRule:
-        """Insert a rule and return it, or the one that is the same. Raises Conflict above MAX_RULES."""
+        """Insert a rule and return it, or the one that is the same. Raises Conflict above MAX_RULES.
+
+        An admin's replaces the owner's: the policy may have come to let only others answer.
+        """
         params = to_params(rule) | {"provider": encode_json(rule.provider)}
 
         def job(connection: DatabaseConnection) -> StandingRule:
             connection.lock(f"policy rules {rule.owner}")
             rows = connection.fetch_all(self._sql.list_of_owner, {"owner": rule.owner})
-            for existing in map(to_rule, rows):
-                if existing.key == rule.key:
-                    return existing
-            if len(rows) >= MAX_RULES:
+            same = next((each for each in map(to_rule, rows) if each.key == rule.key), None)
+            if same is not None and (same.is_of_admin or not rule.is_of_admin):
+                return same
+            if same is not None:
+                connection.execute(self._sql.delete, {"id": same.id})
+            elif len(rows) >= MAX_RULES:
                 raise Conflict(
                     f"{rule.owner!r} has {MAX_RULES} standing rules",
                     hint="revoke some, or write a rule into the configuration",

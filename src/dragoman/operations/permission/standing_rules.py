@@ -44,11 +44,15 @@ class StandingRule(msgspec.Struct, frozen=True, kw_only=True):
         """What it is for: two rules of the same key are the same rule."""
         return self.owner, self.operation.lower(), self.agent, self.provider
 
+    @property
+    def is_of_admin(self) -> bool:
+        """Whether an admin made it: nobody else may allow the calls of others."""
+        return bool(self.by_admin) or self.created_by != self.owner
+
     def may_answer(self, rule: Rule | None) -> bool:
         """Return whether the policy's rule lets those who made this one answer what it asks."""
         answerers = None if rule is None else rule.answerers
-        is_admin = self.by_admin or self.created_by != self.owner  # nobody else may allow others' calls
-        return is_admin or not answerers or OWNER in answerers or self.owner in answerers
+        return self.is_of_admin or not answerers or OWNER in answerers or self.owner in answerers
 
 
 class StandingRules:

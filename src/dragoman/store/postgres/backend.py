@@ -28,6 +28,7 @@ from dragoman.store.postgres.connection import (
     BEGIN_WRITING,
     PostgresConnection,
     RawConnection,
+    closing_on_error,
     cut,
     is_closed,
     run_command,
@@ -261,9 +262,9 @@ class PostgresBackend:
     def try_lock(self, name: str) -> AbstractContextManager[object] | None:
         """Lock a name in the schema, on a connection of its own; None when another process has it."""
         try:
-            raw = self._open()
-            if locks.fetch_value(raw, TRY_LOCK_NAME, name):
-                return unlocking(raw)
+            with closing_on_error(self._open()) as raw:
+                if locks.fetch_value(raw, TRY_LOCK_NAME, name):
+                    return unlocking(raw)
             raw.close()
         except psycopg.Error as error:
             raise self.translate_error(error) from error
@@ -301,10 +302,11 @@ class PostgresBackend:
         raw: RawConnection = psycopg.connect(**params, autocommit=True)
         with self._opened_guard:
             self._opened.add(raw)
-        raw.prepare_threshold = PREPARE_THRESHOLD
-        raw.prepared_max = MAX_PREPARED
-        raw.adapters.register_loader("numeric", IntLoader)  # sums of whole numbers are the only ones
-        run_command(raw, SETTINGS)
+        with closing_on_error(raw):
+            raw.prepare_threshold = PREPARE_THRESHOLD
+            raw.prepared_max = MAX_PREPARED
+            raw.adapters.register_loader("numeric", IntLoader)  # sums of whole numbers are the only ones
+            run_command(raw, SETTINGS)
         return raw
 
     def _upgrade_schema(self, raw: RawConnection) -> None:
@@ -336,13 +338,9 @@ class PostgresBackend:
     def _take_lock(self) -> None:
         with self._lock_guard:
             self._unlock()
-            raw = self._open()
-            try:
+            with closing_on_error(self._open()) as raw:
                 locks.take_schema(raw, self._shown_url, is_shared=False, seconds=locks.LOCK_SECONDS)
                 fence_absent_hosts(raw)
-            except BaseException:
-                raw.close()
-                raise
             self._lock_connection = raw
 
     def _unlock(self) -> None:

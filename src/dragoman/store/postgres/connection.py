@@ -11,8 +11,8 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal, TypeAlias
 
 import psycopg
@@ -37,6 +37,16 @@ DOUBT_SECONDS = 10.0  # for which a lost commit is looked up, while the server m
 DOUBT_INTERVAL = 0.1
 RETRIED = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 NUL, REPLACEMENT = "\0", "\ufffd"
+
+
+@contextmanager
+def closing_on_error(raw: RawConnection) -> Iterator[RawConnection]:
+    """Close a connection that cannot be used as it was opened for."""
+    try:
+        yield raw
+    except BaseException:
+        raw.close()
+        raise
 
 
 class PostgresConnection:

@@ -36,7 +36,13 @@ import psycopg
 from dragoman.errors import HostFenced, StoreError
 from dragoman.store.hosts.host_folder import HostFolder
 from dragoman.store.postgres import locks
-from dragoman.store.postgres.connection import PostgresConnection, RawConnection, is_closed, run_command
+from dragoman.store.postgres.connection import (
+    PostgresConnection,
+    RawConnection,
+    closing_on_error,
+    is_closed,
+    run_command,
+)
 from dragoman.version import version
 
 log = logging.getLogger(__name__)
@@ -155,17 +161,13 @@ class Membership:
             self.folder.take()
             if self._raw is not None and not is_closed(self._raw):
                 return
-            raw = self._open()
-            try:
+            with closing_on_error(self._open()) as raw:
                 locks.take_schema(raw, self._database, is_shared=True, seconds=locks.LOCK_SECONDS)
                 prepare_schema(raw)
                 if self._has_joined:
                     self._return(raw)
                 else:
                     self._enrol(raw)
-            except BaseException:
-                raw.close()
-                raise
             self._raw, self._has_joined = raw, True
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -207,8 +209,8 @@ class Membership:
         self._call(lambda: self.on_fenced and self.on_fenced())
 
     def _open(self) -> RawConnection:
-        raw = self._connect(membership_name(self.id))
-        raw.execute(SETTINGS)
+        with closing_on_error(self._connect(membership_name(self.id))) as raw:
+            raw.execute(SETTINGS)
         return raw
 
     def _enrol(self, raw: RawConnection) -> None:
@@ -301,13 +303,9 @@ class Membership:
 
     def _rejoin(self) -> RawConnection:
         self._disconnect()
-        raw = self._open()
-        try:
+        with closing_on_error(self._open()) as raw:
             locks.take_schema(raw, self._database, is_shared=True, seconds=0.0)
             self._return(raw)
-        except BaseException:
-            raw.close()
-            raise
         self._raw, self._returned_at = raw, time.monotonic()
         log.info("the membership connection of host %s was replaced", self.id)
         return raw
@@ -407,11 +405,8 @@ class HostConnection(PostgresConnection):
 
 def prepare_begin(raw: RawConnection, id: str) -> RawConnection:
     """Prepare `BEGIN_AS_HOST`, which the server would plan for each transaction otherwise."""
-    try:
+    with closing_on_error(raw):
         run_command(raw, PREPARE_BEGIN.format(id).encode())
-    except BaseException:
-        raw.close()
-        raise
     return raw
 
 
