@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -13,9 +16,11 @@ from websockets.exceptions import ConnectionClosed
 from dragoman.server.http import listener as listening
 from dragoman.server.http.connection_limits import ConnectionLimits
 from dragoman.server.http.websocket_protocol import FIRST_MESSAGE
+from tests.waiting import until
 
 LATER_MESSAGE = 2 * FIRST_MESSAGE
 PING = 0x89
+FINAL = 0x80
 UPGRADE = (
     b"GET PATH HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
     b"sec-websocket-version: 13\r\nsec-websocket-key: AQIDBAUGBwgJCgsMDQ4PEA==\r\n\r\n"
@@ -110,3 +115,60 @@ async def test_only_the_socket_of_model_requests_compresses(path: str, compresse
     finally:
         server.force_exit = True
         await server.shutdown(sockets=[listener])
+
+
+@asynccontextmanager
+async def opened() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter, Any]]:
+    """A WebSocket without pings of the hub and with small buffers, and the server's protocol of it."""
+    listener = listening.bind_listener("127.0.0.1", 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    server = listening.build_server(count_characters, ConnectionLimits())
+    await server.startup(sockets=[listener])
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.connect(listener.getsockname())
+    reader, writer = await asyncio.open_connection(sock=client, limit=1_024)
+    try:
+        writer.write(UPGRADE.replace(b"PATH", b"/api/spoke"))
+        await reader.readuntil(b"\r\n\r\n")
+        [protocol] = server.server_state.connections
+        yield reader, writer, protocol
+    finally:
+        writer.close()
+        server.force_exit = True
+        await server.shutdown(sockets=[listener])
+
+
+def masked(opcode: int, data: bytes = b"") -> bytes:
+    """A short frame of a client, masked with zeros."""
+    return bytes([opcode, 0x80 | len(data), 0, 0, 0, 0]) + data
+
+
+async def test_pings_of_a_client_that_does_not_read_take_a_bounded_memory_and_the_last_is_answered() -> None:
+    async with opened() as (reader, writer, protocol):
+        sent, largest = 0, 0
+        while sent < 4_000_000:
+            burst = b"".join(masked(FINAL | 9, f"{sent + n:0125}".encode()) for n in range(500))
+            sent += len(burst)
+            writer.write(burst)
+            await writer.drain()
+            largest = max(largest, protocol.transport.get_write_buffer_size())
+        assert largest < 600_000
+        last = masked(FINAL | 9, b"last")
+        writer.write(last)
+        writer.write(masked(FINAL | 1, b"text"))
+        found = b""
+        while bytes([FINAL | 10, 4]) + b"last" not in found or bytes([FINAL | 1, 1]) + b"4" not in found:
+            found += await reader.read(65_536)
+
+
+async def test_fragments_of_a_message_are_joined_as_they_come() -> None:
+    async with opened() as (reader, writer, protocol):
+        writer.write(masked(1, b"x"))
+        for _ in range(20):
+            writer.write(masked(0, b"y") * 500 + masked(0) * 500)
+            await writer.drain()
+        await until(lambda: protocol.frames and len(protocol.frames[0]) == 10_001)
+        assert len(protocol.frames) == 1
+        writer.write(masked(FINAL, b"z"))
+        assert await reader.readexactly(7) == bytes([FINAL | 1, 5]) + b"10002"

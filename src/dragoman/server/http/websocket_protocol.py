@@ -12,6 +12,7 @@ from copy import copy
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
 from dragoman.server.http.connection_limits import NEVER, ConnectionTable
 
@@ -95,6 +96,10 @@ class WritableFlag:
         """Let senders wait."""
         self._event = self._event or asyncio.Event()
 
+    def is_set(self) -> bool:
+        """Return whether senders may continue."""
+        return self._event is None
+
     async def wait(self) -> None:
         """Wait until it is set."""
         while self._event is not None:
@@ -115,6 +120,7 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         self.queue = cast("asyncio.Queue[Any]", MessageQueue())
         self.writable = cast(asyncio.Event, WritableFlag())
         self._connection = connection
+        self._pongs = b""
         self.conn.max_message_size = min(FIRST_MESSAGE, self.config.ws_max_size)
 
     async def send(self, message: Any) -> None:
@@ -124,6 +130,31 @@ class LimitedWebSocketProtocol(WebSocketsSansIOProtocol):
         if is_accept and self.handshake_complete:
             self.request.headers.clear()  # the parser keeps the request
             del self.request, self.response
+
+    def handle_ping(self) -> None:
+        """See uvicorn. A client that does not read gets pongs for its latest pings only (RFC 6455, 5.5.3)."""
+        pongs = b"".join(self.conn.data_to_send())
+        if cast(WritableFlag, self.writable).is_set():
+            self.transport.write(pongs)
+        elif pongs:  # with all pings that came together
+            self._pongs = pongs
+
+    def resume_writing(self) -> None:
+        """See asyncio.Protocol."""
+        super().resume_writing()
+        pongs, self._pongs = self._pongs, b""
+        if pongs and not self.transport.is_closing():
+            self.transport.write(pongs)
+
+    def handle_cont(self, event: Frame) -> None:
+        """See uvicorn. Fragments are joined as they come: each may be a single byte, or none."""
+        frames = cast("list[Any]", self.frames)
+        if event.data:
+            frames[0] = frames[0] if isinstance(frames[0], bytearray) else bytearray(frames[0])
+            frames[0] += event.data
+        if event.fin:
+            frames[0] = bytes(frames[0])
+            self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
         """See uvicorn."""
