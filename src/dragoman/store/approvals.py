@@ -112,6 +112,8 @@ class ApprovalRepository:
     def __init__(
         self, database: Database, *, clock: Callable[[], float], sessions: SessionRepository
     ) -> None:
+        """`clock` says when requests expire."""
+        self.clock = clock
         self._database = database
         self._clock = clock
         self._sessions = sessions

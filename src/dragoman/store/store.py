@@ -132,8 +132,7 @@ class Store:
         self.runner_frames = RunnerFrameRepository(database)
         self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database, host_id=host_id)
-        self.approval_clock = approval_clock(clock)
-        self.approvals = ApprovalRepository(database, clock=self.approval_clock, sessions=self.sessions)
+        self.approvals = ApprovalRepository(database, clock=approval_clock(clock), sessions=self.sessions)
         self.artifacts = ArtifactRepository(database)
         self.responses = ResponseRepository(database, clock=clock)
         shared_key = None if membership is None else master_key
@@ -147,6 +146,11 @@ class Store:
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @property
+    def approval_clock(self) -> Callable[[], float]:
+        """The clock by which approval requests expire."""
+        return self.approvals.clock
 
     @cached_property
     def conversations(self) -> ConversationRepository:
