@@ -143,7 +143,7 @@ def tools_in_field(value: Any, *, source: str) -> Sequence[str]:
     if value is None:
         return ()
     if isinstance(value, str):
-        value = re.sub(r"\([^)]*\)", "", value).replace(",", " ").split()
+        value = re.sub(r"\([^()]*\)", "", value).replace(",", " ").split()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ConfigError(f"{source}: allowed-tools: expected names of operations")
     return [each.partition("(")[0].strip() for each in value]

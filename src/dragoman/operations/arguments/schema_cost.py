@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
+from dragoman.json_decoding import parse_digits
 from dragoman.large_json import SMALL, measure
 from dragoman.operations.arguments.subschemas import (
     ANY_SCHEMA,
@@ -43,13 +44,14 @@ ENTRY_COST, ITEM_COST, COPY_COST, PATTERN_COST = 1.5, 0.4, 5.0, 12.0
 PATTERN_STEPS = 50  # steps of a regular expression in one unit of MAX_CHECK_COST
 PATTERN_TOKEN = re.compile(
     r"(?P<group>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>|[a-zA-Z-]+:?)?)?)|(?P<end>\))"
-    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<class>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])"
-    r"|(?P<property>\\[pP](?:\{[^}]*\}|.))|(?P<wide>\\[SWDB.]|\.)|(?P<plain>\\.|.)",
+    r"|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|(?P<class>\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*\])|(?P<open>\[)"
+    r"|(?P<property>\\[pP](?:\{[^}\\]*\}|.))|(?P<wide>\\[SWDB.]|\.)|(?P<plain>\\.|.)",
     re.DOTALL,
 )
 ATOM_COSTS = {"property": 1_000.0, "wide": 45.0, "class": 1.0, "plain": 0.1}  # microseconds a repetition
 BACKTRACKING = re.compile(r"\(\?(?:[=!>]|<[=!])|\\[1-9k]|[*+?}]\+")
 BACKTRACKING_COST = 2_500
+MAX_REPETITIONS = 1_000_000
 MAX_CACHED = 1_000  # characters of a pattern
 UNCOUNTED_KEYWORDS = ("$dynamicRef", "$recursiveRef")
 BASE_KEYWORDS = ("$id", "id")  # references in such a part start from it
@@ -229,10 +231,12 @@ def pattern_cost(pattern: str) -> float:
     for token in PATTERN_TOKEN.finditer(pattern):
         kind = token.lastgroup
         if kind in ("least", "most"):
-            times = max(int(number) for number in (token["least"], token["most"], "1") if number)
-            groups[-1] += last * (min(times, 1_000_000) - 1)
-            last *= min(times, 1_000_000)
+            times = max(repetitions(number) for number in (token["least"], token["most"], "1") if number)
+            groups[-1] += last * (times - 1)
+            last *= times
             continue
+        if kind == "open":  # a class without an end: the pattern is not valid, and nothing of it is compiled
+            break
         if kind == "group":
             groups.append(0.0)
             continue
@@ -242,6 +246,12 @@ def pattern_cost(pattern: str) -> float:
             last = class_cost(token[0]) if kind == "class" else ATOM_COSTS.get(kind or "", 0.0)
         groups[-1] += last
     return sum(groups)
+
+
+def repetitions(digits: str) -> int:
+    """Return a number of repetitions, at most a million."""
+    number = parse_digits(digits)
+    return MAX_REPETITIONS if number is None else min(number, MAX_REPETITIONS)
 
 
 def class_cost(text: str) -> float:

@@ -36,6 +36,7 @@ SECRET_NAME = re.compile(
 TOKEN_COUNT_NAME = re.compile(
     r"max_?\w*tokens|token_?(count|limit|budget)|(in|out)put_?tokens|total_?tokens|^tokens$", re.IGNORECASE
 )
+MAX_COUNT_NAME = 100  # characters; searching takes time in proportion to their square
 REGEX_OPTIONS = jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
 SCHEMA_MAPS = ("properties", "$defs", "patternProperties")
 
@@ -246,7 +247,9 @@ def excerpt_value(value: Any, depth: int = MAX_SHOWN_DEPTH) -> Any:
 
 def is_secret_name(name: str | int) -> bool:
     """Return whether a field of this name may contain a secret."""
-    return isinstance(name, str) and bool(SECRET_NAME.search(name)) and not TOKEN_COUNT_NAME.search(name)
+    if not isinstance(name, str) or not SECRET_NAME.search(name):
+        return False
+    return len(name) > MAX_COUNT_NAME or not TOKEN_COUNT_NAME.search(name)
 
 
 def describe_secret(value: Any) -> str:

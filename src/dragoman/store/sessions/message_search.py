@@ -59,7 +59,7 @@ MAX_QUERY_LENGTH = 1_000
 WORD_MATCHES: tuple[MatchKind, ...] = ("all", "some")
 MAX_FORKS = 20  # forks of a deleted session that are looked at for one message
 MAX_PIECE_LENGTH = 160  # characters of a hit, and of the text on each side of it
-HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_END}]*){HIT_END}")
+HIT_PATTERN = re.compile(f"{HIT_START}([^{HIT_START}{HIT_END}]*){HIT_END}")
 WHITESPACE = re.compile(r"\s+")
 
 

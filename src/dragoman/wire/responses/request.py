@@ -24,7 +24,7 @@ _DROPPABLE = frozenset(
 )
 _ENCRYPTED_REFUSED = re.compile(r"encrypted.content is not supported", re.IGNORECASE)
 _UNKNOWN_FIELD = re.compile(
-    r"(?:unsupported|unknown|unrecognized|extra|not supported|not permitted)[^'\"`]*['\"`]([\w.]+)['\"`]"
+    r"(?:unsupported|unknown|unrecognized|extra|not (?:support|permitt)ed)[^'\"`]{0,200}['\"`]([\w.]+)['\"`]"
     r"|['\"`]([\w.]+)['\"`] is not supported",
     re.IGNORECASE,
 )
