@@ -6,6 +6,7 @@ The rule numbers in the comments refer to the wire notes on providers, §4.3.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any
@@ -52,6 +53,26 @@ class CallIds:
             id = self._new_id()
         self._used_ids.add(id)
         return id
+
+
+class DistinctIds:
+    """The ids of the calls in a request, each of which a provider takes once.
+
+    A repeated id gets a number, the same in each request, so that a provider finds the prompt in its cache.
+    """
+
+    def __init__(self) -> None:
+        self._used_ids: set[str] = set()
+        self._counts: Counter[str] = Counter()
+
+    def take(self, id: str) -> str:
+        """Return the id for the next call: its own, or one that was made from it if that is used."""
+        distinct = id
+        while distinct in self._used_ids:
+            self._counts[id] += 1
+            distinct = f"{id}-{self._counts[id] + 1}"
+        self._used_ids.add(distinct)
+        return distinct
 
 
 class ToolCallAssembler:

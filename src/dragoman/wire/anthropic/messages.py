@@ -32,6 +32,7 @@ from dragoman.wire.anthropic.provider_metadata import FAMILY, cache_control_fiel
 from dragoman.wire.files import file_note
 from dragoman.wire.multimodal_outputs import read_multimodal_output
 from dragoman.wire.step_splitting import split_steps, tool_result_text
+from dragoman.wire.tool_calls import DistinctIds
 from dragoman.wire.tool_names import ANTHROPIC_LENGTH, fit_tool_name
 
 _FORBIDDEN_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
@@ -82,7 +83,7 @@ class _MessageWriter:
         self.messages: list[dict[str, Any]] = []
         self.dropped_fields: list[str] = []
         self._provider = provider
-        self._used_ids: set[str] = set()
+        self._ids = DistinctIds()
 
     def add_system(self, message: Message) -> None:
         """Add a system message: to `system` if it is first, else in place, marked, since moving it breaks
@@ -185,12 +186,7 @@ class _MessageWriter:
         id = call_id
         if not call_id or _FORBIDDEN_CHARACTERS.search(call_id):
             id = f"toolu_{hashlib.sha256(call_id.encode(errors='replace')).hexdigest()[:24]}"
-        count, base = 1, id
-        while id in self._used_ids:
-            count += 1
-            id = f"{base}-{count}"
-        self._used_ids.add(id)
-        return id
+        return self._ids.take(id)
 
 
 def _both_metadata(part: ToolPart) -> tuple[Any, Any]:

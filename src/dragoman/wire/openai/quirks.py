@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
 
 from dragoman.wire.think_tags import ThinkTagMode
+from dragoman.wire.tool_calls import DistinctIds
 from dragoman.wire.tool_names import OPENAI_LENGTH, fit_tool_name
 
 CallIdFormat = Literal["plain", "any", "nine"]
@@ -63,8 +63,6 @@ def safe_call_id(call_id: str, id_format: CallIdFormat) -> str:
 
 def distinct_call_ids(call_ids: Iterable[str], id_format: CallIdFormat) -> Iterator[str]:
     """Yield an allowed id for each call of a step: a repeated one gets a number, the same each time."""
-    counts: Counter[str] = Counter()
+    ids = DistinctIds()
     for call_id in call_ids:
-        counts[call_id] += 1
-        number = counts[call_id]
-        yield safe_call_id(call_id if number == 1 else f"{call_id}-{number}", id_format)
+        yield safe_call_id(ids.take(call_id), id_format)
