@@ -26,6 +26,7 @@ INTERNAL_FIELDS = {
     "ErrorEvent": {"code", "transient"},
     "Finish": {"usage", "cost", "steps"},
 }
+UNSENT_TYPES = ("Usage", "ModelUsage")  # of these fields
 DESCRIPTIONS = {
     "FinishStep": "The model call and its tool calls are done.",
     "ErrorEvent": "The run failed.",
@@ -78,7 +79,7 @@ def vocabulary_schemas() -> Document:
     """Return the schemas of events and message parts as clients see them."""
     shapes, schemas = msgspec.json.schema_components(VOCABULARY_TYPES, ref_template=REFERENCE)
     event, data, *parts = shapes
-    found = {name: wire_schema(name, schema) for name, schema in schemas.items() if name != "Usage"}
+    found = {name: wire_schema(name, each) for name, each in schemas.items() if name not in UNSENT_TYPES}
     found["Data"]["properties"]["type"]["pattern"] = "^data-"
     found["DataPart"]["properties"]["type"]["pattern"] = "^data-"
     found["Finish"]["properties"]["finishReason"]["enum"] = FINISH_REASONS
