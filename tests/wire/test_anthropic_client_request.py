@@ -308,6 +308,15 @@ def test_options_get_neutral_names_if_there_are_some() -> None:
     assert (parsed.stream, parsed.ignored_fields) == (False, ("metadata.team",))
 
 
+FORMAT = {"type": "json_schema", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize("config", [None, {"effort": "low"}, {"effort": "low", "format": FORMAT}])
+def test_the_output_format_of_beta_clients_is_that_of_output_config(config: dict[str, Any] | None) -> None:
+    options = parse_messages_request(asking(output_format=FORMAT, output_config=config)).request.options
+    assert options == {"max_tokens": 10, "output_config": {**(config or {}), "format": FORMAT}}
+
+
 def test_a_count_tokens_request_needs_no_max_tokens() -> None:
     body = claude_code()
     del body["max_tokens"]

@@ -46,6 +46,8 @@ def turns(*blocks: Any) -> bytes:
         (asking(thinking=[]), "thinking"),
         (asking(thinking={"budget_tokens": 3}), "thinking.type"),
         (asking(output_config="low"), "output_config"),
+        (asking(output_format="json"), "output_format"),
+        (asking(output_format={}, output_config={"format": {"type": "json_schema"}}), "output_format"),
         (asking(metadata={"user_id": 7}), "metadata.user_id"),
         (asking(stop_sequences="END"), "stop_sequences"),
         (asking(stop_sequences=["a", ""]), "stop_sequences[1]"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import BadRequest
@@ -161,6 +162,8 @@ def parse_options(body: RequestFields, *, count_only: bool = False) -> tuple[dic
         )
     if body.has("stop_sequences"):
         options |= _parse_stop_sequences(body)
+    if body.has("output_format"):
+        options |= _parse_output_format(body, options.pop("output_format"))
     ignored = ["extra_body"] if body.raw.get("extra_body") else []
     if not body.has("metadata"):
         return options, ignored
@@ -174,13 +177,21 @@ def _check_types(body: RequestFields) -> None:
     """Reject settings of the wrong type."""
     for name in ("temperature", "top_p"):
         body.number(name)
-    for name in ("thinking", "output_config", "context_management", "cache_control"):
+    for name in ("thinking", "output_config", "output_format", "context_management", "cache_control"):
         if body.has(name):
             body.nested(name)
     if body.has("thinking"):
         body.nested("thinking").text("type")
     body.count("top_k")
     body.optional_text("service_tier")
+
+
+def _parse_output_format(body: RequestFields, output_format: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `output_config` with the format that beta clients send as `output_format`."""
+    config = body.raw.get("output_config") or {}
+    if config.get("format") not in (None, output_format):
+        raise invalid_field("output_format", "differs from output_config.format", hint="send only one")
+    return {"output_config": {**config, "format": output_format}}
 
 
 def _parse_stop_sequences(body: RequestFields) -> dict[str, list[str]]:
