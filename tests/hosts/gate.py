@@ -1,3 +1,6 @@
-"""What the operations of `gated_operations` have done, in every hub of this process."""
+"""What the operations of `gated_operations` have done in the hubs of this process, and what they wait for."""
+
+import asyncio
 
 MADE: list[str] = []
+opened = asyncio.Event()

@@ -30,3 +30,11 @@ async def act(name: str) -> str:
     gate.MADE.append(f"act {name}")
     await asyncio.Event().wait()
     return "done"
+
+
+@operation("lab", effect="once", approval=True)
+async def sign(name: str) -> str:
+    """Sign something, once `gate.opened` is set."""
+    gate.MADE.append(f"sign {name}")
+    await gate.opened.wait()
+    return f"signed {name}"

@@ -14,15 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.agent.approval_events import stored_answer
-from dragoman.errors import (
-    Conflict,
-    DragomanError,
-    Forbidden,
-    NotFound,
-    RunActive,
-    StoreError,
-    Unavailable,
-)
+from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
@@ -56,6 +48,7 @@ from dragoman.wire.ui.client_request import (
     ClientApprovalAnswer,
     ContinueAnswer,
     NewMessage,
+    WhenBusy,
 )
 
 log = logging.getLogger(__name__)
@@ -239,8 +232,7 @@ class RunRegistry:
         if lock is None or not lock.locked():
             return  # the agent is not looked up: files of teams are read for that
         is_repeat = is_same_action(self._starting.get(session_id), request.action)
-        when_busy = request.when_busy or self.agents.when_busy(request.agent)
-        if when_busy == "refuse" and not is_repeat:
+        if self._when_busy(request, request.agent) == "refuse" and not is_repeat:
             self._raise_busy(session_id)
 
     def _with_defaults(
@@ -250,8 +242,12 @@ class RunRegistry:
         if session is not None:
             session_id = session.id
         agent = request.agent or (None if session is None else session.agent)
-        when_busy = request.when_busy or self.agents.when_busy(agent)
-        return replace(request, session_id=session_id, when_busy=when_busy)
+        return replace(request, session_id=session_id, when_busy=self._when_busy(request, agent))
+
+    def _when_busy(self, request: ChatRequest, agent: str | None) -> WhenBusy:
+        """Return what a request does in a busy session: another answer to the message that grows waits."""
+        is_continuation = isinstance(request.action, ContinueAnswer)
+        return request.when_busy or ("queue" if is_continuation else self.agents.when_busy(agent))
 
     async def _queue_if_busy(
         self, request: ChatRequest, session: Session | None, *, active: ActiveRun | None, identity: Identity
@@ -452,7 +448,9 @@ class RunRegistry:
         """Wait for the active run to end; stop it if it is abandoned; or raise RunActive."""
         if run is None:
             return
-        if run.is_unattended:  # nobody could know of it
+        is_continuation = isinstance(request.action, ContinueAnswer)
+        if run.is_unattended or (is_continuation and request.when_busy == "queue"):
+            # Nobody could know of it; or it does what another person allowed, whether they follow it or not.
             await run.wait_ended()
             return
         is_abandoned = run.is_abandoned
