@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import pytest
@@ -352,3 +353,40 @@ async def test_each_step_of_a_task_is_an_event_where_it_was_given(store: Store) 
     names = [each.name for each in page.events if each.name.startswith("task.")]
     assert names == ["task.queued", "task.started", "task.ended"]
     assert {each.session_id for each in page.events if each.name.startswith("task.")} == {"s"}
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_a_task_costs_the_same_however_many_have_ended(store: Store) -> None:
+    """Counted in steps of SQLite's machine: an index that leads to all tasks of an owner would show."""
+    few = await count_task_steps(store, "few")
+    for at in range(200):
+        ended = task(f"e{at}", created_at=0.5, source_session="above")
+        await submit(store, ended)
+        await store.team_tasks.end(ended, TaskEnd(state="cancelled"), is_silent=True)
+    many = await count_task_steps(store, "many")
+    assert many < few + 200, (few, many)
+
+
+async def count_task_steps(store: Store, id: str) -> int:
+    """Hand in a task, begin it, look for what is left as a sweep does, and end it; return SQLite's steps."""
+    steps = count()
+
+    def watch(connection: Any) -> None:
+        connection._raw.set_progress_handler(lambda: next(steps) and None, 1)
+
+    await store.write(watch)
+    await store.database.read(watch)
+    await store.database.read_by_key(watch)
+    wanted = task(id, overlap="queue", created_at=2.0)
+    await submit(store, wanted)
+    with pytest.raises(TaskOverlaps):
+        await submit(store, replace(wanted, id=f"{id}-alike", overlap="confirm"))
+    tasks = store.team_tasks
+    for found in (tasks.list_still_running, tasks.list_orphans, tasks.list_idle, tasks.list_late):
+        assert await found() == []
+    assert await tasks.awaiting_sessions(limit=5) == []
+    await tasks.count_states("o")
+    assert await tasks.list_ready("press", limit=5) == [wanted]
+    await begin(store, wanted)
+    await tasks.end(wanted, DONE)
+    return next(steps)

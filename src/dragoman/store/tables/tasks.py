@@ -71,6 +71,7 @@ IS_OPEN_TASK = text("delivered_at IS NULL")
 Index(
     "ix_team_tasks_open",
     team_tasks.c.state,
+    team_tasks.c.owner,
     sqlite_where=IS_OPEN_TASK,
 )
 

@@ -53,9 +53,11 @@ IS_BUSY = exists(select(runs.c.id)).where(runs.c.session_id == TABLE.c.session_i
 def claimable() -> ColumnElement[bool]:
     """Return the condition that a task waits, and none before it has to end first."""
     earlier = TABLE.alias("earlier")
-    before = tuple_(earlier.c.created_at, earlier.c.id) < tuple_(TABLE.c.created_at, TABLE.c.id)
+    # The sum keeps SQLite from reading all earlier tasks of the owner, in the index that has their times.
+    before = tuple_(earlier.c.created_at + ZERO, earlier.c.id) < tuple_(TABLE.c.created_at, TABLE.c.id)
     alike = (earlier.c[name] == TABLE.c[name] for name in ("team", "owner", "hash"))
-    is_behind = exists(select(earlier.c.id)).where(*alike, state_in(*ACTIVE_STATES, of=earlier), before)
+    is_active = state_in(*ACTIVE_STATES, of=earlier), earlier.c.delivered_at.is_(None)
+    is_behind = exists(select(earlier.c.id)).where(*alike, *is_active, before)
     has_begun = exists(select(earlier.c.id)).where(
         earlier.c.session_id == TABLE.c.session_id, state_in("running", "waiting", of=earlier)
     )
@@ -79,12 +81,12 @@ class TeamTaskStatements:
         }
         moved: dict[str, Any] = {"state": bindparam("to"), "run_id": bindparam("run")}
         has_moved = state_in("running", "waiting"), TABLE.c.state != bindparam("to")
-        alike = FOUND.where(TEAM, OWNED, TABLE.c.hash == bindparam("hash"), ACTIVE)
+        alike = FOUND.where(TEAM, OWNED, TABLE.c.hash == bindparam("hash"), ACTIVE, IS_OPEN)
         running = count.where(TEAM, state_in("running"), IS_OPEN, TABLE.c.read_only.is_(false()))
         self.insert = compiler.compile(compiler.insert(TABLE).on_conflict_do_nothing())
         self.get = compiler.compile(FOUND.where(THIS))
         self.of_key = compiler.compile(FOUND.where(OWNED, TABLE.c.dedup_key == bindparam("key")))
-        self.alike = compiler.compile(alike.order_by(TABLE.c.created_at, TABLE.c.id))
+        self.alike = compiler.compile(alike)
         self.count_waiting = compiler.compile(count.where(OWNED, state_in("queued"), IS_OPEN))
         self.count_questions = compiler.compile(
             count.where(OWNED, ACTIVE, IS_OPEN, TABLE.c.read_only.is_not(false()))
@@ -150,7 +152,10 @@ class TaskListStatements:
         children = FOUND.where(TABLE.c.source_session == bindparam("session_id"), IS_OPEN)
         idle = FOUND.where(IS_OPEN, state_in("running"), ~IS_BUSY)
         late = FOUND.where(IS_OPEN, ACTIVE, TABLE.c.deadline < bindparam("now"))
-        stopped = FOUND.join(runs, runs.c.id == TABLE.c.run_id).where(state_in("cancelled"), RUN_IS_ACTIVE)
+        # From the few active runs to their tasks: a join would read all tasks.
+        busy_sessions = select(runs.c.session_id).where(RUN_IS_ACTIVE)
+        own_run = exists(select(runs.c.id)).where(runs.c.id == TABLE.c.run_id, RUN_IS_ACTIVE)
+        stopped = FOUND.where(TABLE.c.session_id.in_(busy_sessions), state_in("cancelled"), own_run)
         origin = and_(
             runs.c.session_id == TABLE.c.source_session, runs.c.message_id == TABLE.c.source_message
         )
@@ -174,7 +179,8 @@ class TaskListStatements:
         self.has_unsettled = compiler.compile(select(unsettled))
         self.queued_in_team = compiler.compile(queued.where(TEAM).limit(LIMIT).offset(ZERO))
         source = TABLE.c.source_session
-        awaiting = select(source).where(IS_OPEN, ~ACTIVE, source > bindparam("after")).distinct()
+        ended = state_in("done", "failed", "cancelled")
+        awaiting = select(source).where(IS_OPEN, ended, source > bindparam("after")).distinct()
         self.awaiting_sessions = compiler.compile(awaiting.order_by(source).limit(LIMIT).offset(ZERO))
         self.idle = compiler.compile(idle.limit(LIMIT).offset(ZERO))
         self.late = compiler.compile(late.limit(LIMIT).offset(ZERO))

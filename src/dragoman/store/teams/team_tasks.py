@@ -108,8 +108,10 @@ class TeamTaskRepository:
         return None if row is None else to_task(row)
 
     def _find_alike(self, connection: DatabaseConnection, task: TeamTask) -> Sequence[TeamTask]:
+        """Return the active tasks of a task's owner and team that have its text, oldest first."""
         params = {"owner": task.owner, "team": task.team, "hash": task.hash}
-        return [to_task(row) for row in connection.fetch_all(self._sql.alike, params)]
+        found = [to_task(row) for row in connection.fetch_all(self._sql.alike, params)]
+        return sorted(found, key=lambda each: (each.created_at, each.id))
 
     def claim_job(self, task: TeamTask, *, run_id: str, concurrency: int) -> DatabaseJob[None]:
         """Return a job that takes a task out of its team's queue, in the transaction that begins its run.
