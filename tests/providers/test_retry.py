@@ -58,6 +58,7 @@ def test_the_message_is_found_in_every_providers_error_body(provider: str) -> No
             b"<html><head><title>502 Bad Gateway &amp; more</title></head><body>x</body></html>",
             "502 Bad Gateway & more",
         ),
+        (b"<title>Bad &#" + b"9" * 5_000 + b"; gateway</title>", "Bad \N{REPLACEMENT CHARACTER} gateway"),
         (b"<h1>Sorry</h1>\n<p>come   back</p>", "Sorry come back"),
         (b"upstream\x00 connect\n error\x1b[31m", "upstream connect error[31m"),
         (b"", "the provider answered 502 (Bad Gateway) without an error message"),

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.identity import Identity
 from dragoman.store.teams.triggers import TriggerOccurrence
+from tests.loop_lag import MOST, TRIES, best_lag
 from tests.serving import Served, ask, serving, usage
 from tests.teams import gate
 from tests.teams.team_hub import GATE_TOOLS, call, eventually, team_hub, write_teams
@@ -166,6 +167,7 @@ async def test_the_triggers_of_others_are_not_there(tmp_path: Path) -> None:
         ({"secret": "12345678"}, "secret"),
         ({"type": "window", "during": "* 9 * * *", "tick": "0s", "cron": None}, "config"),
         ({"type": "file", "path": "../x"}, "config"),
+        ({"type": "message", "cron": None, "config": {"sessions": ["x"] * 51}}, "config.sessions"),
     ],
 )
 async def test_a_trigger_that_is_not_valid_is_refused_with_the_field(
@@ -255,6 +257,25 @@ async def test_a_keyword_in_a_message_fires_a_trigger_but_never_what_a_task_wrot
             "u-the last invoice",
         ]
         assert len(await history(hub, trigger)) == 2
+
+
+async def test_keywords_are_looked_for_in_a_long_message_beside_the_event_loop(tmp_path: Path) -> None:
+    async with team_hub(tmp_path, {"press": {"steps": [{"text": "Late."}]}}) as hub:
+        body = {name: value for name, value in SCHEDULE.items() if name != "cron"}
+        response = await hub.http.post(
+            "/api/triggers", json={**body, "type": "keyword", "keywords": ["invoice"]}
+        )
+        trigger = response.json()
+        await hub.http.post(f"/api/triggers/{trigger['id']}/enable")
+        text = "late " * 500_000 + "invoice"
+        bodies = [msgspec.json.encode(ask(text, session=f"desk {n}", id="u")) for n in range(TRIES)]
+
+        async def fire() -> None:
+            await hub.http.post("/api/chat", content=bodies.pop(0))
+            await settled(hub, trigger, TRIES - len(bodies))
+
+        _, lag = await best_lag(fire)
+        assert lag <= MOST
 
 
 async def test_a_message_of_a_channel_fires_a_trigger_of_that_channel(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from dragoman.json_decoding import parse_digits
 
 PORTS = {"http": 80, "https": 443}
 FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f]")
+LONG_AUTHORITY = re.compile(r"[A-Za-z0-9+.-]*+:?//[^/?#]{2000}")
+MAX_HOST = 253  # characters
 QUERY_SAFE = "/:@!$&'()*+,;=?%-._~[]"
 
 
@@ -67,8 +69,12 @@ def split_url(url: str) -> SplitResult:
     if FORBIDDEN_CHARACTERS.search(url):
         raise ValueError("it contains spaces or control characters")
     try:
+        # The parser and the encoder of host names take time in proportion to the square of their length.
+        if LONG_AUTHORITY.match(url):
+            raise ValueError("its host is too long")
         parts = urlsplit(url)
-        if parts.scheme in PORTS and parts.port != 0 and (parts.hostname or "").encode("idna"):
+        host = parts.hostname or ""
+        if parts.scheme in PORTS and parts.port != 0 and len(host) <= MAX_HOST and host.encode("idna"):
             return parts
     except ValueError:  # a port that is not a number, a host label that is too long
         pass

@@ -6,7 +6,6 @@ Sources: the wire notes on providers, §4.7 and §6.6 (errors) and §8 (retries)
 from __future__ import annotations
 
 import asyncio
-import html
 import random
 import re
 import time
@@ -19,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from dragoman.errors import ConfigError, ProviderError
+from dragoman.http.html_entities import unescape_entities
 from dragoman.json_decoding import DECODE_ERRORS, decode_json
 from dragoman.redaction import one_line, redact, safe_line
 from dragoman.wire.provider_errors import describe_error, find_error, provider_error
@@ -193,7 +193,7 @@ def _event_data(text: str) -> str:
 
 def page_text(text: str) -> str:
     title = _TITLE.search(text)
-    return one_line(html.unescape(title[1] if title else _TAG.sub(" ", text)))
+    return one_line(unescape_entities(title[1] if title else _TAG.sub(" ", text)))
 
 
 def empty_error(status: int) -> str:

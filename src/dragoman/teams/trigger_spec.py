@@ -27,6 +27,7 @@ SignatureKind: TypeAlias = Literal["github", "stripe", "standard"]
 
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Pattern: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200)]
+Patterns: TypeAlias = Annotated[tuple[Pattern, ...], Meta(max_length=50)]
 PositiveCount: TypeAlias = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Dollars: TypeAlias = Annotated[float, Meta(gt=0, le=1_000_000)]
 DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(s|m|h)?")
@@ -67,8 +68,8 @@ class MessageConfig(TriggerConfig, frozen=True):
     A channel is written `TYPE` or `TYPE:ID`. Without `channels` messages of all count.
     """
 
-    sessions: tuple[Pattern, ...] = ("*",)
-    channels: tuple[Pattern, ...] = ()
+    sessions: Patterns = ("*",)
+    channels: Patterns = ()
 
 
 class KeywordConfig(MessageConfig, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ class WebhookConfig(TriggerConfig, frozen=True):
     """Fires at requests that are signed as GitHub, Stripe or Standard Webhooks do; of these `events` only."""
 
     signature: SignatureKind = "standard"
-    events: tuple[Pattern, ...] = ()
+    events: Patterns = ()
 
 
 class FileConfig(TriggerConfig, frozen=True):

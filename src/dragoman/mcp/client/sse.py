@@ -21,6 +21,8 @@ from dragoman.mcp.client.http_transport import CONNECTION_LOST, UNREACHABLE, mak
 from dragoman.mcp.client.jsonrpc import UnreadableMessage, decode_messages, error_message
 from dragoman.mcp.client.large_messages import MessageBodies
 
+MAX_ENDPOINT = 8_192  # characters of the URL to post to
+
 log = logging.getLogger(__name__)
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
@@ -90,13 +92,22 @@ async def handle_event(
     event: httpx2.ServerSentEvent, url: str, *, incoming: IncomingSender, endpoint: asyncio.Future[str]
 ) -> None:
     if event.event == "endpoint" and not endpoint.done():
-        set_endpoint(urljoin(url, event.data), url, endpoint=endpoint)
+        set_endpoint(event.data, url, endpoint=endpoint)
     elif event.event == "message" and event.data:
         await forward_message(event.data, incoming)
 
 
-def set_endpoint(endpoint_url: str, url: str, *, endpoint: asyncio.Future[str]) -> None:
-    if urlsplit(endpoint_url)[:2] == urlsplit(url)[:2]:
+def set_endpoint(target: str, url: str, *, endpoint: asyncio.Future[str]) -> None:
+    if len(target) > MAX_ENDPOINT:  # parsing takes time in proportion to the square of a host's length
+        endpoint.set_exception(ConfigError("the URL to post to that its events name is too long"))
+        return
+    try:
+        endpoint_url = urljoin(url, target)
+        is_same_server = urlsplit(endpoint_url)[:2] == urlsplit(url)[:2]
+    except ValueError:
+        endpoint.set_exception(ConfigError("its events do not name a valid URL to post to"))
+        return
+    if is_same_server:
         endpoint.set_result(endpoint_url)
     else:
         endpoint.set_exception(ConfigError("its events name another server to post to, which is refused"))

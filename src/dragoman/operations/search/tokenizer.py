@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+
+from dragoman.unicode_normalisation import normalise_text
 
 # `HTTPServer_v2` -> HTTP Server v 2; a run of letters without case (CJK, Arabic) is one part.
 WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
@@ -73,7 +74,7 @@ def stem(word: str) -> str:
 
 def terms(text: str) -> Iterator[str]:
     """Return the stems of the text's words and identifier parts, without stop words."""
-    for part in WORD_PATTERN.findall(text if text.isascii() else unicodedata.normalize("NFKC", text)):
+    for part in WORD_PATTERN.findall(normalise_text("NFKC", text)):
         word = part.lower()
         if word[0] >= FIRST_UNSPACED:
             yield from bigrams(word)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from dragoman.errors import Forbidden
 from dragoman.operations.operation import Effect
 from dragoman.operations.registry import HUB_NAMESPACES, RESERVED_NAMESPACE
+from dragoman.unicode_normalisation import normalise_text
 
 ANY_OWNER = "*"
 
@@ -90,7 +90,7 @@ class NamespacePermissions:
 
 def canonical_namespace(namespace: str) -> str:
     """Return the spelling that namespaces are compared by: those that look or are called alike are one."""
-    return fold(unicodedata.normalize("NFKC", namespace)).strip()
+    return fold(normalise_text("NFKC", namespace)).strip()
 
 
 def fold(name: str) -> str:

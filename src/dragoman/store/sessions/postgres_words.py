@@ -7,9 +7,10 @@ database, and keep accents. Therefore `tsvector` and `tsquery` values are writte
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from dragoman.unicode_normalisation import normalise_text
 
 WORD = re.compile(r"[^\W_]+(?:[\u0300-\u036f]+[^\W_]*)*")
 ACCENTS = re.compile("[\u0300-\u036f]+")
@@ -38,7 +39,7 @@ class WordSpan(NamedTuple):
 def fold_word(word: str) -> str:
     """Return a word in lower case and without accents."""
     if not word.isascii():
-        word = ACCENTS.sub("", unicodedata.normalize("NFD", word.lower()))
+        word = ACCENTS.sub("", normalise_text("NFD", word.lower()))
     return word.lower().encode(errors="replace")[:MAX_LEXEME_BYTES].decode(errors="ignore")
 
 

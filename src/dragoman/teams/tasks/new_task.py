@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 
 import msgspec
 
@@ -23,6 +22,7 @@ from dragoman.store.teams.task_records import (
     TaskSource,
     TeamTask,
 )
+from dragoman.unicode_normalisation import normalise_text
 
 SESSION_PREFIX = "task_"
 MAX_TEXT = 100_000  # characters of a task
@@ -135,7 +135,7 @@ def check_texts(new: NewTask) -> None:
 
 def text_hash(text: str) -> str:
     """Return the hash of a task's text: case, spaces and a last dot do not count."""
-    words = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    words = " ".join(normalise_text("NFKC", text).casefold().split())
     return hashlib.sha256(words.rstrip(" .!?…").encode()).hexdigest()[:32]
 
 

@@ -19,6 +19,7 @@ from dragoman.errors import BadRequest, NotFound, RateLimited, StoreError, Unava
 from dragoman.hub_events.event_filter import MESSAGE, EventFilter
 from dragoman.hub_events.event_log import EventLog
 from dragoman.messages import DataPart, Message
+from dragoman.offload import offload
 from dragoman.session_ids import session_id_for
 from dragoman.store.hub_events import EventPosition, HubEvent
 from dragoman.store.teams.triggers import TriggerOccurrence, TriggerRecord
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 REFRESH_INTERVAL = 30.0  # seconds between two looks for triggers that another host has changed
 RETRY_INTERVAL = 1.0
 SAVED_EVERY = 200  # messages between two savings of how far they were read
+COST = 8  # bytes that are decoded in the time in which one character is normalized
 
 
 class MessageWatcher:
@@ -106,10 +108,14 @@ class MessageWatcher:
         if message is None or is_result(message):
             return
         session = session_id_for(event.owner, session_id)
+        text = message.text
+        words = await offload(COST * len(text), lambda: normalize(text))
         for trigger in owned:
             with suppress(BadRequest):
                 config = read_definition(trigger).config
-                if isinstance(config, MessageConfig) and matches(config, message, session=session):
+                if isinstance(config, MessageConfig) and matches(
+                    config, message, session=session, words=words
+                ):
                     await self._insert(trigger, event, message=message, session=session)
 
     async def _insert(
@@ -150,11 +156,11 @@ def is_result(message: Message) -> bool:
     return any(isinstance(part, DataPart) and part.type == RESULT_PART for part in message.parts)
 
 
-def matches(config: MessageConfig, message: Message, *, session: str) -> bool:
-    """Return whether a message is one that a trigger waits for."""
+def matches(config: MessageConfig, message: Message, *, session: str, words: str) -> bool:
+    """Return whether a message of these normalized words is one that a trigger waits for."""
     if not any(fnmatchcase(session, pattern) for pattern in config.sessions):
         return False
-    return matches_channel(config, message) and matches_keywords(config, message.text)
+    return matches_channel(config, message) and matches_keywords(config, words)
 
 
 def matches_channel(config: MessageConfig, message: Message) -> bool:
@@ -167,10 +173,10 @@ def matches_channel(config: MessageConfig, message: Message) -> bool:
     )
 
 
-def matches_keywords(config: MessageConfig, text: str) -> bool:
-    """Return whether a text has one, or all, of the keywords of a trigger as whole words."""
+def matches_keywords(config: MessageConfig, words: str) -> bool:
+    """Return whether the normalized words of a text have one, or all, of the keywords of a trigger."""
     if not isinstance(config, KeywordConfig):
         return True
-    words = f" {normalize(text)} "
-    found = (f" {normalize(keyword)} " in words for keyword in config.keywords)
+    text = f" {words} "
+    found = (f" {normalize(keyword)} " in text for keyword in config.keywords)
     return all(found) if config.match == "all" else any(found)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from html import unescape
 from typing import TypeAlias
 from urllib.parse import urljoin
 
 import msgspec
+
+from dragoman.http.html_entities import unescape_entities
 
 # ---- Tags: HTML cut into texts and tags, in one pass that never goes back.
 # No tree is built: a parser that mends what is wrong, as HTML 5 tells it to, makes gigabytes of some pages
@@ -28,7 +29,6 @@ RAW_TEXT_ELEMENTS = {"script", "style", "iframe", "noembed", "noframes", "xmp", 
 RAW_TEXT_END = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE | re.ASCII) for name in RAW_TEXT_ELEMENTS
 }
-HUGE_REFERENCE = re.compile(r"&#[0-9]{9,};?")  # too long for Python's int()
 
 
 class StartTag(msgspec.Struct, frozen=True):
@@ -80,11 +80,6 @@ def skip_markup(html: str, start: int) -> int:
     )
     end = html.find(closing, start)
     return end + len(closing) if end >= 0 else len(html)
-
-
-def unescape_entities(text: str) -> str:
-    """Return text with its entities resolved."""
-    return unescape(HUGE_REFERENCE.sub("\ufffd", text)) if "&" in text else text
 
 
 def parse_attributes(raw: str) -> dict[str, str]:
@@ -326,8 +321,11 @@ class PageTextWriter:
 
     def _absolute_url(self, href: str) -> str | None:
         """Return the absolute http(s) URL of a link, else None."""
+        address = "".join(href.split())
+        if len(address) > MAX_LINK_LENGTH:  # a host takes time in proportion to the square of its length
+            return None
         try:
-            target = urljoin(self._url, "".join(href.split()))
+            target = urljoin(self._url, address)
         except ValueError:
             return None
         is_web_url = target.startswith(("http://", "https://")) and len(target) <= MAX_LINK_LENGTH

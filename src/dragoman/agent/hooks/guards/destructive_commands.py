@@ -6,13 +6,13 @@ It recognises commands that are written plainly, not those that a program, scrip
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dragoman.agent.hooks.events import Ask, Block, PreToolUse
 from dragoman.agent.hooks.guards.json_strings import strings_in
 from dragoman.operations.sanitize import INVISIBLE
+from dragoman.unicode_normalisation import normalise_text
 
 # Patterns by what a command does, for lower-case text with single spaces
 
@@ -144,7 +144,7 @@ def normalised_forms(command: str) -> list[str]:
     """Return the command as a shell or database reads it: without quotes, escapes, comments, double
     spaces.
     """
-    text = INVISIBLE.sub("", unicodedata.normalize("NFKC", command)).lower()
+    text = INVISIBLE.sub("", normalise_text("NFKC", command)).lower()
     text = re.sub(r"\\\r?\n", "", text)
     text = re.sub(r"/\*[^*]{0,1000}\*/|\$\{?ifs\}?", " ", text)
     tidy = re.sub(r"[ \t\r\f\v]+", " ", text)

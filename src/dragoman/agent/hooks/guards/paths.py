@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 from dragoman.agent.hooks.events import Block, PreToolUse
 from dragoman.agent.hooks.guards.json_strings import JsonString, strings_in
 from dragoman.errors import ConfigError
+from dragoman.unicode_normalisation import normalise_text
 
 MAX_LENGTH = 4_096
 MAX_DECODINGS = 5  # how often a text may be percent-encoded
@@ -79,7 +79,7 @@ def decoded_forms(text: str) -> Iterator[str]:
     seen = dict.fromkeys([text, text.strip(), text.strip("\"'")])
     for _ in range(MAX_DECODINGS):
         for each in list(seen):
-            seen |= dict.fromkeys([unquote(each), unicodedata.normalize("NFKC", each)])
+            seen |= dict.fromkeys([unquote(each), normalise_text("NFKC", each)])
     for each in list(seen):
         bare = FILE_URL.sub("", each, count=1) if each.lower().startswith("file:") else each
         seen |= dict.fromkeys([bare, bare.replace("\\", "/"), os.path.expandvars(bare)])
