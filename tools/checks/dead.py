@@ -8,23 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from vulture import Vulture
+from vulture.noqa import parse_noqa
 
-from tools.checks.findings import Finding, modules
+from tools.checks.findings import Finding, Module, modules
 
 FOLDERS = ("src", "tests", "tools", "examples", "benchmarks")
 CONFIDENCE = 60
-LEAVES = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)  # half of all nodes
+FLOW = (ast.mod, ast.stmt, ast.IfExp)  # what can make code unreachable
+VISITORS = tuple(name for name in dir(Vulture) if name.startswith("visit_"))
 
 
 class Scanner(Vulture):  # type: ignore[misc]  # vulture has no types
-    """Vulture, without its look at nodes that name nothing."""
+    """Vulture, on trees that are parsed already, and without its look at nodes that name nothing."""
 
-    def generic_visit(self, node: ast.AST) -> None:
-        for field in node._fields:
-            value = getattr(node, field, None)
-            for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, ast.AST) and not isinstance(child, LEAVES):
-                    self.visit(child)
+    def scan_module(self, module: Module) -> None:
+        """As `scan`. The order of `nodes` is that of `ast.walk`: reversed, children come before parents."""
+        self.code, self.filename = module.lines, module.path
+        setattr(self, "noqa_lines", parse_noqa(module.lines))  # noqa: B010  # only vulture reads it
+        visitors = {name.removeprefix("visit_"): getattr(self, name) for name in VISITORS}
+        for node in reversed(module.nodes):
+            if isinstance(node, FLOW):
+                self.reachability.visit(node)
+            visitor = visitors.get(type(node).__name__)
+            if visitor is not None:
+                visitor(node)
+        self.reachability.reset()
 
 
 def check(root: Path) -> Iterator[Finding]:
@@ -42,7 +50,9 @@ def check(root: Path) -> Iterator[Finding]:
 
 def scan(root: Path, settings: Mapping[str, Any]) -> Vulture:
     vulture = Scanner(ignore_decorators=settings["ignore_decorators"])
-    vulture.scavenge([str(module.path) for name in FOLDERS for module in modules(root, name)])
+    for module in (module for name in FOLDERS for module in modules(root, name)):
+        vulture.scan_module(module)
+    vulture.scavenge([])  # what libraries use, as they are imported
     return vulture
 
 

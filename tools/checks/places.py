@@ -13,7 +13,9 @@ FORBIDDEN = {
         r"\b(?:pypi\.(?:org|python)|pythonhosted\.org|registry\.(?:npmjs|yarnpkg)\.|npmjs\.com|deb\.debian\.org)"
     ),
     "an address in a lock file": re.compile(r'"resolved":\s*"http|url\s*=\s*"https?://\S+\.(?:whl|tar\.gz)"'),
-    "an index option": re.compile(r"(?:^|\s)--(?:extra-)?index-url\b|^-i\s|\bregistry\s*=\s*\"?https?://"),
+    "an index option": re.compile(
+        r"(?:^|\s)--(?:extra-)?index-url\b|^-i\s|\bregistry\s*=\s*\"?https?://", re.MULTILINE
+    ),
 }
 
 
@@ -23,7 +25,11 @@ def check(root: Path) -> Iterator[Finding]:
 
 
 def check_text(path: str, text: str) -> Iterator[Finding]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    lines = text.splitlines()
+    text = "\n".join(lines)
+    if not any(pattern.search(text) for pattern in FORBIDDEN.values()):
+        return
+    for number, line in enumerate(lines, start=1):
         for what, pattern in FORBIDDEN.items():
             if found := pattern.search(line):
                 yield Finding(path, number, f"{what}: {found[0].strip()!r}")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tools.checks.findings import Finding, modules
+from tools.checks.findings import Finding, modules, walk
 
 REFERENCE = re.compile(r"[Ss]ee `([A-Z]\w*[a-z]\w*)(?:\.(\w+))?")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,7 +34,7 @@ def names_by_class(root: Path) -> Mapping[str, set[str]]:
 
 def names_in(owner: ast.ClassDef) -> Iterator[str]:
     """Yield what a class defines: in its body, and on `self`."""
-    for node in ast.walk(owner):
+    for node in walk(owner):
         if isinstance(node, Definition):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

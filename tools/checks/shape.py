@@ -13,6 +13,7 @@ VAGUE = {
 VAGUE_CLASS = re.compile(r"_*(Abstract.*|.+(Impl|Data|Info))")
 DECODE_ERROR = re.compile(r"except .*msgspec\.(DecodeError|MsgspecError)")
 IS_DIGIT = re.compile(r"\.is(digit|numeric)\(\)")
+BODIES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 LATE = re.compile(r"#\s*late:\s*\S")
 
 
@@ -50,12 +51,16 @@ def check_classes(module: Module) -> Iterator[Finding]:
 
 
 def check_imports(module: Module) -> Iterator[Finding]:
-    for owner in module.nodes:
-        if not isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        for node in ast.walk(owner):
-            if isinstance(node, ast.Import | ast.ImportFrom) and not is_late(module, node.lineno):
-                yield module.find(node.lineno, "import inside a body: move it up, or say `# late: reason`")
+    indented = [
+        node.lineno
+        for node in module.nodes
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node.col_offset
+    ]
+    early = [line for line in indented if not is_late(module, line)]
+    bodies = [node for node in module.nodes if early and isinstance(node, BODIES)]
+    for line in early:
+        if any(owner.lineno <= line <= (owner.end_lineno or 0) for owner in bodies):
+            yield module.find(line, "import inside a body: move it up, or say `# late: reason`")
 
 
 def check_decoding(module: Module) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.checks.findings import Finding, Module, modules
+from tools.checks.findings import Finding, Module, child_nodes, modules
 
 PACKAGE_MODULES = 28
 FILE_LINES = 500
@@ -50,8 +50,8 @@ def check_file(module: Module) -> Iterator[Finding]:
 
 def check_functions(module: Module) -> Iterator[Finding]:
     for owner in module.nodes:
-        for node in ast.iter_child_nodes(owner):
-            if isinstance(node, Function):
+        for node in child_nodes(owner):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 in_class = isinstance(owner, ast.ClassDef)
                 yield from (module.find(node.lineno, rule) for rule in broken(node, in_class=in_class))
 

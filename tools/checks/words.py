@@ -74,7 +74,7 @@ def bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
 
 def check_texts(module: Module) -> Iterator[Finding]:
     """Strings and comments; only files with a phrase anywhere are cut into tokens."""
-    if not any(phrases(module.text, 1)):
+    if not any(pattern.search(module.text) for pattern in PHRASES):
         return
     for token in tokenize.generate_tokens(io.StringIO(module.text).readline):
         if token.type in (tokenize.STRING, tokenize.COMMENT):
