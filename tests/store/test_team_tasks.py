@@ -230,6 +230,15 @@ async def test_an_end_is_written_once_and_a_result_delivered_once(store: Store, 
     assert await store.team_tasks.awaiting_sessions(limit=9) == []
 
 
+async def test_whoever_hands_in_a_task_learns_whether_it_is_alone_in_the_queue(store: Store) -> None:
+    assert (await submit(store, task("a"))).is_alone
+    assert (await submit(store, task("b", team="desk"))).is_alone
+    assert not (await submit(store, task("c"))).is_alone
+    await begin(store, task("a"))
+    await begin(store, task("c"))
+    assert (await submit(store, task("d"))).is_alone
+
+
 async def test_sessions_that_are_to_get_results_are_found_in_turn(store: Store) -> None:
     for number in range(3):
         wanted = task(f"t{number}", deliver="session", source_session=f"s{number % 2}")

@@ -106,12 +106,13 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True):
 class TaskSubmission(msgspec.Struct, frozen=True):
     """What became of a task that was handed in: the `task` that stands for it, which may be an earlier one.
 
-    `replaced` are those that it ended.
+    `replaced` are those that it ended. `is_alone`: no other task waits in the queue of its team.
     """
 
     task: TeamTask
     is_new: bool = True
     replaced: tuple[TeamTask, ...] = ()
+    is_alone: bool = False
 
 
 class TaskOverlaps(Conflict):

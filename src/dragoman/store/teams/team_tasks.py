@@ -95,7 +95,9 @@ class TeamTaskRepository:
                     raise Conflict(f"the task {task.id!r} could not be stored")
                 return TaskSubmission(earlier, is_new=False)
             self._events.insert(connection, task_event("task.queued", task))
-            return TaskSubmission(task, replaced=tuple(each for each in replaced if each is not None))
+            queued = connection.fetch_all(self._lists.queued_in_team, {"team": task.team, "limit": 2})
+            ended = tuple(each for each in replaced if each is not None)
+            return TaskSubmission(task, replaced=ended, is_alone=len(queued) == 1)
 
         submitted = await self._database.write(job)
         self._events.on_stored()

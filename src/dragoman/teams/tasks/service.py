@@ -82,7 +82,8 @@ class TeamTasks(StoredTasks):
         if submitted.is_new:
             if task.source_session is not None:
                 self._contexts.sources.add(task.source_session)
-            self.worker.wake(task.team)
+            may_begin = submitted.is_alone and task.topic is None and task.overlap != "queue"
+            self.worker.wake(task.team, only=task if may_begin else None)
             self.worker.hold_back(task)
         return submitted
 

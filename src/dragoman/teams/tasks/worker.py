@@ -62,6 +62,8 @@ class TaskWorker:
         self.delivery = ResultDelivery(store, runs, max_wakes=max_wakes)
         self.delivery.on_added = self._result_added
         self._dispatching: dict[str, bool] = {}
+        self._only_ready: dict[str, TeamTask] = {}
+        """Teams in whose queue one task waits, which was stored just now: it is not read again."""
         self._held_back: set[str] = set()
         """Teams with tasks that may begin when another one has ended, as far as this host knows."""
         self._ordered: set[str] = set()
@@ -83,8 +85,12 @@ class TaskWorker:
         if task.overlap == "queue" or task.topic is not None:
             self._ordered.add(task.team)
 
-    def wake(self, team: str) -> None:
-        """Begin what waits in a team's queue, in the background."""
+    def wake(self, team: str, *, only: TeamTask | None = None) -> None:
+        """Begin what waits in a team's queue, in the background: `only` this task, if that is known."""
+        if only is None:
+            self._only_ready.pop(team, None)
+        else:
+            self._only_ready[team] = only
         self._spawn(self._dispatch(team))
 
     def run_ended(self, run: HubRun) -> None:
@@ -171,7 +177,8 @@ class TaskWorker:
     async def _begin_ready(self, team: str) -> None:
         spec = self._teams.find(team)
         self._held_back.discard(team)
-        ready = await self._store.team_tasks.list_ready(team, limit=MAX_BEGUN)
+        only = self._only_ready.pop(team, None)
+        ready = [only] if only else await self._store.team_tasks.list_ready(team, limit=MAX_BEGUN)
         is_full = False
         for task in ready:
             if spec is None:
