@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.certificates import trust_no_certificates
+from tests.collected_tests import take_over
 from tests.effort import PROFILE
 from tests.loaded_workers import LoadedWorkers
 from tests.rewriting import rewrite_assertions
@@ -75,6 +76,11 @@ def pytest_runtest_teardown() -> None:
     """Undo what a command in this process has set: `--log-level`, and `serve` the garbage collector."""
     logging.getLogger().setLevel(logging.WARNING)
     gc.enable()
+
+
+def pytest_collection(session: pytest.Session) -> bool | None:
+    """Collect nothing in a process that is forked from one that has done it."""
+    return take_over(session) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

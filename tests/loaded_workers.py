@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from execnet.gateway_io import popen_bootstrapline
 
+from tests.collected_tests import Keeper
 from tests.forking import ForkServer, serve
 
 WORKER = [sys.executable, "-u", "-c", popen_bootstrapline]
@@ -36,14 +37,14 @@ def is_worker(args: Any, env: Mapping[str, str]) -> bool:
 
 
 def load(arguments: Sequence[str]) -> None:
-    """Collect the tests, and forget everything but the modules. What fails here is said by the workers.
+    """Collect the tests. The workers collect them again if this fails, and say why.
 
     Hubs in the workers find all SQL compiled, as programs do that are forked. Nothing is captured: streams
     that modules remember as they are imported, as the MCP SDK does, stay open.
     """
     thresholds = gc.get_threshold()
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*arguments, "-n", "0", "--collect-only", "-q", "--capture", "no"])
+        pytest.main([*arguments, "-n", "0", "--collect-only", "-q", "--capture", "no"], plugins=[Keeper()])
     gc.set_threshold(*thresholds)  # as programs have them, which are forked from here
     del sys.modules["dbos"]  # the tests have none, but programs have: tests/conftest.py
     from tests import zygote  # late: pytest complains about plugins that it did not import
