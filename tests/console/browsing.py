@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -51,6 +52,12 @@ class Console:
         """Open an address of the console, such as `/runs`."""
         self.page.goto(f"{self.hub.url}/console{path}")
         return self.page
+
+    def open_list(self, path: str) -> Page:
+        """Open a screen, and wait until its list has been read: what happens then comes by events."""
+        page = self.open(path)
+        expect(page.locator(".table, .empty").first).to_be_visible()
+        return page
 
     def go(self, path: str) -> Page:
         """Go to an address as a link does, without loading the page anew."""
@@ -111,3 +118,21 @@ def sign_in(context: BrowserContext, hub: Hub) -> None:
     if hub.key:
         response = context.request.post(f"{hub.url}/api/console/session", data={"key": hub.key})
         assert response.status == 201, response.text()
+
+
+def begin_run(hub: Hub, session: str, text: str) -> str:
+    """Send a message that is answered in the background; the id of its run."""
+    message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": text}]}
+    body = {"id": session, "messages": [message], "background": True}
+    status, started = hub.request("POST", "/api/chat", body)
+    assert status in (200, 202), started
+    id: str = started["runId"]
+    return id
+
+
+def wait_for_run(hub: Hub, id: str) -> None:
+    """Wait until a run has ended."""
+    deadline = time.monotonic() + 120
+    while hub.request("GET", f"/api/runs/{id}")[1]["state"] == "running":
+        assert time.monotonic() < deadline, "the run does not end"
+        time.sleep(0.05)  # nothing tells this process of the end

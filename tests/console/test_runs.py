@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.clients.hub import Hub
 from tests.clients.upstream import Upstream
-from tests.console.browsing import Console, open_database
+from tests.console.browsing import Console, begin_run, open_database, wait_for_run
 from tests.console.conftest import StartConsole
 
 SHOP = '''
@@ -64,16 +64,8 @@ def run(hub: Hub, upstream: Upstream) -> str:
 
 def ask(hub: Hub, session: str, text: str) -> str:
     """Send a message; the id of its run, which has ended."""
-    message = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": text}]}
-    status, started = hub.request(
-        "POST", "/api/chat", {"id": session, "messages": [message], "background": True}
-    )
-    assert status in (200, 202), started
-    id: str = started["runId"]
-    deadline = time.monotonic() + 120
-    while hub.request("GET", f"/api/runs/{id}")[1]["state"] == "running":
-        assert time.monotonic() < deadline, "the run does not end"
-        time.sleep(0.05)  # nothing tells this process of the end
+    id = begin_run(hub, session, text)
+    wait_for_run(hub, id)
     return id
 
 
@@ -161,8 +153,7 @@ def test_a_run_that_waits_says_what_for_until_it_continues(
     mark = upstream.teach(
         [{"calls": [question]}], [{"calls": [{"name": "hub_call", "arguments": order}]}], [{"text": "Done."}]
     )
-    with console.page.expect_response("**/api/events"):
-        page = console.open("/runs")
+    page = console.open_list("/runs")
     first = ask(hub, "waiting", mark)
     page.get_by_role("button", name="1 new").click()
     row = page.locator(f"#row-{first}")
@@ -175,7 +166,8 @@ def test_a_run_that_waits_says_what_for_until_it_continues(
     expect(line).to_contain_text("for an answer to “Which supplier?”. Answer in the inbox")
     expect(header.get_by_role("button", name="Abort")).to_have_count(0)  # nothing is under way
     assert console.find_accessibility_problems() == []
-    page.keyboard.press("u")
+    with page.expect_response("**/api/calls?*counts=1*"):  # the list is read anew
+        page.keyboard.press("u")
     expect(row).to_contain_text("waiting")
     answer_request(hub, {"answer": "Halm"})
     expect(row).to_contain_text("done")  # the answer continues in another run
@@ -195,8 +187,7 @@ def test_a_run_that_waits_says_what_for_until_it_continues(
 
 @pytest.mark.usefixtures("run")
 def test_what_begins_elsewhere_is_counted_and_does_not_move_the_rows(console: Console) -> None:
-    with console.page.expect_response("**/api/events"):
-        page = console.open("/runs")
+    page = console.open_list("/runs")
     rows = page.get_by_role("row")
     expect(rows.nth(1)).to_be_visible()
     before = rows.count()
@@ -222,9 +213,7 @@ def test_each_view_of_a_run_is_accessible_at_each_width(
 @pytest.mark.thorough
 @pytest.mark.usefixtures("run")
 def test_a_call_that_runs_is_shown_live_and_aborted(console: Console) -> None:
-    with console.page.expect_response("**/api/events"):  # what begins from now on is seen
-        page = console.open("/runs")
-    expect(page.get_by_role("row").nth(1)).to_be_visible()
+    page = console.open_list("/runs")
     page.evaluate(WAIT_FOR_EVER)
     page.get_by_role("button", name="1 new").click()
     page.get_by_role("row").filter(has_text="shop.wait").click()
@@ -247,8 +236,7 @@ def test_ten_thousand_calls_are_listed_page_by_page(
             ((f"call_{at:05}", now - 20_000 + at, now - 20_000 + at + 0.5) for at in range(10_000)),
         )
     console = start_console(hub)
-    with console.page.expect_response("**/api/events"):
-        page = console.open("/runs")
+    page = console.open_list("/runs")
     expect(page.locator(".screen-header")).to_contain_text("10,000")
     expect(page.get_by_role("row").nth(5)).to_be_visible()
     assert page.get_by_role("row").count() < 100

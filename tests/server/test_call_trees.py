@@ -134,6 +134,8 @@ LISTS = [
     (f"until={MIDDLE}", ["run_1"]),
     ("min_duration=5", ["run_1"]),
     ("session=s1", ["run_1"]),
+    ("ids=run_1,u2,b1,no-such", ["u2", "run_1"]),
+    ("ids=run_1,u2&kind=run", ["run_1"]),
 ]
 
 
@@ -182,6 +184,7 @@ async def test_roots_are_filtered_counted_summed_and_paged_and_only_those_of_the
             "since=x",
             "before=x",
             "limit=0",
+            f"ids={','.join(map(str, range(201)))}",
         ):
             response = await served.http.get(f"/api/calls?roots=1&{query}", headers=ann)
             assert response.status_code == 400, query

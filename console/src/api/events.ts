@@ -1,17 +1,21 @@
 /**
  * What happens in the hub: one stream of `GET /api/events` a tab, whoever listens.
  *
- * It runs while somebody listens and the tab is visible, goes on behind the last event that it saw, and tells
- * `reset` when events may be missing: then everything that is shown is read anew.
+ * It runs while somebody listens and the tab is visible, and goes on behind the last event that it saw. The hub does
+ * not store all events: after a break, `resumed` tells those who listen to the others that some may be missing, and
+ * `reset` tells everybody when that may be so of all. What is shown is then read anew.
+ *
+ * The first screen is shown once the stream has begun (`useStreamStarted`), so that nothing happens unseen between
+ * what a screen reads first and the first event.
  */
-import { useQueryClient, type QueryKey } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useQueryClient, type QueryClient, type QueryKey } from "@tanstack/react-query";
+import { useEffect, useRef, useSyncExternalStore } from "react";
 import { HubError, send } from "./client";
 import { readFrames } from "./sse";
 
 export interface HubEvent {
   id: string | null;
-  /** `run.started`, `approval.requested`, `message`, `data-…`; `reset`: events may be missing. */
+  /** `run.started`, `approval.requested`, `message`, `data-…`; `resumed`, `reset`: events may be missing. */
   name: string;
   sessionId: string;
   owner: string;
@@ -24,6 +28,7 @@ export type StreamState = "off" | "connecting" | "live" | "waiting";
 type Listener = (events: HubEvent[]) => void;
 
 const MAX_WAIT = 30_000; // ms between two attempts
+const MAX_START = 1_000; // ms that the first screen waits for the stream
 
 class EventStream {
   private readonly listeners = new Set<Listener>();
@@ -32,42 +37,63 @@ class EventStream {
   private last: string | null = null;
   private timer: ReturnType<typeof setTimeout> | null = null;
   private failures = 0;
-  private missed = false;
   private refused = false; // the key may not follow events: what it sees is not live
+  /** Whether something may be shown that is older than the events that come next. */
+  private behind = false;
   state: StreamState = "off";
+  /** Whether screens may read what they show. */
+  started = false;
+  /** Why the hub refused the stream at the last attempt; null if it did not answer. */
+  problem: HubError | null = null;
 
   constructor() {
     document.addEventListener("visibilitychange", () => this.update());
   }
 
   listen(listener: Listener): () => void {
-    if (this.listeners.size === 0) this.refused = false; // another key may have signed in
+    if (this.listeners.size === 0) setTimeout(() => this.start(), MAX_START);
     this.listeners.add(listener);
     this.update();
     return () => {
       this.listeners.delete(listener);
-      setTimeout(() => this.update(), 1000); // a screen that follows another keeps the stream
+      this.update();
     };
   }
 
-  watch(callback: () => void): () => void {
+  watch = (callback: () => void): (() => void) => {
     this.watchers.add(callback);
     return () => this.watchers.delete(callback);
-  }
+  };
 
   private update(): void {
     const wanted = this.listeners.size > 0 && document.visibilityState === "visible" && !this.refused;
     if (wanted && this.controller === null) void this.run();
     if (!wanted && this.controller !== null) this.close();
+    if (this.listeners.size === 0) this.forget();
+    else if (!wanted) this.start();
   }
 
   private close(): void {
     this.controller?.abort();
     this.controller = null;
     if (this.timer !== null) clearTimeout(this.timer);
-    // Without an id to go on behind, what happens while the stream is off is told by a reset.
-    this.missed ||= this.last === null;
+    this.behind = true;
     this.set("off");
+  }
+
+  /** Let screens read what they show; what happens until the stream is live is told by a `reset`. */
+  private start(): void {
+    if (this.started || this.listeners.size === 0) return;
+    this.started = true;
+    this.behind = this.state !== "live";
+    this.set(this.state);
+  }
+
+  /** Begin anew with the next listener: everybody has gone, and somebody else may sign in. */
+  private forget(): void {
+    this.last = null;
+    this.failures = 0;
+    this.refused = this.behind = this.started = false;
   }
 
   private async run(): Promise<void> {
@@ -76,10 +102,12 @@ class EventStream {
     try {
       const headers: Record<string, string> = this.last === null ? {} : { "last-event-id": this.last };
       const response = await send("GET", "/api/events", { headers, signal: controller.signal });
-      this.set("live");
       this.failures = 0;
-      if (this.missed) this.tell([RESET]);
-      this.missed = false;
+      this.problem = null;
+      this.set("live");
+      this.start();
+      if (this.behind) this.tell([notice(this.last === null ? "reset" : "resumed")]);
+      this.behind = false;
       for await (const frames of readFrames(response.body!, controller.signal)) {
         const events = frames.map((frame) => {
           if (frame.id !== null) this.last = frame.id;
@@ -88,17 +116,20 @@ class EventStream {
         this.tell(events);
       }
     } catch (error) {
+      if (this.controller !== controller) return;
       this.failures += 1; // tried again below
-      this.refused = error instanceof HubError && error.status === 403;
+      this.problem = error instanceof HubError && error.status > 0 ? error : null;
+      this.refused = this.problem?.status === 403;
     }
     if (this.controller !== controller) return;
     if (this.refused) {
-      this.controller = null;
-      this.set("off");
+      this.close();
+      this.start();
       return;
     }
-    this.missed ||= this.last === null;
+    this.behind = true;
     this.set("waiting");
+    this.start();
     const wait = Math.min(500 * 2 ** this.failures, MAX_WAIT) * (0.5 + Math.random() / 2);
     this.timer = setTimeout(() => {
       this.controller = null;
@@ -116,16 +147,25 @@ class EventStream {
   }
 }
 
-const RESET: HubEvent = { id: null, name: "reset", sessionId: "", owner: "", actor: null, createdAt: 0, data: {} };
+function notice(name: "reset" | "resumed"): HubEvent {
+  return { id: null, name, sessionId: "", owner: "", actor: null, createdAt: 0, data: {} };
+}
+
+/** Beginnings of the names of events that the hub does not store. */
+const NOT_STORED = ["call.", "log.", "operations."];
 const stream = new EventStream();
 
-/** Whether an event has one of these names; a name that ends with a dot or dash is a beginning. `reset` always. */
+/**
+ * Whether an event has one of these names; a name that ends with a dot or dash is a beginning. `reset` always, and
+ * `resumed` where events of these names are not stored.
+ */
 export function matches(event: HubEvent, names: readonly string[]): boolean {
   if (event.name === "reset") return true;
+  if (event.name === "resumed") return names.some((name) => NOT_STORED.some((start) => name.startsWith(start)));
   return names.some((name) => (/[.-]$/.test(name) ? event.name.startsWith(name) : event.name === name));
 }
 
-/** Call `onEvents` with the events that have one of these names, such as `"run."`, and with `reset`. */
+/** Call `onEvents` with the events that have one of these names, such as `"run."`, with `reset` and `resumed`. */
 export function useEvents(names: string | readonly string[], onEvents: (events: HubEvent[]) => void): void {
   const handler = useRef(onEvents);
   handler.current = onEvents;
@@ -144,14 +184,32 @@ const INVALIDATE_DELAY = 300; // ms: a burst of events causes one request
 /** Read these queries anew when something with one of these names happens; at most about three times a second. */
 export function useInvalidate(names: string | readonly string[], ...keys: QueryKey[]): void {
   const client = useQueryClient();
-  const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
-  useEvents(names, () => {
-    timer.current ??= setTimeout(() => {
-      timer.current = null;
-      for (const queryKey of keys) void client.invalidateQueries({ queryKey });
+  const reading = useRef(false);
+  const again = useRef(false);
+  const read = () => {
+    again.current = reading.current;
+    if (reading.current) return;
+    reading.current = true;
+    setTimeout(async () => {
+      again.current = false;
+      await reread(client, ...keys);
+      reading.current = false;
+      if (again.current) read();
     }, INVALIDATE_DELAY);
-  });
+  };
+  useEvents(names, read);
   useStaleAfter(...keys);
+}
+
+/**
+ * Read queries anew. One that is being read is read again afterwards: its answer may be older than what has happened,
+ * and requests that are given up for others would never be answered where something happens all the time.
+ */
+export async function reread(client: QueryClient, ...keys: QueryKey[]): Promise<void> {
+  const queries = client.getQueryCache();
+  const under = keys.flatMap((queryKey) => queries.findAll({ queryKey, fetchStatus: "fetching" }));
+  await Promise.allSettled(under.map((query) => query.promise));
+  await Promise.all(keys.map((queryKey) => client.invalidateQueries({ queryKey })));
 }
 
 /** Read these queries anew when they are shown again: nobody hears of changes while the component is away. */
@@ -168,7 +226,15 @@ export function useStaleAfter(...keys: QueryKey[]): void {
 
 /** Whether the stream of events is connected. */
 export function useStreamState(): StreamState {
-  const [state, setState] = useState(stream.state);
-  useEffect(() => stream.watch(() => setState(stream.state)), []);
-  return state;
+  return useSyncExternalStore(stream.watch, () => stream.state);
+}
+
+/** Whether screens may read what they show: the stream is live, or it is not to be waited for. */
+export function useStreamStarted(): boolean {
+  return useSyncExternalStore(stream.watch, () => stream.started);
+}
+
+/** Why the hub refuses the stream of events; null if it does not answer. */
+export function useStreamProblem(): HubError | null {
+  return useSyncExternalStore(stream.watch, () => stream.problem);
 }

@@ -1,4 +1,5 @@
 /** Who is signed in. `useSession()` in any component below `SessionGate`. */
+import { useQueryClient } from "@tanstack/react-query";
 import { createContext, useCallback, useContext, useEffect, useState, type ReactNode } from "react";
 import { api, HubError, setCredentials, setOnUnauthorized } from "./client";
 
@@ -47,10 +48,12 @@ export function SessionGate(props: {
   fallback: (signIn: SignIn, error: HubError | null) => ReactNode;
 }) {
   const [state, setState] = useState<State>({ at: "loading" });
+  const queries = useQueryClient();
   const accept = useCallback((answer: SessionAnswer) => {
     setCredentials(answer.csrf);
+    queries.clear(); // what was read before, perhaps by somebody else
     setState(answer.signedIn ? { at: "in", answer } : { at: "out", error: null });
-  }, []);
+  }, [queries]);
   const signIn = useCallback<SignIn>(
     async (body) => {
       accept(await api.post<SessionAnswer>(PATH, body));

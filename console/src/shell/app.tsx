@@ -2,8 +2,8 @@
 import { Component, useCallback, useEffect, useRef, useState, type ErrorInfo, type ReactNode } from "react";
 import { Redirect, Route, Switch, useLocation } from "wouter";
 import { useSession } from "../api/session";
-import { useStreamState } from "../api/events";
-import { Button, Empty, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
+import { useStreamProblem, useStreamStarted, useStreamState } from "../api/events";
+import { Button, Empty, Loading, ScreenHeader, Toasts, useKeys, type KeyBindings } from "../components";
 import { KeysList } from "./keys_list";
 import { Navigation } from "./navigation";
 import { Palette } from "./palette";
@@ -12,6 +12,7 @@ import { SCREENS, screenOf } from "./screens";
 export function App() {
   const session = useSession();
   const [location, go] = useLocation();
+  const isStarted = useStreamStarted();
   const [layer, setLayer] = useState<"palette" | "keys" | null>(null);
   const openKeys = useCallback(() => setLayer("keys"), []);
   const close = useCallback(() => setLayer(null), []);
@@ -43,7 +44,7 @@ export function App() {
             </Route>
             {visible.map((screen) => (
               <Route key={screen.id} path={screen.pattern}>
-                <screen.Component />
+                {isStarted ? <screen.Component /> : <Loading />}
               </Route>
             ))}
             <Route>
@@ -67,6 +68,7 @@ const OFFLINE_AFTER = 3000; // ms: a short break is nobody's concern
 
 function Offline() {
   const state = useStreamState();
+  const problem = useStreamProblem();
   const [shown, setShown] = useState(false);
   useEffect(() => {
     if (state !== "waiting" && state !== "connecting") {
@@ -79,7 +81,7 @@ function Offline() {
   if (!shown) return null;
   return (
     <div className="offline" role="status">
-      The hub does not answer. What you see may be old; it goes on by itself.
+      {problem === null ? "The hub does not answer." : `The hub sends no events: ${problem.message}.`} What you see may be old; it goes on by itself.
     </div>
   );
 }

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useLocation } from "wouter";
 import { api } from "../api/client";
-import { useInvalidate } from "../api/events";
+import { useInvalidate, useStreamStarted } from "../api/events";
 import { useSession } from "../api/session";
 import { Button, Dialog, Icon, type IconName } from "../components";
 import { SCREENS, type Screen } from "./screens";
@@ -23,11 +23,12 @@ export function Logo() {
 /** How many approvals and questions wait; live. */
 export function useWaitingCount(): number {
   const session = useSession();
+  const isStarted = useStreamStarted();
   const isCaller = session.can("chat") || session.can("operations");
   const { data } = useQuery({
     queryKey: ["approvals", "waiting-count"],
     queryFn: () => api.get<{ counts: { pending: number } }>("/api/approvals", { query: { status: "pending", limit: 1, counts: 1 } }),
-    enabled: isCaller,
+    enabled: isCaller && isStarted,
   });
   useInvalidate("approval.", ["approvals"]);
   return data?.counts.pending ?? 0;

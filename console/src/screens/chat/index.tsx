@@ -1,5 +1,5 @@
 /** Chat: sessions at the left, the conversation beside them. */
-import { useEffect, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { useLocation, useParams } from "wouter";
 import { useNarrow, useUrlState } from "../../components";
 import { Conversation } from "./conversation";
@@ -28,7 +28,9 @@ export default function ChatScreen() {
     void controller.open(id === undefined);
     setOpened({ controller, isNew: id === undefined });
   }, [id, opened]);
-  useEffect(() => () => opened?.controller.close(), []);
+  const last = useRef(opened);
+  last.current = opened;
+  useEffect(() => () => last.current?.controller.close(), []);
   const showsList = !narrow || (id === undefined && params.has("list"));
   return (
     <div className="chat">

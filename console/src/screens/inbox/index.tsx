@@ -1,9 +1,9 @@
 /** The inbox: approvals and questions by age, answered one by one or several at once. */
 import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
-import { useEvents } from "../../api/events";
+import { reread, useEvents } from "../../api/events";
 import { Button, Dialog, Empty, ErrorNotice, isPast, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useUrlState } from "../../components";
 import { Entry } from "./entry";
 import { RulesDialog } from "./rules";
@@ -12,6 +12,7 @@ import "./inbox.css";
 
 const PAGE = 50;
 const MAX_BULK = 200;
+const NOTHING: ReadonlySet<string> = new Set();
 
 export default function InboxScreen() {
   const [params, setParams] = useUrlState();
@@ -26,9 +27,10 @@ export default function InboxScreen() {
   const [denying, setDenying] = useState<string[] | null>(null);
   const [always, setAlways] = useState<Approval | null>(null);
   const [rules, setRules] = useState(false);
-  const [fresh, setFresh] = useState(0);
+  const [begun, setBegun] = useState(NOTHING);
+  const queryKey = ["inbox", history, operation];
   const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
-    queryKey: ["inbox", history, operation],
+    queryKey,
     queryFn: ({ pageParam, signal }) =>
       api.get<ApprovalPage>("/api/approvals", {
         query: {
@@ -56,18 +58,23 @@ export default function InboxScreen() {
   const kept = useMemo(() => [at], [at]); // the one with the focus stays, however far somebody scrolls
   const counts = data?.pages[0]?.counts;
 
-  // A new request is put in at the end, where it belongs by its age; what somebody else answers goes.
+  // What belongs here from now on is counted, and put in when asked for; what somebody else answers goes.
   useEvents("approval.", (events) => {
-    const asked = events.filter((event) => event.name !== "approval.answered").length;
-    const answered = events.filter((event) => event.name === "approval.answered").map((event) => String(event.data["approvalId"]));
-    if (answered.some((id) => rows.some((row) => row.id === id && !busy.has(id)))) void refetch();
-    else if (asked > 0 && rows.length === 0) void refetch();
-    else if (asked > 0) setFresh((now) => now + asked);
+    const ids = (isAnswer: boolean) =>
+      events.filter((event) => "approvalId" in event.data && (event.name === "approval.answered") === isAnswer).map((event) => String(event.data["approvalId"]));
+    const [comes, goes] = history ? [ids(true), []] : [ids(false), ids(true)];
+    const isOld = events.some((event) => event.name === "reset") || goes.some((id) => rows.some((row) => row.id === id && !busy.has(id)));
+    if (isOld || (comes.length > 0 && rows.length === 0)) void reread(client, queryKey);
+    setBegun((now) => new Set([...now, ...comes].filter((id) => !goes.includes(id))));
   });
+  const fresh = useMemo(() => {
+    const shown = new Set(rows.map((row) => row.id));
+    return [...begun].filter((id) => !shown.has(id)).length;
+  }, [begun, rows]);
+  useEffect(() => setBegun(NOTHING), [history, operation]);
   const reload = async () => {
-    setFresh(0);
-    await client.invalidateQueries({ queryKey: ["approvals"] });
-    await refetch();
+    setBegun(NOTHING);
+    await reread(client, ["approvals"], queryKey);
   };
   const answer = async (ids: string[], body: { approved?: boolean; reason?: string; answer?: string }) => {
     setBusy((now) => new Set([...now, ...ids]));
@@ -195,7 +202,7 @@ export default function InboxScreen() {
           )}
         </div>
       )}
-      <NewRows count={fresh} onShow={() => void reload()} />
+      <NewRows count={rows.length === 0 ? 0 : fresh} onShow={() => void reload()} />
       {error !== null && (
         <div className="pad">
           <ErrorNotice error={error} onRetry={() => void refetch()} />

@@ -2,7 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import { Button, Dialog, ErrorNotice, Loading, Time, toast, toastError } from "../../components";
 import type { StandingRule } from "./types";
 
@@ -20,7 +20,7 @@ export function RulesDialog({ open, onClose }: { open: boolean; onClose: () => v
     try {
       await api.delete(`/api/policy/rules/${encodeURIComponent(rule.id)}`);
       toast(`${rule.operation} is asked about again`);
-      await client.invalidateQueries({ queryKey: ["policy-rules"] });
+      await reread(client, ["policy-rules"]);
     } catch (failure) {
       toastError(failure);
     } finally {

@@ -3,6 +3,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { useSession } from "../../api/session";
 import { api } from "../../api/client";
+import { reread } from "../../api/events";
 import { Button, copyText, Dialog, ErrorNotice, toast } from "../../components";
 import { bodyOf, fieldsOf, KeyForm, newFields } from "./form";
 import type { ApiKey, NewKey } from "./types";
@@ -24,8 +25,8 @@ function useChange() {
     setError(null);
     try {
       const answer = await send();
-      await client.invalidateQueries({ queryKey: ["keys"] });
-      void client.invalidateQueries({ queryKey: ["budgets"] });
+      await reread(client, ["keys"]);
+      void reread(client, ["budgets"]);
       return answer;
     } catch (failed) {
       setError(failed);

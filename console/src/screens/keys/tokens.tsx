@@ -3,6 +3,7 @@ import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-quer
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { api } from "../../api/client";
+import { reread } from "../../api/events";
 import { Button, Countdown, Details, Dialog, Empty, ErrorNotice, SheetTable, Time, toast, useUrlState, type Column } from "../../components";
 import type { ApiKey } from "./types";
 
@@ -89,7 +90,7 @@ function TokenView({ token, name }: { token: Token; name: string }) {
       await api.delete(`/api/tokens/${encodeURIComponent(token.id)}`);
       toast("The token is revoked.");
       setParams({ token: null });
-      await client.invalidateQueries({ queryKey: ["tokens"] });
+      await reread(client, ["tokens"]);
     } catch (failed) {
       setError(failed);
       setBusy(false);

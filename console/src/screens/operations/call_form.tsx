@@ -2,6 +2,7 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { api } from "../../api/client";
+import { reread } from "../../api/events";
 import { Button, Tabs, toastError } from "../../components";
 import { SchemaForm } from "./form";
 import { Result } from "./result";
@@ -38,7 +39,7 @@ export function CallForm({ operation, input }: { operation: OperationDetail; inp
       if (!controller.signal.aborted) toastError(failed);
     }
     setCalling(null);
-    void client.invalidateQueries({ queryKey: ["operations", "stats", operation.id] });
+    void reread(client, ["operations", "stats", operation.id]);
   };
   const problems = Object.fromEntries(
     (outcome?.outcome.error?.problems ?? []).map((each) => [each.path, `expected ${each.expected}, got ${each.got}`]),

@@ -3,7 +3,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { useMemo, useRef, useState } from "react";
 import { useLocation, useParams } from "wouter";
 import { api } from "../../api/client";
-import { useEvents, useStaleAfter } from "../../api/events";
+import { reread, useEvents, useStaleAfter } from "../../api/events";
 import { useSession } from "../../api/session";
 import {
   Button,
@@ -97,15 +97,15 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
   });
   const [isOld, setOld] = useState(false);
   const client = useQueryClient();
-  const reread = () => {
+  const readAgain = () => {
     setOld(false);
-    void client.invalidateQueries({ queryKey: ["operations"] });
+    void reread(client, ["operations"]);
   };
   useStaleAfter(["operations", "list"]);
   const timer = useRef<ReturnType<typeof setTimeout> | null>(null);
   useEvents("operations.changed", () => {
     if ((all.data?.pages.length ?? 0) > LIVE_PAGES && q === "") setOld(true);
-    else timer.current ??= setTimeout(() => ((timer.current = null), reread()), REREAD_DELAY);
+    else timer.current ??= setTimeout(() => ((timer.current = null), readAgain()), REREAD_DELAY);
   });
   const rows = useMemo(() => toRows(q, search.data, all.data?.pages), [q, search.data, all.data]);
   const error = q === "" ? all.error : search.error;
@@ -128,8 +128,8 @@ function List({ namespace, q, onClear }: { namespace: string | null; q: string; 
           />
           {q === "" && total > 0 && <span className="muted small">{count(total)} operations</span>}
           {isOld && (
-            <Button icon="again" onClick={reread}>
-              The list has changed: read it anew
+            <Button icon="again" onClick={readAgain}>
+              The list may have changed: read it anew
             </Button>
           )}
           {q !== "" && search.data !== undefined && (

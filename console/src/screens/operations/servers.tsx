@@ -2,7 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import {
   Button,
   Chip,
@@ -103,7 +103,7 @@ function Server({ server }: { server: McpServer }) {
     queryKey: ["servers", server.name, "log"],
     queryFn: ({ signal }) => api.get<{ lines: { time: number; message: string }[] }>(`${path}/log`, { signal }),
   });
-  const refresh = () => client.invalidateQueries({ queryKey: ["servers"] });
+  const refresh = () => reread(client, ["servers"]);
   const act = async (send: () => Promise<unknown>, text: string) => {
     try {
       await send();
@@ -112,7 +112,7 @@ function Server({ server }: { server: McpServer }) {
       toastError(failed); // 409: a definition has changed since it was shown
     }
     await refresh();
-    await client.invalidateQueries({ queryKey: ["operations"] });
+    await reread(client, ["operations"]);
   };
   const changes = data?.changes ?? [];
   const approve = (chosen: DefinitionChange[]) =>

@@ -1,7 +1,7 @@
 /** Spokes: processes that offer operations, what of them is open to all owners, and their lines in the log. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import { Button, Chip, Empty, ErrorNotice, Loading, Status, toast, toastError, useUrlState, type Tone } from "../../components";
 import { DiffView } from "./diff_view";
 import type { Spoke, SpokeOperation } from "./types";
@@ -109,7 +109,7 @@ function Sharing({ operation }: { operation: SpokeOperation }) {
     } catch (failed) {
       toastError(failed);
     }
-    await client.invalidateQueries({ queryKey: ["spokes"] });
+    await reread(client, ["spokes"]);
   };
   return (
     <li className="card">

@@ -29,12 +29,11 @@ import {
   type Column,
   type Wait,
 } from "../../components";
-import { useLiveRows, type Ending } from "./live_rows";
+import { PAGE, useLiveRows, type Ending } from "./live_rows";
 import { shortInput } from "./tree";
 import { kindOf } from "./tree_view";
 import type { Root, RootPage } from "./types";
 
-const PAGE = 100;
 const FILTERS = ["kind", "status", "door", "since", "error", "owner", "operation", "model", "session", "min_duration"];
 const MORE: [name: string, label: string, placeholder: string][] = [
   ["operation", "Operation", "shop.refund"],
@@ -67,7 +66,7 @@ export function RunsList() {
     staleTime: 0,
   });
   const rows = useMemo(() => data?.pages.flatMap((page) => page.calls) ?? [], [data]);
-  const { fresh, ended, clear } = useLiveRows(rows, queryKey);
+  const { fresh, ended, clear } = useLiveRows({ rows: data === undefined ? null : rows, query, queryKey, isFiltered: filtered });
   // What is new is at the top: one request for the first page, however many are loaded.
   const show = () => {
     clear();

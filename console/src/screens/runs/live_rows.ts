@@ -1,8 +1,8 @@
 /** What changes in the list of runs while it is shown. */
-import { useQueryClient, type InfiniteData } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
-import { api } from "../../api/client";
-import { useEvents, type HubEvent } from "../../api/events";
+import { useQueryClient, type InfiniteData, type QueryKey } from "@tanstack/react-query";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { api, type Query } from "../../api/client";
+import { reread, useEvents, type HubEvent } from "../../api/events";
 import type { Root, RootPage } from "./types";
 
 /** How a row that is shown has ended. */
@@ -11,39 +11,87 @@ export interface Ending {
   at: number;
 }
 
+export const PAGE = 100; // rows
 const DELAY = 300; // ms: a burst of events causes one request
-const OF_SESSION = 20; // runs of a session that are looked at when what it waits for changes
+const MAX_IDS = 200; // of a request
+const NOTHING: ReadonlySet<string> = new Set();
 
-/** What begins is counted, not put in: nothing moves under the cursor. What is shown and ends, ends in its place. */
-export function useLiveRows(rows: Root[], queryKey: unknown[]) {
-  const [fresh, setFresh] = useState(0);
+interface Shown {
+  /** Null until the list has been read. */
+  rows: Root[] | null;
+  query: Query;
+  queryKey: QueryKey;
+  isFiltered: boolean;
+}
+
+/**
+ * What begins is counted, not put in: nothing moves under the cursor. What is shown and ends, ends in its place, and is
+ * read once more for what it has cost.
+ */
+export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
+  const client = useQueryClient();
+  const [begun, setBegun] = useState(NOTHING);
   const [ended, setEnded] = useState<Map<string, Ending>>(new Map());
-  const update = useUpdate(queryKey);
-  const shown = useRef<Root[]>([]);
-  shown.current = rows;
-  /** Sessions in which tasks were given: their runs may wait for these when they end. */
-  const giving = useRef(new Set<string>());
-
-  useEvents(["run.", "call.", "task."], (events) => {
-    const begun = new Set<string>();
-    const over = new Map<string, Ending>();
-    for (const event of events) {
-      if (event.name === "reset") setFresh((now) => Math.max(now, 1));
-      if (event.name.startsWith("task.")) giving.current.add(event.sessionId);
-      if (changesWait(shown.current, event, giving.current)) update(event.sessionId);
-      const id = rootOf(event);
-      if (id === null) continue;
-      const isShown = shown.current.some((row) => row.id === id);
-      if (event.name.endsWith(".started") && !isShown) begun.add(id);
-      if (event.name.endsWith(".ended") && isShown) over.set(id, { status: shownStatus(event), at: event.createdAt });
-    }
-    if (begun.size > 0) setFresh((now) => now + begun.size);
-    if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
-  });
+  const key = JSON.stringify(queryKey);
+  const current = useRef({ rows, key });
+  current.current = { rows, key };
   const clear = () => {
-    setFresh(0);
+    setBegun(NOTHING);
     setEnded(new Map());
   };
+  useEffect(clear, [key]);
+
+  const count = (ids: string[]) => ids.length > 0 && setBegun((now) => new Set([...now, ...ids]));
+  const read = async (asked: Query) => (await api.get<RootPage>("/api/calls", { query: asked })).calls;
+  /** Put rows where they are shown already. */
+  const put = (found: Root[]) => {
+    const by = new Map(found.map((root) => [root.id, root]));
+    client.setQueryData<InfiniteData<RootPage>>(
+      queryKey,
+      (now) => now && { ...now, pages: now.pages.map((each) => ({ ...each, calls: each.calls.map((row) => by.get(row.id) ?? row) })) },
+    );
+    setEnded((now) => new Map([...now].filter(([id]) => isUnderWay(by.get(id)))));
+  };
+  const update = useBatch(async (ids) => put(await read({ roots: 1, ids: ids.join(), limit: MAX_IDS })));
+  const countMatching = useBatch(async (ids) => {
+    const found = await read({ ...query, ids: ids.join(), limit: MAX_IDS });
+    if (current.current.key === key) count(found.map((row) => row.id));
+  });
+  /** Count what may have begun unseen, and read what may have ended. */
+  const lookAgain = async () => {
+    if (current.current.rows === null) return reread(client, queryKey);
+    const found = await read({ ...query, limit: PAGE });
+    const { rows: shown, key: now } = current.current;
+    if (shown === null || now !== key) return;
+    put(found);
+    count(found.filter((row) => row.startedAt > (shown[0]?.startedAt ?? 0)).map((row) => row.id));
+    const isFound = new Set(found.map((row) => row.id));
+    update(shown.filter((row) => isUnderWay(row) && !isFound.has(row.id)).map((row) => row.id));
+  };
+
+  useEvents(["run.", "call.", "task."], (events) => {
+    if (events.some(({ name }) => name === "reset" || name === "resumed")) void lookAgain().catch(() => undefined); // opening the list again finds it
+    const shown = new Map((rows ?? []).map((row) => [row.id, row]));
+    const news = new Set<string>();
+    const changed = new Set<string>();
+    const over = new Map<string, Ending>();
+    for (const event of events) {
+      for (const row of shown.values()) if (mayWaitForOthers(row, event, ended)) changed.add(row.id);
+      const id = rootOf(event);
+      const isEnd = event.name.endsWith(".ended");
+      if (id === null) continue;
+      if (isEnd && shown.has(id)) over.set(id, { status: shownStatus(event), at: event.createdAt });
+      if (!shown.has(id) && (isFiltered || event.name.endsWith(".started"))) news.add(id);
+    }
+    update([...changed, ...over.keys()]);
+    if (isFiltered) countMatching([...news]);
+    else count([...news]);
+    if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
+  });
+  const fresh = useMemo(() => {
+    const shown = new Set(rows?.map((row) => row.id));
+    return rows === null ? 0 : [...begun].filter((id) => !shown.has(id)).length;
+  }, [begun, rows]);
   return { fresh, ended, clear };
 }
 
@@ -54,46 +102,37 @@ function rootOf({ name, data }: HubEvent): string | null {
   return isRoot ? String(data["callId"]) : null;
 }
 
+function isUnderWay(row: Root | undefined): boolean {
+  return row === undefined || row.status === "running" || row.status === "pending";
+}
+
 function shownStatus({ name, data }: HubEvent): string {
   const status = String(data["status"]);
-  if (name === "run.ended" && isPaused(data)) return "pending";
+  if (name === "run.ended" && status === "finished" && data["finishReason"] === "tool-calls") return "pending";
   return { finished: "done", stopped: "aborted", interrupted: "aborted" }[status] ?? status;
 }
 
-function isPaused(data: HubEvent["data"]): boolean {
-  return data["status"] === "finished" && data["finishReason"] === "tool-calls";
+/** Whether a row waits for something else from now on, or no longer, because of another run or a task. */
+function mayWaitForOthers(row: Root, { name, sessionId }: HubEvent, ended: Map<string, Ending>): boolean {
+  if (row.kind !== "run" || row.sessionId !== sessionId) return false;
+  return (name === "run.started" || name.startsWith("task.")) && (row.status === "pending" || ended.has(row.id));
 }
 
-/** Whether a row waits from now on, or for something else, or no longer. */
-function changesWait(rows: Root[], { name, data, sessionId }: HubEvent, giving: Set<string>): boolean {
-  const ofSession = rows.filter((row) => row.kind === "run" && row.sessionId === sessionId);
-  if (name.startsWith("task.")) return ofSession.length > 0;
-  if (name === "run.started") return ofSession.some((row) => row.status === "pending");
-  const mayWait = name === "run.ended" && (isPaused(data) || giving.has(sessionId));
-  return mayWait && ofSession.some((row) => row.id === data["runId"]);
-}
-
-/** Read the shown runs of a session anew, and put them where they are. */
-function useUpdate(queryKey: unknown[]): (sessionId: string) => void {
-  const client = useQueryClient();
-  const key = useRef(queryKey);
-  key.current = queryKey;
-  const timers = useRef(new Map<string, number>());
-  useEffect(() => () => timers.current.forEach((timer) => clearTimeout(timer)), []);
-  const read = async (session: string) => {
-    const page = await api.get<RootPage>("/api/calls", { query: { roots: "1", kind: "run", session, limit: OF_SESSION } });
-    const found = new Map(page.calls.map((root) => [root.id, root]));
-    client.setQueryData<InfiniteData<RootPage>>(
-      key.current,
-      (now) => now && { ...now, pages: now.pages.map((each) => ({ ...each, calls: each.calls.map((row) => found.get(row.id) ?? row) })) },
-    );
-  };
-  return (session) => {
-    if (timers.current.has(session)) return;
-    const timer = window.setTimeout(() => {
-      timers.current.delete(session);
-      void read(session).catch(() => undefined); // the next change, or opening the list again, finds it
+/** Collect ids, and act on them together a moment later. */
+function useBatch(act: (ids: string[]) => Promise<void>): (ids: string[]) => void {
+  const latest = useRef(act);
+  latest.current = act;
+  const waiting = useRef(new Set<string>());
+  const timer = useRef<number | null>(null);
+  useEffect(() => () => clearTimeout(timer.current ?? undefined), []);
+  return (ids) => {
+    for (const id of ids) waiting.current.add(id);
+    if (waiting.current.size === 0) return;
+    timer.current ??= window.setTimeout(() => {
+      timer.current = null;
+      const some = [...waiting.current].slice(0, MAX_IDS); // a window shows fewer rows
+      waiting.current.clear();
+      void latest.current(some).catch(() => undefined); // the next change, or opening the list again, finds it
     }, DELAY);
-    timers.current.set(session, timer);
   };
 }

@@ -115,7 +115,10 @@ export function useTree(id: string): TreeState & TreeActions {
   const look = useRef<() => void>(() => undefined);
   look.current = () => {
     const now = current.current;
-    if (now.tree === null || state.loading) return;
+    if (now.tree === null || state.loading) {
+      now.missed = true;
+      return;
+    }
     const { tree, asOf } = now;
     const read = async () => {
       for await (const line of readLines(nodesPath(id), { since: asOf - OVERLAP })) {
@@ -134,6 +137,7 @@ export function useTree(id: string): TreeState & TreeActions {
     const { tree, head } = current.current;
     let isOld = events.some((event) => event.name === "reset");
     let changed = false;
+    current.current.missed ||= state.loading; // what is being read may be older
     for (const event of tree === null || head === null || isOld ? [] : events) {
       if (!event.name.startsWith("call.")) isOld ||= concerns(tree!, head!.root, event);
       else if (belongs(tree!, event, id)) {
@@ -148,6 +152,12 @@ export function useTree(id: string): TreeState & TreeActions {
     if (isOld) look.current();
     if (changed) redraw.current();
   });
+
+  useEffect(() => {
+    if (state.loading || !current.current.missed) return;
+    current.current.missed = false;
+    look.current();
+  }, [state.loading]);
 
   const { hosts } = useSession();
   const looks = hosts && state.head !== null && isUnderWay(state.head.root);
@@ -174,9 +184,11 @@ interface Current {
   timer: number | null;
   /** The last step that calls were made in. */
   step: number;
+  /** Whether something has changed while the tree was read. */
+  missed: boolean;
 }
 
-const NOTHING: Current = { tree: null, head: null, asOf: 0, timer: null, step: 0 };
+const NOTHING: Current = { tree: null, head: null, asOf: 0, timer: null, step: 0, missed: false };
 const START: TreeState = { tree: null, head: null, error: null, loading: true, next: null, complete: true, version: 0 };
 
 function nodesPath(id: string): string {

@@ -1,6 +1,7 @@
 /** System: the hub itself, for administrators. */
 import { Button, ScreenHeader, Tabs, useKeys, useUrlState } from "../../components";
 import { useQueryClient } from "@tanstack/react-query";
+import { reread } from "../../api/events";
 import { Configuration } from "./configuration";
 import { Log } from "./log";
 import { Overview, useSystem } from "./overview";
@@ -35,7 +36,7 @@ export default function SystemScreen() {
           icon="again"
           aria-label="Refresh"
           title="Refresh"
-          onClick={() => void client.invalidateQueries({ queryKey: ["system"] })}
+          onClick={() => void reread(client, ["system"])}
         />
       </ScreenHeader>
       <Tabs label="Parts of the system" items={TABS} active={tab} onChange={show} />

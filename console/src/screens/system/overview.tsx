@@ -3,7 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import {
   Button,
   bytes,
@@ -93,7 +93,7 @@ function Hosts() {
     try {
       await api.post(`/api/hosts/${encodeURIComponent(host.id)}/drain`);
       toast("The host begins no more runs.");
-      await client.invalidateQueries({ queryKey: ["system"] });
+      await reread(client, ["system"]);
     } catch (failed) {
       toastError(failed);
     }

@@ -1,6 +1,7 @@
 /** What a team knows and has: memory, names of secrets, skills and plugins. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "../../api/client";
+import { reread } from "../../api/events";
 import { useSession } from "../../api/session";
 import {
   Button,
@@ -150,8 +151,7 @@ export function Extensions({ team, kind }: { team: string; kind: "skills" | "plu
     } catch (failed) {
       toastError(failed);
     }
-    await client.invalidateQueries({ queryKey: ["teams", team, kind] });
-    await client.invalidateQueries({ queryKey: ["approvals"] });
+    await reread(client, ["teams", team, kind], ["approvals"]);
   };
   if (error !== null) return <ErrorNotice error={error} />;
   if (data === undefined) return <Loading />;

@@ -2,7 +2,7 @@
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import {
   Button,
   Details,
@@ -78,7 +78,7 @@ function TaskView({ task }: { task: Task }) {
     } catch (failed) {
       toastError(failed);
     }
-    await client.invalidateQueries({ queryKey: ["tasks"] });
+    await reread(client, ["tasks"]);
   };
   return (
     <div className="teams-sheet">

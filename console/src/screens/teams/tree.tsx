@@ -2,6 +2,7 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useRef, useState, type KeyboardEvent } from "react";
 import { api } from "../../api/client";
+import { reread } from "../../api/events";
 import { useSession } from "../../api/session";
 import { Button, Chip, Details, Empty, ErrorNotice, Loading, money, toast, toastError, useUrlState } from "../../components";
 import type { Team, TeamDetail } from "./types";
@@ -125,7 +126,7 @@ function TeamView({ name }: { name: string }) {
     } catch (failed) {
       toastError(failed);
     }
-    await client.invalidateQueries({ queryKey: ["teams"] });
+    await reread(client, ["teams"]);
   };
   if (error !== null) return <ErrorNotice error={error} />;
   if (data === undefined) return <Loading />;

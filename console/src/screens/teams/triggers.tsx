@@ -1,7 +1,7 @@
 /** Triggers of teams: when they fire, and what a person decides about them. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api } from "../../api/client";
-import { useInvalidate } from "../../api/events";
+import { reread, useInvalidate } from "../../api/events";
 import {
   Button,
   Chip,
@@ -78,7 +78,7 @@ function TriggerView({ trigger }: { trigger: Trigger }) {
     } catch (failed) {
       toastError(failed);
     }
-    await client.invalidateQueries({ queryKey: ["triggers"] });
+    await reread(client, ["triggers"]);
   };
   return (
     <div className="teams-sheet">

@@ -19,6 +19,7 @@ from dragoman.session_ids import session_id_for
 from dragoman.store.call_trees.roots import (
     KINDS,
     MAX_COUNTED,
+    MAX_IDS,
     MODEL_STATUSES,
     RUN_STATUSES,
     RootKind,
@@ -113,6 +114,7 @@ class RootLister:
         shortest = parameters.get("min_duration")
         return RootQuery(
             kinds=parse_words(parameters, "kind", allowed=KINDS) or KINDS,
+            ids=parse_ids(parameters.get("ids", "")),
             statuses=parse_words(parameters, "status", allowed=STATUSES),
             since=parse_past(since, self._now, field="since") if since else None,
             until=parse_past(until, self._now, field="until") if until else None,
@@ -134,6 +136,14 @@ def parse_words(parameters: Mapping[str, str], name: str, *, allowed: Sequence[A
         if word not in allowed:
             raise BadRequest(f"there is no {name} {word[:40]!r}; there are {', '.join(allowed)}", field=name)
     return words
+
+
+def parse_ids(text: str) -> tuple[str, ...]:
+    """Parse ids separated by commas. BadRequest for more than MAX_IDS."""
+    ids = tuple(dict.fromkeys(id for id in text.split(",") if id))
+    if len(ids) > MAX_IDS:
+        raise BadRequest(f"ids lists {len(ids)} ids, and the hub takes {MAX_IDS}", field="ids")
+    return ids
 
 
 def parse_flag(parameters: Mapping[str, str], name: str) -> bool:

@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from dragoman.operations.outcome import CallStatus
-from dragoman.store.call_trees.root_sums import RootSums, SumReader
+from dragoman.store.call_trees.root_sums import SIZES, RootSums, SumReader, id_params, one_of
 from dragoman.store.call_trees.waiting_runs import RunWait, WaitReader, is_waiting
 from dragoman.store.connection import Compiler, DatabaseConnection, Params, Row, decode_json, match_filter
 from dragoman.store.database import Database
@@ -35,6 +35,7 @@ from dragoman.store.tables.core import calls, runs, sessions, usage
 
 RootKind: TypeAlias = Literal["run", "call", "model"]
 KINDS: tuple[RootKind, ...] = get_args(RootKind)
+MAX_IDS = SIZES[-1]
 MAX_COUNTED = 10_000  # of each kind; more are not counted
 MAX_PREVIEW = 120  # characters of the input
 WAITING = "waiting"  # what a finished run is read as while its answer waits
@@ -49,12 +50,14 @@ MODEL_STATUSES: Mapping[CallStatus, tuple[str, ...]] = {"done": ("finished",), "
 
 
 class RootQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which roots are wanted; None does not restrict. `until` is exclusive, `min_duration` in seconds.
+    """Which roots are wanted; None and `()` do not restrict. `until` is exclusive, `min_duration` in seconds.
 
-    `has_error`: it failed, or something below it. `old_session_id` is an alternative to `session_id`.
+    `ids` are at most MAX_IDS. `has_error`: it failed, or something below it. `old_session_id` is an
+    alternative to `session_id`.
     """
 
     kinds: tuple[RootKind, ...] = KINDS
+    ids: tuple[str, ...] = ()
     statuses: tuple[CallStatus, ...] = ()
     owner: str | None = None
     session_id: str | None = None
@@ -74,7 +77,12 @@ class RootQuery(msgspec.Struct, frozen=True, kw_only=True):
         named = {name: values[name] for name in PARAMETERS if values[name] is not None}
         if self.text is not None:
             named["text"] = f"%{escape_like(self.text.lower())}%"
-        return named
+        return named | (id_params(self.ids, self.id_places) if self.ids else {})
+
+    @property
+    def id_places(self) -> int:
+        """How many ids a statement has places for that takes these."""
+        return next(size for size in SIZES if size >= len(self.ids))
 
 
 PARAMETERS = (
@@ -156,6 +164,8 @@ class RootSource:
             "min_duration": lambda: self._duration() >= bindparam("min_duration"),
         }
         wanted += [condition() for name, condition in filters.items() if name in names]
+        if query.ids:
+            wanted.append(one_of(table.c.id, query.id_places))
         if query.has_error:
             wanted.append(self._has_error())
         return wanted

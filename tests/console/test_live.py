@@ -1,0 +1,341 @@
+"""What is shown stays true while the hub goes on: hidden tabs, broken streams, answers out of order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
+
+from tests.clients.hub import Hub
+from tests.clients.upstream import Upstream
+from tests.console.browsing import Console, begin_run, wait_for_run
+from tests.console.conftest import StartConsole
+
+SHOP = '''
+import asyncio
+
+from dragoman import operation
+
+opened = asyncio.Event()
+
+
+@operation("shop", effect="read")
+async def price(item: str) -> float:
+    """Look up a price."""
+    return 3.5
+
+
+@operation("shop", effect="read")
+async def wait() -> None:
+    """Wait until the shop opens."""
+    await opened.wait()
+
+
+@operation("shop", effect="idempotent")
+async def open() -> None:
+    """Open the shop."""
+    opened.set()
+
+
+@operation("shop", effect="once")
+async def order(item: str) -> str:
+    """Order an item."""
+    return f"ordered {item}"
+'''
+SET_VISIBILITY = """(state) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => state });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+RESET = 'data: {"id":null,"name":"reset","data":{}}\n\n'
+TOO_MANY = {"error": {"code": "rate_limited", "message": "2000 streams are open"}}
+
+
+@pytest.fixture(scope="module")
+def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory) -> Hub:
+    shop = tmp_path_factory.mktemp("shop") / "shop.py"
+    shop.write_text(SHOP, encoding="utf-8")
+    return start_hub(operations=[str(shop)], policy=[{"ask": "shop.order"}])
+
+
+class Held:
+    """Requests that wait in the browser. `with Held(…) as held` waits for one that the body causes."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self._page = page
+        self._pattern = pattern
+        self._routes: list[Route] = []
+
+    def __enter__(self) -> Held:
+        self._page.route(self._pattern, self._hold, times=1)
+        return self
+
+    def _hold(self, route: Route) -> None:
+        self._routes.append(route)
+
+    def __exit__(self, *_: object) -> None:
+        while not self._routes:
+            self._page.evaluate("0")  # Playwright handles what has happened meanwhile
+
+    def read(self) -> APIResponse:
+        """The answer of the hub as it is now; the browser gets it later."""
+        return self._page.request.get(self._routes[0].request.url)
+
+    def answer(self, response: APIResponse) -> None:
+        """Answer the request with what the hub answered before."""
+        self._routes[0].fulfill(response=response)
+
+    def let_go(self) -> None:
+        """Send the request to the hub now."""
+        self._routes[0].continue_()
+
+
+def show_tab(page: Page) -> None:
+    page.evaluate(SET_VISIBILITY, "visible")
+
+
+def hide_tab(page: Page) -> None:
+    """Hide the tab, which ends its stream of events."""
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/api/events")):
+        page.evaluate(SET_VISIBILITY, "hidden")
+
+
+def new_rows(page: Page) -> Locator:
+    return page.get_by_role("button", name="new", exact=False).filter(has_text="new")
+
+
+def call(hub: Hub, operation: str, **arguments: str) -> None:
+    assert hub.request("POST", f"/api/operations/{operation}/call", arguments)[0] == 200
+
+
+@contextmanager
+def waiting_call(hub: Hub) -> Iterator[None]:
+    """A call that has begun, and ends when the shop opens."""
+    thread = threading.Thread(target=call, args=(hub, "shop.wait"))
+    thread.start()
+    while not hub.request("GET", "/api/calls?operation=shop.wait&status=running")[1]["calls"]:
+        time.sleep(0.05)  # nothing tells this process of its start
+    try:
+        yield
+    finally:
+        call(hub, "shop.open")
+        thread.join()
+
+
+def test_a_hidden_tab_shows_what_began_and_ended_meanwhile_once_it_is_shown(
+    hub: Hub, start_console: StartConsole
+) -> None:
+    with waiting_call(hub):
+        console = start_console(hub)
+        page = console.open_list("/runs")
+        row = page.get_by_role("row").filter(has_text="shop.wait")
+        expect(row).to_contain_text("running")
+        hide_tab(page)
+        with page.expect_response("**/api/calls?*"):
+            show_tab(page)
+        expect(new_rows(page)).to_have_count(0)
+        hide_tab(page)
+    before = page.get_by_role("row").count()
+    call(hub, "shop.price", item="tea")
+    show_tab(page)
+    expect(row).to_contain_text("done")
+    expect(new_rows(page)).to_have_text(["2 new"])  # the call that opened the shop, and the price
+    assert page.get_by_role("row").count() == before
+    assert console.requests.count("GET /api/events") == 3
+
+
+@pytest.mark.thorough
+def test_the_operations_and_the_log_of_a_tab_that_was_hidden_are_read_anew(
+    console: Console, hub: Hub
+) -> None:
+    page = console.open("/inbox")
+    call(hub, "shop.order", item="an event to go on behind")
+    expect(page.get_by_role("article")).to_have_count(1)
+    for path, request in (
+        ("/operations?tab=servers", "**/api/mcp/servers*"),
+        ("/system?tab=log", "**/api/logs?*"),
+    ):
+        with page.expect_response(request):
+            console.go(path)
+        hide_tab(page)
+        with page.expect_response(request):
+            show_tab(page)
+    deny_all(hub)
+
+
+@pytest.mark.thorough
+def test_a_tab_that_is_opened_in_the_background_is_true_when_it_is_shown(console: Console) -> None:
+    console.page.add_init_script(f"({SET_VISIBILITY})('hidden')")
+    page = console.open_list("/runs")
+    call(console.hub, "shop.price", item="tea")
+    show_tab(page)
+    expect(new_rows(page)).to_have_text(["1 new"])
+
+
+def test_a_list_that_is_read_after_a_run_began_does_not_count_it(
+    console: Console, hub: Hub, upstream: Upstream
+) -> None:
+    page = console.page
+    with Held(page, "**/api/calls?*") as held:
+        console.open("/runs")
+    run = begin_run(hub, "counted", upstream.teach([{"text": "Counted."}]))
+    wait_for_run(hub, run)
+    held.let_go()
+    expect(page.locator(f"#row-{run}")).to_contain_text("done")
+    call(hub, "shop.price", item="tea")
+    expect(new_rows(page)).to_have_text(["1 new"])  # the call alone
+
+
+@pytest.mark.thorough
+def test_what_begins_before_the_stream_is_live_is_counted(
+    console: Console, hub: Hub, upstream: Upstream
+) -> None:
+    page = console.page
+    with Held(page, "**/api/events") as held:
+        console.open_list("/runs")
+    wait_for_run(hub, begin_run(hub, "early", upstream.teach([{"text": "Early."}])))
+    held.let_go()
+    expect(new_rows(page)).to_have_text(["1 new"])
+
+
+@pytest.mark.thorough
+def test_only_what_the_filters_let_through_is_counted(console: Console, hub: Hub, upstream: Upstream) -> None:
+    page = console.open_list("/runs?kind=call")
+    wait_for_run(hub, begin_run(hub, "filtered", upstream.teach([{"text": "No call."}])))
+    call(hub, "shop.price", item="tea")
+    expect(new_rows(page)).to_have_text(["1 new"])
+
+
+@pytest.mark.thorough
+def test_a_run_that_ends_in_the_list_shows_what_it_took(
+    console: Console, hub: Hub, upstream: Upstream, gate: str
+) -> None:
+    run = begin_run(hub, "figures", upstream.teach([{"text": "Half "}, {"gate": gate}, {"text": "whole."}]))
+    page = console.open_list("/runs")
+    row = page.locator(f"#row-{run}")
+    expect(row).to_contain_text("running")
+    upstream.open(gate)
+    expect(row).to_contain_text("done")
+    expect(row).to_contain_text("11 / 7")  # tokens
+
+
+def test_a_tree_that_is_read_while_its_run_ends_shows_the_end(
+    console: Console, hub: Hub, upstream: Upstream, gate: str
+) -> None:
+    run = begin_run(hub, "ending", upstream.teach([{"text": "Half "}, {"gate": gate}, {"text": "whole."}]))
+    page = console.page
+    with Held(page, "**/nodes?limit=*") as held:
+        console.open(f"/runs/{run}")
+    early = held.read()
+    upstream.open(gate)
+    wait_for_run(hub, run)
+    held.answer(early)
+    expect(page.locator(".screen-header")).to_contain_text("done")
+
+
+def deny_all(hub: Hub) -> None:
+    for approval in hub.request("GET", "/api/approvals?status=pending")[1]["approvals"]:
+        hub.request("POST", f"/api/approvals/{approval['id']}", {"approved": False})
+
+
+def test_what_happens_while_something_is_read_is_read_behind_it(console: Console, hub: Hub) -> None:
+    page, counts = console.page, "**/api/approvals?*limit=1&*"
+    page.clock.install()
+    with Held(page, counts) as held:
+        console.open("/inbox")
+    early = held.read()
+    expect(page.get_by_text("Nothing waits for you")).to_be_visible()
+    call(hub, "shop.order", item="tea")
+    expect(page.get_by_role("article")).to_have_count(1)  # the event has come
+    page.clock.run_for(1_000)
+    held.answer(early)
+    expect(page.get_by_label("1 waiting").first).to_be_visible()
+    failed: list[str] = []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    with Held(page, counts) as held:
+        call(hub, "shop.order", item="gold")
+        expect(new_rows(page)).to_have_text(["1 new"])
+        page.clock.run_for(1_000)
+    early = held.read()
+    call(hub, "shop.order", item="salt")
+    expect(new_rows(page)).to_have_text(["2 new"])
+    page.clock.run_for(1_000)
+    held.answer(early)
+    expect(page.get_by_label("3 waiting").first).to_be_visible()
+    assert failed == []  # where something happens all the time, each request is answered still
+    deny_all(hub)
+
+
+def test_the_inbox_counts_as_new_only_what_is_new(console: Console, hub: Hub) -> None:
+    call(hub, "shop.order", item="one")
+    page = console.open("/inbox")
+    entries = page.get_by_role("article")
+    expect(entries).to_have_count(1)
+    call(hub, "shop.order", item="two")
+    expect(new_rows(page)).to_have_text(["1 new"])
+    new_rows(page).click()
+    expect(entries).to_have_count(2)
+    hide_tab(page)
+    page.route("**/api/events", lambda route: route.fulfill(body=RESET), times=1)
+    with page.expect_response("**/api/approvals?*compare=1*"):  # events may be missing: it is read anew
+        show_tab(page)
+    expect(new_rows(page)).to_have_count(0)
+    deny_all(hub)
+    expect(entries).to_have_count(0)
+    page.get_by_role("button", name="History").click()
+    expect(entries.first).to_contain_text("denied")
+    call(hub, "shop.order", item="three")
+    deny_all(hub)
+    expect(new_rows(page)).to_have_text(["1 new"])  # the answer, not the request
+
+
+@pytest.mark.thorough
+def test_leaving_the_chat_ends_the_stream_of_its_answer(
+    console: Console, upstream: Upstream, gate: str
+) -> None:
+    page = console.open("/chat")
+    page.get_by_label("Message", exact=True).fill(upstream.teach([{"text": "Half "}, {"gate": gate}]))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("article", name="Answer")).to_contain_text("Half")
+    with page.expect_event("requestfailed", lambda request: "/stream" in request.url):
+        console.go("/runs")
+
+
+def test_whoever_signs_in_next_sees_nothing_of_the_one_before(hub: Hub, browser: Browser) -> None:
+    body = {"owner": "bob", "scopes": ["chat", "operations"]}
+    secret = hub.request("POST", "/api/keys", body)[1]["key"]
+    call(hub, "shop.price", item="tea")
+    context = browser.new_context()
+    context.request.post(f"{hub.url}/api/console/session", data={"key": hub.key})
+    page = Console(hub, context.new_page()).open_list("/runs")
+    expect(page.get_by_role("row").nth(1)).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    with Held(page, "**/api/calls?*") as held:
+        page.get_by_label("Key").fill(secret)
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
+    expect(page.get_by_role("row")).to_have_count(0)
+    held.let_go()
+    expect(page.get_by_text("No runs yet")).to_be_visible()
+    context.close()
+
+
+@pytest.mark.thorough
+def test_a_hub_that_refuses_the_stream_is_not_said_to_be_away(console: Console) -> None:
+    console.expected_errors = {429}
+    page = console.page
+    page.route("**/api/events", lambda route: route.fulfill(status=429, json=TOO_MANY))
+    console.open_list("/runs")
+    notice = page.get_by_role("status").filter(has_text="What you see may be old")
+    expect(notice).to_contain_text("The hub sends no events: 2000 streams are open.")
+
+
+@pytest.mark.thorough
+def test_a_browser_without_a_network_reads_from_a_hub_on_its_machine(console: Console) -> None:
+    page = console.open_list("/runs")
+    page.evaluate("dispatchEvent(new Event('offline'))")
+    console.go("/keys")
+    expect(page.get_by_role("row", name="ann").first).to_be_visible()
