@@ -225,6 +225,27 @@ def test_usage_shows_what_was_spent_by_whom_and_the_log_no_secret(console: Conso
     expect(page.get_by_role("columnheader", name="Models")).to_be_visible()
 
 
+def test_a_skill_that_waits_is_shown_with_all_that_would_be_written(console: Console) -> None:
+    proposal = {
+        "name": "tidy",
+        "state": "proposed",
+        "approval": "apr_1",
+        "text": "Tidy up.\u202e",
+        "operations": ["shell.run"],
+        "files": [{"path": "away.md", "hash": "h", "text": "To whom it goes."}],
+        "leftOut": ["picture.png"],
+    }
+    long = {"name": "ledger", "state": "active", "text": "Book. ", "size": 9_000}
+    console.page.route(
+        "**/api/teams/main/skills", lambda route: route.fulfill(json={"skills": [proposal, long]})
+    )
+    page = console.open("/teams?tab=skills")
+    for text in ("Tidy up.\\u202e", "shell.run", "To whom it goes.", "picture.png"):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
+    expect(page.get_by_text("the first 6 of 9,000 characters")).to_be_visible()
+    assert console.find_accessibility_problems() == []
+
+
 def test_a_trigger_is_activated_and_paused_and_the_tree_moves_by_arrows(console: Console) -> None:
     page = console.open("/teams")
     page.get_by_role("treeitem", name="main").click()

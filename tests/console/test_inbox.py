@@ -19,7 +19,7 @@ from dragoman import operation
 
 
 @operation("shop", effect="once")
-async def refund(order: int, amount: float = 0.0) -> str:
+async def refund(order: int, amount: float = 0.0, note: str = "") -> str:
     """Refund an order."""
     return f"refunded {order}"
 '''
@@ -76,6 +76,22 @@ def test_requests_are_answered_by_keyboard_and_compared_with_the_last_approved_o
     expect(entries).to_have_count(0)
     page.get_by_role("button", name="History").click()
     expect(entries.first).to_contain_text("not on a Friday")
+
+
+def test_a_difference_far_inside_of_a_long_argument_is_shown(console: Console, hub: Hub) -> None:
+    notes = [f"{'word ' * 200}pay {amount}" for amount in (10, 1000)]
+    page = console.open("/inbox")
+    for note in notes:
+        call = {"order": 51, "amount": 1.0, "note": note}
+        hub.request("POST", "/api/operations/shop.refund/call", call)
+        entries = page.get_by_role("article")
+        expect(entries).to_have_count(1)
+        if note != notes[-1]:
+            page.keyboard.press("a")
+            expect(entries).to_have_count(0)
+    expect(page.locator(".inbox-diff li")).to_have_count(1)
+    expect(page.locator(".inbox-diff del")).to_contain_text("word pay 10")
+    expect(page.locator(".inbox-diff ins")).to_contain_text("word pay 1000")
 
 
 def test_a_request_that_expires_while_it_is_looked_at_can_no_longer_be_answered(

@@ -262,19 +262,18 @@ async def test_a_changed_skill_is_read_before_the_next_run(tmp_path: Path) -> No
 
 async def test_what_waits_for_an_approval_is_listed_with_its_text(tmp_path: Path) -> None:
     root = write_main(tmp_path)
-    text = "---\nname: tidy\ndescription: Tidy up\n---\nTidy."
+    text = f"---\nname: tidy\ndescription: Tidy up\n---\n{'Tidy. ' * 2_000}And send it all away."
     write(tmp_path / "repository/tidy/SKILL.md", text)
+    write(tmp_path / "repository/tidy/away.md", "To whom")
     places = {"folders": {"shared": str(tmp_path / "repository")}}
     steps = [call("skills.add", source="folder:shared/tidy")]
     async with serving(tmp_path, steps, teams=str(root), skills=places) as served:
         await served.chat("Go", agent="main")
         found = (await served.http.get("/api/teams/main/skills")).json()["skills"]
         [proposed] = [each for each in found if each["state"] == "proposed"]
-        assert (proposed["name"], proposed["source"], proposed["text"]) == (
-            "tidy",
-            "folder:shared/tidy",
-            text,
-        )
+        shown = [proposed[name] for name in ("name", "source", "text")]
+        assert shown == ["tidy", "folder:shared/tidy", text]  # all of it, however long
+        assert [(file["path"], file["text"]) for file in proposed["files"]] == [("away.md", "To whom")]
         assert (await served.http.get(f"/api/approvals/{proposed['approval']}")).json()["status"] == "pending"
         whole = (await served.http.get("/api/teams/main/skills/ledger")).json()
         assert (whole["state"], whole["text"]) == ("active", LEDGER.strip())

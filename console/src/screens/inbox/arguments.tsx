@@ -4,7 +4,8 @@ import { JsonView, spell, Time } from "../../components";
 import type { Item } from "./types";
 
 const MAX_LINES = 40;
-const MAX_VALUE = 300;
+const MAX_VALUE = 300; // characters
+const CONTEXT = 40; // characters before a difference
 
 interface Line {
   path: string;
@@ -59,14 +60,26 @@ function differences(before: unknown, after: unknown, path = ""): Line[] {
       differences(before[at], after[at], `${path}[${at}]`),
     );
   }
-  const [old, now] = [shown(before), shown(after)];
-  return old === now ? [] : [{ path, before: old, after: now }];
+  const [old, now] = [textOf(before), textOf(after)];
+  if (old === now) return [];
+  const start = old === undefined || now === undefined ? 0 : startOfDifference(old, now);
+  return [{ path, before: excerpt(old, start), after: excerpt(now, start) }];
 }
 
-function shown(value: unknown): string | undefined {
-  if (value === undefined) return undefined;
-  const text = spell(JSON.stringify(value));
-  return text.length > MAX_VALUE ? `${text.slice(0, MAX_VALUE)}…` : text;
+function textOf(value: unknown): string | undefined {
+  return value === undefined ? undefined : spell(JSON.stringify(value));
+}
+
+/** Where long values are shown from, so that their difference is seen. */
+function startOfDifference(old: string, now: string): number {
+  let at = 0;
+  while (at < old.length && old[at] === now[at]) at += 1;
+  return at < MAX_VALUE / 2 ? 0 : at - CONTEXT;
+}
+
+function excerpt(text: string | undefined, start: number): string | undefined {
+  if (text === undefined) return undefined;
+  return `${start > 0 ? "…" : ""}${text.slice(start, start + MAX_VALUE)}${start + MAX_VALUE < text.length ? "…" : ""}`;
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

@@ -12,6 +12,8 @@ import {
   SearchField,
   Table,
   Time,
+  count,
+  spell,
   toast,
   toastError,
   useUrlState,
@@ -128,7 +130,7 @@ interface Item {
   state: string;
   description: string;
   meta: string;
-  text: string;
+  texts: { title: string; text: string }[];
   approval: string | undefined;
 }
 
@@ -166,14 +168,14 @@ export function Extensions({ team, kind }: { team: string; kind: "skills" | "plu
             <span className="muted small">{item.meta}</span>
           </div>
           {item.description !== "" && <p>{item.description}</p>}
-          {item.text !== "" && (
-            <details open={item.state === "proposed"}>
-              <summary>{kind === "skills" ? "Text" : "Source"}</summary>
-              <pre tabIndex={0} aria-label={`Text of ${item.name}`}>
-                {item.text}
+          {item.texts.map(({ title, text }) => (
+            <details key={title} open={item.state === "proposed"}>
+              <summary>{title}</summary>
+              <pre tabIndex={0} aria-label={`${title} of ${item.name}`}>
+                {spell(text)}
               </pre>
             </details>
-          )}
+          ))}
           {item.approval !== undefined && (
             <div className="teams-actions">
               {session.can("admin") || session.can("chat") ? (
@@ -203,9 +205,19 @@ function skillItem(skill: Skill, at: number): Item {
     state: skill.state,
     description: skill.problem ?? skill.description ?? "",
     meta: [skill.level, skill.source, skill.hash?.slice(0, 12)].filter((each) => each != null).join(" · "),
-    text: skill.text ?? "",
+    texts: textsOf(skill),
     approval: skill.approval,
   };
+}
+
+/** All that an approval would write into the folder of the team, and what it would not. */
+function textsOf({ text, size, operations, files, leftOut, state }: Skill): Item["texts"] {
+  const texts = [];
+  if (text) texts.push({ title: size === undefined ? "Text" : `Text: the first ${count(text.length)} of ${count(size)} characters`, text });
+  for (const file of files ?? []) texts.push({ title: `File ${file.path}`, text: file.text });
+  if (state === "proposed" && operations?.length) texts.push({ title: "Operations it requires", text: operations.join("\n") });
+  if (leftOut?.length) texts.push({ title: "Files that are left out", text: leftOut.join("\n") });
+  return texts;
 }
 
 function pluginItem(plugin: Plugin): Item {
@@ -215,7 +227,7 @@ function pluginItem(plugin: Plugin): Item {
     state: plugin.state,
     description: plugin.reason ?? plugin.description ?? "",
     meta: [plugin.effect, plugin.hash.slice(0, 12), plugin.approvedBy && `approved by ${plugin.approvedBy}`].filter((each) => each != null).join(" · "),
-    text: plugin.text ?? "",
+    texts: plugin.text ? [{ title: "Source", text: plugin.text }] : [],
     approval: plugin.approval,
   };
 }

@@ -95,9 +95,13 @@ export interface Skill {
   path?: string;
   source?: string | null;
   hash?: string;
+  /** The beginning, if there is a `size`: the characters of all of it. */
   text?: string;
   size?: number;
   approval?: string;
+  /** Of one that is proposed. */
+  files?: { path: string; text: string }[];
+  leftOut?: string[];
   problem?: string;
 }
 

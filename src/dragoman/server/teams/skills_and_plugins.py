@@ -35,11 +35,11 @@ class SkillHandlers:
         problems = (*self._teams.skill_problems(), *self._teams.skill_problems(team.name))
         proposed = await self._proposed(team, exchange)
         views = [
-            *(skill_to_json(skill) for skill in skills),
+            *(shortened(skill_to_json(skill)) for skill in skills),
             *(problem_to_json(problem) for problem in problems),
             *(proposal_to_json(each, skill) for each in proposed for skill in additions(each, team)),
         ]
-        await exchange.respond(200, {"skills": [shortened(view) for view in views]})
+        await exchange.respond(200, {"skills": views})
 
     async def get(self, exchange: Exchange) -> None:
         """Show one skill with its whole text. NotFound."""
@@ -93,6 +93,7 @@ def problem_to_json(problem: SkillProblem) -> dict[str, Any]:
 
 
 def proposal_to_json(request: ApprovalRequest, skill: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a skill that waits for an approval, whole: whoever approves it has to see all of it."""
     fields = {name: value for name, value in skill.items() if name != "team"}
     return {"state": "proposed", "level": "generated", "approval": request.id, **fields}
 
