@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from playwright.sync_api import APIResponse, Browser, Locator, Page, Route, expect
@@ -68,15 +69,21 @@ class Held:
         self._page = page
         self._pattern = pattern
         self._routes: list[Route] = []
+        self._requested = page.expect_request(pattern)
 
     def __enter__(self) -> Held:
-        self._page.route(self._pattern, self._hold, times=1)
+        self._page.route(self._pattern, self._hold)
+        self._requested.__enter__()
         return self
 
     def _hold(self, route: Route) -> None:
-        self._routes.append(route)
+        if self._routes:
+            route.fallback()
+        else:
+            self._routes.append(route)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> None:
+        self._requested.__exit__(kind, error, at)
         while not self._routes:
             self._page.evaluate("0")  # Playwright handles what has happened meanwhile
 
@@ -290,6 +297,25 @@ def test_the_inbox_counts_as_new_only_what_is_new(console: Console, hub: Hub) ->
     call(hub, "shop.order", item="three")
     deny_all(hub)
     expect(new_rows(page)).to_have_text(["1 new"])  # the answer, not the request
+
+
+def test_an_answer_that_is_made_anew_at_once_takes_the_place_of_the_one_before(
+    console: Console, upstream: Upstream, gate: str
+) -> None:
+    mark = upstream.teach([{"text": "One."}], [{"text": "Two."}, {"gate": gate}], in_order=True)
+    page = console.open("/chat")
+    answers = page.get_by_role("article", name="Answer")
+    with Held(page, "**/messages*") as stored:  # read when the answer has ended
+        page.get_by_label("Message", exact=True).fill(mark)
+        page.keyboard.press("Enter")
+        expect(answers).to_contain_text("One.")
+    with Held(page, "**/api/chat") as sent:
+        page.get_by_role("button", name="Regenerate").click()
+    with page.expect_response("**/messages*"):
+        stored.let_go()
+    sent.let_go()
+    expect(answers.last).to_contain_text("Two.")
+    expect(answers).to_have_count(1)
 
 
 @pytest.mark.thorough

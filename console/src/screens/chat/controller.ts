@@ -205,6 +205,7 @@ export class ChatController {
     if (this.closed) return;
     this.set({ status: "ready", startedAt: null });
     await this.load();
+    if (this.isBusy) return; // the next message was sent meanwhile, and its answer is followed once the hub has it
     if (failure !== null) this.set({ error: failure });
     // What waited begins at once; its event may have come before the stream ended.
     else if (this.streamed && (this.state.queued.length > 0 || this.hasOpenAnswer())) void this.follow();
