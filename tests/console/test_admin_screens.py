@@ -27,6 +27,7 @@ SCREENS = {
     "/operations/shop.order": "asks a person",
     "/usage?range=7d": "600 requests",
     "/usage?range=7d&show=duration&by=owner": "p95",
+    f"/usage?owner={'long-' * 20}": "long-long",
     "/keys": "laptop",
     "/keys?tab=tokens": "user user-42",
     "/system": "Hosts",
@@ -38,7 +39,7 @@ SCREENS = {
     "/teams?tab=tasks": "task",
     "/teams?tab=triggers": "nightly",
     "/teams?tab=memory": "Never on Fridays",
-    "/teams?tab=vault": "has no secrets",
+    "/teams?tab=vault": "dragoman vault set github --team main",
     "/teams?tab=skills": "has no skills",
     "/teams?tab=plugins": "has no plugins",
 }
@@ -235,7 +236,7 @@ def test_a_skill_that_waits_is_shown_with_all_that_would_be_written(console: Con
         "files": [{"path": "away.md", "hash": "h", "text": "To whom it goes."}],
         "leftOut": ["picture.png"],
     }
-    long = {"name": "ledger", "state": "active", "text": "Book. ", "size": 9_000}
+    long = {"name": "ledger" * 20, "state": "active", "text": "Book. ", "size": 9_000}
     console.page.route(
         "**/api/teams/main/skills", lambda route: route.fulfill(json={"skills": [proposal, long]})
     )
@@ -243,6 +244,9 @@ def test_a_skill_that_waits_is_shown_with_all_that_would_be_written(console: Con
     for text in ("Tidy up.\\u202e", "shell.run", "To whom it goes.", "picture.png"):
         expect(page.get_by_text(text, exact=True)).to_be_visible()
     expect(page.get_by_text("the first 6 of 9,000 characters")).to_be_visible()
+    page.set_viewport_size({"width": 360, "height": 800})
+    pane = page.locator(".pad")
+    assert pane.evaluate("(pane) => pane.scrollWidth <= pane.clientWidth")
     assert console.find_accessibility_problems() == []
 
 

@@ -62,8 +62,8 @@ def hub(start_hub: Callable[..., Hub], tmp_path_factory: pytest.TempPathFactory)
     return start_hub(operations=[str(shop)], policy=[{"ask": "shop.order"}])
 
 
-class Held:
-    """Requests that wait in the browser. `with Held(…) as held` waits for one that the body causes."""
+class HeldRequest:
+    """A request that waits in the browser. The end of the `with` block waits for it to be made."""
 
     def __init__(self, page: Page, pattern: str) -> None:
         self._page = page
@@ -71,7 +71,7 @@ class Held:
         self._routes: list[Route] = []
         self._requested = page.expect_request(pattern)
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> HeldRequest:
         self._page.route(self._pattern, self._hold)
         self._requested.__enter__()
         return self
@@ -186,11 +186,11 @@ def test_a_list_that_is_read_after_a_run_began_does_not_count_it(
     console: Console, hub: Hub, upstream: Upstream
 ) -> None:
     page = console.page
-    with Held(page, "**/api/calls?*") as held:
+    with HeldRequest(page, "**/api/calls?*") as request:
         console.open("/runs")
     run = begin_run(hub, "counted", upstream.teach([{"text": "Counted."}]))
     wait_for_run(hub, run)
-    held.let_go()
+    request.let_go()
     expect(page.locator(f"#row-{run}")).to_contain_text("done")
     call(hub, "shop.price", item="tea")
     expect(new_rows(page)).to_have_text(["1 new"])  # the call alone
@@ -201,10 +201,10 @@ def test_what_begins_before_the_stream_is_live_is_counted(
     console: Console, hub: Hub, upstream: Upstream
 ) -> None:
     page = console.page
-    with Held(page, "**/api/events") as held:
+    with HeldRequest(page, "**/api/events") as request:
         console.open_list("/runs")
     wait_for_run(hub, begin_run(hub, "early", upstream.teach([{"text": "Early."}])))
-    held.let_go()
+    request.let_go()
     expect(new_rows(page)).to_have_text(["1 new"])
 
 
@@ -234,12 +234,12 @@ def test_a_tree_that_is_read_while_its_run_ends_shows_the_end(
 ) -> None:
     run = begin_run(hub, "ending", upstream.teach([{"text": "Half "}, {"gate": gate}, {"text": "whole."}]))
     page = console.page
-    with Held(page, "**/nodes?limit=*") as held:
+    with HeldRequest(page, "**/nodes?limit=*") as request:
         console.open(f"/runs/{run}")
-    early = held.read()
+    early = request.read()
     upstream.open(gate)
     wait_for_run(hub, run)
-    held.answer(early)
+    request.answer(early)
     expect(page.locator(".screen-header")).to_contain_text("done")
 
 
@@ -251,26 +251,26 @@ def deny_all(hub: Hub) -> None:
 def test_what_happens_while_something_is_read_is_read_behind_it(console: Console, hub: Hub) -> None:
     page, counts = console.page, "**/api/approvals?*limit=1&*"
     page.clock.install()
-    with Held(page, counts) as held:
+    with HeldRequest(page, counts) as request:
         console.open("/inbox")
-    early = held.read()
+    early = request.read()
     expect(page.get_by_text("Nothing waits for you")).to_be_visible()
     call(hub, "shop.order", item="tea")
     expect(page.get_by_role("article")).to_have_count(1)  # the event has come
     page.clock.run_for(1_000)
-    held.answer(early)
+    request.answer(early)
     expect(page.get_by_label("1 waiting").first).to_be_visible()
     failed: list[str] = []
     page.on("requestfailed", lambda request: failed.append(request.url))
-    with Held(page, counts) as held:
+    with HeldRequest(page, counts) as request:
         call(hub, "shop.order", item="gold")
         expect(new_rows(page)).to_have_text(["1 new"])
         page.clock.run_for(1_000)
-    early = held.read()
+    early = request.read()
     call(hub, "shop.order", item="salt")
     expect(new_rows(page)).to_have_text(["2 new"])
     page.clock.run_for(1_000)
-    held.answer(early)
+    request.answer(early)
     expect(page.get_by_label("3 waiting").first).to_be_visible()
     assert failed == []  # where something happens all the time, each request is answered still
     deny_all(hub)
@@ -305,11 +305,11 @@ def test_an_answer_that_is_made_anew_at_once_takes_the_place_of_the_one_before(
     mark = upstream.teach([{"text": "One."}], [{"text": "Two."}, {"gate": gate}], in_order=True)
     page = console.open("/chat")
     answers = page.get_by_role("article", name="Answer")
-    with Held(page, "**/messages*") as stored:  # read when the answer has ended
+    with HeldRequest(page, "**/messages*") as stored:  # read when the answer has ended
         page.get_by_label("Message", exact=True).fill(mark)
         page.keyboard.press("Enter")
         expect(answers).to_contain_text("One.")
-    with Held(page, "**/api/chat") as sent:
+    with HeldRequest(page, "**/api/chat") as sent:
         page.get_by_role("button", name="Regenerate").click()
     with page.expect_response("**/messages*"):
         stored.let_go()
@@ -339,12 +339,12 @@ def test_whoever_signs_in_next_sees_nothing_of_the_one_before(hub: Hub, browser:
     page = Console(hub, context.new_page()).open_list("/runs")
     expect(page.get_by_role("row").nth(1)).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
-    with Held(page, "**/api/calls?*") as held:
+    with HeldRequest(page, "**/api/calls?*") as request:
         page.get_by_label("Key").fill(secret)
         page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     expect(page.get_by_role("row")).to_have_count(0)
-    held.let_go()
+    request.let_go()
     expect(page.get_by_text("No runs yet")).to_be_visible()
     context.close()
 

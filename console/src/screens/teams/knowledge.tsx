@@ -92,7 +92,7 @@ export function Vault({ team }: { team: string }) {
             A secret of a vault reaches an operation and never a model: the model writes <code>secret:NAME</code>. Values are set
             from the command line, and are shown nowhere.
           </p>
-          <pre>dragoman vault set {team} GITHUB_TOKEN</pre>
+          <pre>dragoman vault set github --team {team} --for web.fetch</pre>
         </Empty>
       }
     />
@@ -164,10 +164,10 @@ export function Extensions({ team, kind }: { team: string; kind: "skills" | "plu
         <li key={item.id} className="card">
           <div className="teams-item-head">
             <b className="mono">{item.name}</b>
-            <Chip tone={TONES[item.state] ?? "muted"}>{item.state === "proposed" ? "to approve" : item.state}</Chip>
+            <Chip tone={TONES[item.state] ?? "muted"}>{item.state !== "proposed" ? item.state : item.approval === undefined ? "not active yet" : "to approve"}</Chip>
             <span className="muted small">{item.meta}</span>
           </div>
-          {item.description !== "" && <p>{item.description}</p>}
+          {item.description !== "" && <p dir="auto">{item.description}</p>}
           {item.texts.map(({ title, text }) => (
             <details key={title} open={item.state === "proposed"}>
               <summary>{title}</summary>
@@ -245,8 +245,8 @@ function NoExtensions({ team, kind }: { team: string; kind: "skills" | "plugins"
   return (
     <Empty icon="operations" title={`${team} has no plugins`}>
       <p>
-        A plugin is an operation that the team has written for itself. It runs in a sandbox, and only after a person has approved its
-        source and hash.
+        A plugin is an operation that the team has written for itself. It runs in a sandbox, and only after a person has approved it:
+        the request to activate one waits in the inbox.
       </p>
     </Empty>
   );
