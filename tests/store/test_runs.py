@@ -14,6 +14,7 @@ from dragoman.events import Usage
 from dragoman.messages import Message, TextPart
 from dragoman.store.runs import RunEnding
 from dragoman.store.store import Store
+from tests.store.conftest import Clock
 from tests.store.samples import FINISHED, assistant, converse, run, session, user, without_host
 
 
@@ -40,6 +41,28 @@ async def test_beginning_a_run_writes_session_messages_and_run(store: Store) -> 
     assert without_host(await store.runs.get_active("s")) == run(at=5.0)
     assert await store.messages.list("s") == [user("u", "why?"), assistant()]
     assert await store.sessions.get("s") == msgspec.structs.replace(session(), updated_at=5.0)
+
+
+async def test_runs_are_in_the_order_in_which_they_began_also_by_clocks_that_differ(
+    store: Store, clock: Clock
+) -> None:
+    """Two hosts answer in turn; the clock of the first is five minutes ahead."""
+    await store.sessions.create(session())
+    ids = [f"r{number}" for number in range(6)]
+    for number, id in enumerate(ids):
+        clock.now = 1_000.0 + number + (300.0 if number % 2 == 0 else 0.0)
+        if number == 3:
+            await store.sessions.update("s", title="renamed")
+        await store.runs.create(
+            run(id, message_id=f"a{number}", at=clock.now),
+            session=await store.sessions.get("s"),
+            assistant=assistant(f"a{number}"),
+        )
+        await store.runs.finish(id, FINISHED)
+        last = await store.runs.get_last("s")
+        assert last is not None
+        assert last.id == id
+    assert [each.id for each in await store.runs.list("s")] == ids
 
 
 async def test_the_session_of_a_first_run_is_written_once_and_not_read(

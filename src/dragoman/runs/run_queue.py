@@ -89,7 +89,7 @@ class RunQueue:
         self._store = store
         self._starter = starter
         self._clock = clock
-        self._settled_clock = SettledClock(clock)
+        self._settled_clock = SettledClock(clock, ahead=store.clock_ahead)
         self._sessions: set[str] = set()
         """Sessions in whose queue something may wait, as far as this host knows."""
         self._is_filled = False  # whether `_sessions` has what waited when this host began

@@ -192,12 +192,7 @@ class RunRepository:
         Conflict (a message id is taken, or the assistant message is not the last).
         """
         await self.submit_create(
-            run,
-            assistant=assistant,
-            user=user,
-            session=session,
-            drop_from=drop_from,
-            extra_job=extra_job,
+            run, assistant=assistant, user=user, session=session, drop_from=drop_from, extra_job=extra_job
         )
         self.note_created()
 
@@ -220,7 +215,9 @@ class RunRepository:
         started = run_started(run, user=user)
 
         def job(connection: DatabaseConnection) -> None:
-            is_new = self._insert_run(connection, run, session=session, is_claimed=extra_job is not None)
+            is_new, began_at = self._insert_run(
+                connection, run, session=session, is_claimed=extra_job is not None
+            )
             if extra_job is not None:
                 extra_job(connection)
             self._messages.append_turn(
@@ -231,7 +228,7 @@ class RunRepository:
                 self._events.insert(connection, session_event("session.created", session, by=None))
             self._events.insert(connection, started)
             if not is_new:
-                touched = {"id": run.session_id, "updated_at": run.started_at}
+                touched = {"id": run.session_id, "updated_at": began_at}
                 connection.execute_batched(self._sql.touch_session, touched)
 
         return self._database.submit(job)
@@ -395,10 +392,12 @@ class RunRepository:
 
     def _insert_run(
         self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None, is_claimed: bool
-    ) -> bool:
-        """Insert the run's row, and its session if necessary; return whether the session is new.
+    ) -> tuple[bool, float]:
+        """Insert the run's row, and its session if need be; return whether that is new, and the run's start.
 
-        It is inserted at once where it seems new. What is claimed, such as a task, has a session.
+        It is inserted at once where it seems new. What is claimed, such as a task, has a session. The runs of
+        a session are in the order of their starts: one is never before the last change of its session, by
+        whichever clock that was.
         """
         seems_new = session is not None and session.updated_at == session.created_at and not is_claimed
         is_new = seems_new and self._insert_session(connection, run, session=session)
@@ -413,10 +412,12 @@ class RunRepository:
             # read: this run would go on from messages that are no longer the last.
             if self._host_id is not None and stored.updated_at != session.updated_at:
                 raise RunActive(run.session_id, "unknown")
-        if not connection.execute(self._sql.insert, run_params(run) | {"host": self._host_id}):
+        began_at = run.started_at if stored is None else stored.change_time(run.started_at)
+        params = run_params(run) | {"host": self._host_id, "started_at": began_at}
+        if not connection.execute(self._sql.insert, params):
             active = connection.fetch_one(self._sql.active, {"session_id": run.session_id})
             raise RunActive(run.session_id, str(active[0]) if active else "unknown")
-        return is_new
+        return is_new, began_at
 
     def _insert_session(
         self, connection: DatabaseConnection, run: RunRecord, *, session: Session | None

@@ -23,11 +23,16 @@ class SettledClock:
     """Compares the clock with the time that really passes, since this was made."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.time, *, monotonic: Callable[[], float] = uptime
+        self,
+        clock: Callable[[], float] = time.time,
+        *,
+        monotonic: Callable[[], float] = uptime,
+        ahead: float = 0.0,
     ) -> None:
+        """`ahead` is by how many seconds the clock is ahead of a right one now, as far as is known."""
         self._clock = clock
         self._monotonic = monotonic
-        self._offset = clock() - monotonic()
+        self._offset = clock() - monotonic() - (ahead if abs(ahead) > MAX_DRIFT else 0.0)
         self._ahead_since: float | None = None
 
     def passed(self) -> float:
@@ -81,9 +86,9 @@ class RemainingTimes:
         del self._ends[id]
 
 
-def approval_clock(clock: Callable[[], float]) -> Callable[[], float]:
+def approval_clock(clock: Callable[[], float], *, ahead: float = 0.0) -> Callable[[], float]:
     """Return the clock by which requests expire: for a day, it ignores that it was set ahead.
 
-    So they can still be answered. A clock that is not the system's is obeyed.
+    So they can still be answered. A clock that is not the system's is obeyed. `ahead`: see `SettledClock`.
     """
-    return SettledClock().steady_time if clock is time.time else clock
+    return SettledClock(ahead=ahead).steady_time if clock is time.time else clock

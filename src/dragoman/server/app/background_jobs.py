@@ -205,7 +205,7 @@ class ApprovalResumer:
     ) -> None:
         self._store = store
         self._now = now
-        self._clock = clock or SettledClock()
+        self._clock = clock or SettledClock(ahead=store.clock_ahead)
         self._remaining = RemainingTimes(self._clock)
         self._resume_run = resume_run
         self._approval_flow = approval_flow

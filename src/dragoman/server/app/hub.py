@@ -63,6 +63,7 @@ from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.internal.spoke_operations import SpokeCallHandlers
 from dragoman.server.metrics.metrics import Metrics, MetricSources
 from dragoman.store.hosts.host_folder import USAGE_SPOOL
+from dragoman.store.settled_clock import SettledClock
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 
@@ -113,7 +114,9 @@ class Hub:
         self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
         stored, periods = services.store.retention, config.retention_periods
-        self.retention = RetentionPurge(stored, periods, count=metrics.rows_deleted)
+        self.retention = RetentionPurge(
+            stored, periods, count=metrics.rows_deleted, clock=SettledClock(ahead=services.store.clock_ahead)
+        )
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)

@@ -54,6 +54,7 @@ FROZEN = 5.0  # seconds without a tick after which a host counts as frozen
 STALL = 10.0  # seconds without an answer of the event loop after which this host stops its ticks
 MUTE = 10.0  # seconds without an answer to a tick after which the database counts as down
 RESCUE_INTERVAL = 2.0  # seconds after which a fenced host whose row is still there is reported (again)
+MAX_SKEW = 30.0  # seconds between this machine's clock and the server's that are worth a word
 MAX_DRAWS = 5
 MAX_MACHINE = 24  # characters of its name in the id of a host
 SPACE_LENGTH = 6  # characters that tell apart machines and containers of the same name
@@ -65,6 +66,7 @@ SETTINGS = """
 SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 1; SET tcp_keepalives_count = 3;
 SET tcp_user_timeout = 6000; SET lock_timeout = '1s'; SET jit = off
 """
+CLOCK = "SELECT extract(epoch FROM clock_timestamp())::float8"
 INSERT = "INSERT INTO hosts (id, name, version, started_at) VALUES (%s, %s, %s, %s)"
 COUNT_MEMBER = "SELECT count(*) FROM hosts WHERE id = %s AND fenced_at IS NULL"
 FENCE = "UPDATE hosts SET fenced_at = %s WHERE id = %s AND fenced_at IS NULL"
@@ -128,6 +130,8 @@ class Membership:
         self.on_mute: Callable[[], None] | None = None
         self.is_fenced = False
         self.is_draining = False
+        self.clock_ahead = 0.0
+        """By how many seconds this machine's clock was ahead of the server's when it joined."""
         self._connect = connect
         self._database = database
         self._guard = threading.RLock()
@@ -168,6 +172,7 @@ class Membership:
                     self._return(raw)
                 else:
                     self._enrol(raw)
+                    self._compare_clocks(raw)
             self._raw, self._has_joined = raw, True
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -224,6 +229,13 @@ class Membership:
             self.id = new_host_id()
             raw.execute("SELECT set_config('application_name', %s, false)", (membership_name(self.id),))
         raise StoreError("no free id was found for this host")
+
+    def _compare_clocks(self, raw: RawConnection) -> None:
+        self.clock_ahead = time.time() - locks.fetch_value(raw, CLOCK)
+        if abs(self.clock_ahead) > MAX_SKEW:
+            log.warning(
+                "this machine's clock is %+.0f s off that of the database: set both by NTP", self.clock_ahead
+            )
 
     def _fence_ended(self, raw: RawConnection) -> None:
         """Fence the hosts of this machine whose processes have ended: their runs continue at once."""

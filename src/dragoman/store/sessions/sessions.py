@@ -55,6 +55,7 @@ from dragoman.store.tables.core import (
 
 SessionKind: TypeAlias = Literal["ancestor", "importing"]
 MAX_NAMED = 10  # sessions in an error
+CLOCK_STEP = 1e-6  # seconds from a change of a session to one by a clock that is behind: each one is later
 UPDATABLE = frozenset({"title", "agent", "model", "max_steps", "labels", "archived_at"})
 JSON_NAMES = {"max_steps": "maxSteps", "archived_at": "archivedAt"}
 
@@ -84,6 +85,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     def is_cut_off(self, at: float) -> bool:
         """Return whether its import began before that time and has not ended."""
         return self.kind == "importing" and self.updated_at < at
+
+    def change_time(self, now: float) -> float:
+        """Return the time of a change `now`: later than the last one, also by a clock that is behind."""
+        return now if now >= self.updated_at else self.updated_at + CLOCK_STEP
 
 
 class SessionFilters(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,11 +164,9 @@ class SessionStatements:
         this = sessions.c.id == bindparam("id")
         latest = sessions.c.updated_at, sessions.c.id
         visible = sessions.c.kind.is_(None)
-        every = (
-            select_fields(Session, sessions).where(visible).order_by(*(column.desc() for column in latest))
-        )
+        every = select_fields(Session, sessions).where(visible, *listed_conditions())
+        every = every.order_by(*(column.desc() for column in latest))
         every = every.limit(bindparam("limit")).offset(literal_column("0"))
-        every = every.where(*listed_conditions())
         page = every.where(sessions.c.owner == bindparam("owner"))
         earlier = tuple_(*latest) < tuple_(bindparam("updated_at"), bindparam("before"))
         changes: dict[str, Any] = {name: bindparam(name) for name in (*UPDATABLE, "updated_at")}
@@ -181,23 +184,19 @@ class SessionStatements:
         self.owners = compiler.compile(
             select(sessions.c.owner).where(visible).distinct().order_by(sessions.c.owner)
         )
-        self.update = compiler.compile(update(sessions).where(this).values(changes))
-        self.touch = compiler.compile(update(sessions).where(this).values(updated_at=bindparam("updated_at")))
-        self.set_runner_host = compiler.compile(
-            update(sessions).where(this).values(runner_host=bindparam("runner_host"))
-        )
-        self.restore_runner_host = compiler.compile(
-            update(sessions)
-            .where(this, sessions.c.runner_host.is_(None))
-            .values(runner_host=bindparam("runner_host"))
-        )
-        self.clear_runner_host = compiler.compile(
-            update(sessions)
-            .where(this, sessions.c.runner_host == bindparam("runner_host"))
-            .values(runner_host=null())
-        )
-        whole = update(sessions).where(this).values(kind=null(), updated_at=bindparam("updated_at"))
-        self.end_import = compiler.compile(whole)
+        changed = update(sessions).where(this)
+        runner_host: ColumnElement[str] = bindparam("runner_host")
+        self.update = compiler.compile(changed.values(changes))
+        now: ColumnElement[float] = bindparam("updated_at")
+        step: ColumnElement[float] = literal_column(str(CLOCK_STEP))
+        later = case((latest[0] <= now, now), else_=latest[0] + step)
+        self.touch = compiler.compile(changed.values(updated_at=later))
+        self.set_runner_host = compiler.compile(changed.values(runner_host=runner_host))
+        unset = changed.where(sessions.c.runner_host.is_(None))
+        self.restore_runner_host = compiler.compile(unset.values(runner_host=runner_host))
+        set_to_it = changed.where(sessions.c.runner_host == runner_host)
+        self.clear_runner_host = compiler.compile(set_to_it.values(runner_host=null()))
+        self.end_import = compiler.compile(changed.values(kind=null(), updated_at=now))
         self.delete = compiler.compile(delete(sessions).where(this))
         self.delete_related = [
             compiler.compile(delete(table).where(table.c.session_id == bindparam("id")))
@@ -353,7 +352,8 @@ class SessionRepository:
             session = self.lock(connection, id)
             if session is None:
                 raise NotFound(f"there is no session {id!r}")
-            changed = msgspec.structs.replace(session, **fields, updated_at=self._clock())
+            now = session.change_time(self._clock())
+            changed = msgspec.structs.replace(session, **fields, updated_at=now)
             connection.execute(self._sql.update, session_params(changed))
             event = session_event("session.updated", changed, by=by, fields=fields)
             self.events.insert(connection, event)

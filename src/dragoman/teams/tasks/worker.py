@@ -74,7 +74,7 @@ class TaskWorker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._has_swept = False
-        self._clock = SettledClock()
+        self._clock = SettledClock(ahead=store.clock_ahead)
         self._remaining = RemainingTimes(self._clock)
         self._last_waiting: TeamTask | None = None
 

@@ -60,7 +60,9 @@ class TriggerTimer:
         self._woken = asyncio.Event()
         self._clock_offset: float | None = None
         self._approvals_wait = True
-        self._settled_clock = SettledClock(service.triggers.now, monotonic=monotonic)
+        self._settled_clock = SettledClock(
+            service.triggers.now, monotonic=monotonic, ahead=service.store.clock_ahead
+        )
         self._purged_at: float | None = None
         self._ended: deque[TeamTask] = deque(maxlen=1_000)
 
