@@ -32,7 +32,7 @@ async def act(name: str) -> str:
     return "done"
 
 
-@operation("lab", effect="once", approval=True)
+@operation("lab", effect="idempotent", approval=True)
 async def sign(name: str) -> str:
     """Sign something, once `gate.opened` is set."""
     gate.MADE.append(f"sign {name}")

@@ -87,7 +87,7 @@ async def test_an_answer_at_another_host_ends_no_call_that_somebody_has_allowed_
     hosts: HostCluster,
 ) -> None:
     gate.MADE.clear()
-    gate.opened.clear()
+    gate.opened = asyncio.Event()
     calls = [
         {"name": "lab_sign", "input": {"name": name}, "id": id} for id, name in (("c1", "a"), ("c2", "b"))
     ]

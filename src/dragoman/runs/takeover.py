@@ -107,12 +107,28 @@ class QueuedTurns:
 
     async def _resume_after(self, approval_id: str) -> None:
         while True:
-            try:
-                await self._runs.resume(await self._store.approvals.get(approval_id))
-            except NotFound:
+            if await self._try_to_resume(approval_id):
                 return
-            except (RunActive, StoreError, Unavailable) as error:
-                log.info("the run of approval %s cannot go on yet: %s", approval_id, error.message)
-                await asyncio.sleep(RETRY_INTERVAL)
-            else:
-                return
+            await asyncio.sleep(RETRY_INTERVAL)
+
+    async def _try_to_resume(self, approval_id: str) -> bool:
+        """Return whether nothing is left to do for an approval; False while its session is busy.
+
+        A run of the session whose host is lost goes on: its own turn waits behind this one.
+        """
+        session_id = None
+        try:
+            approval = await self._store.approvals.get(approval_id)
+            session_id = approval.session_id
+            await self._runs.resume(approval)
+        except NotFound:
+            return True
+        except (RunActive, StoreError, Unavailable) as error:
+            log.info("the run of approval %s cannot go on yet: %s", approval_id, error.message)
+        else:
+            return True
+        with suppress(StoreError, Unavailable):
+            active = await self._store.runs.get_active(session_id or "")
+            if active is not None:
+                await self._runs.recovery.go_on_here(active.id)
+        return False
