@@ -117,8 +117,6 @@ class Store:
         """The host whose runs and calls these are; None on SQLite, and for a command beside a hub."""
         self.host_folder = folder if membership is None else membership.folder.path
         """What of the data folder belongs to this process: several hosts may share the rest."""
-        self.clock_ahead = 0.0 if membership is None else membership.clock_ahead
-        """By how many seconds this machine's clock is ahead of the database's; 0 where it is not known."""
         self.hosts = HostRepository(database)
         self.host_rates = HostRateRepository(database)
         self.events = HubEventRepository(database, clock=clock)
@@ -134,9 +132,7 @@ class Store:
         self.runner_frames = RunnerFrameRepository(database)
         self.subagent_answers = SubagentAnswerRepository(database)
         self.calls = CallRepository(database, host_id=host_id)
-        self.approvals = ApprovalRepository(
-            database, clock=approval_clock(clock, ahead=self.clock_ahead), sessions=self.sessions
-        )
+        self.approvals = ApprovalRepository(database, clock=self._expiry_clock(clock), sessions=self.sessions)
         self.artifacts = ArtifactRepository(database)
         self.responses = ResponseRepository(database, clock=clock)
         shared_key = None if membership is None else master_key
@@ -150,6 +146,14 @@ class Store:
         self.keys = ApiKeyRepository(database, clock=clock)
         self.secrets = SecretRepository(database, clock=clock, master_key=master_key)
         self.budgets = BudgetRepository(database, clock=clock, recovered=recovered, host_id=host_id)
+
+    @property
+    def clock_ahead(self) -> float:
+        """By how many seconds this machine's clock is ahead of the database's; 0 where that is not known."""
+        return 0.0 if self.membership is None else self.membership.clock_ahead
+
+    def _expiry_clock(self, clock: Callable[[], float]) -> Callable[[], float]:
+        return approval_clock(clock, ahead=self.clock_ahead)
 
     @property
     def approval_clock(self) -> Callable[[], float]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from dragoman.accounts.spool import Spool
 from dragoman.accounts.usage_ledger import UsageLedger
@@ -102,6 +102,11 @@ class RetentionPurge:
         self._clock = clock or SettledClock()
         self._retention = retention
         self._count = count
+
+    @classmethod
+    def of(cls, store: Store, periods: RetentionPeriods, *, count: Callable[[str, int], None]) -> Self:
+        """Return that of a hub's store."""
+        return cls(store.retention, periods, count=count, clock=SettledClock(ahead=store.clock_ahead))
 
     async def run(self) -> None:
         """Purge until cancelled. While the database is down, a round is left out."""

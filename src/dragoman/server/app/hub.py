@@ -63,7 +63,6 @@ from dragoman.server.internal.runs import InternalRunHandlers
 from dragoman.server.internal.spoke_operations import SpokeCallHandlers
 from dragoman.server.metrics.metrics import Metrics, MetricSources
 from dragoman.store.hosts.host_folder import USAGE_SPOOL
-from dragoman.store.settled_clock import SettledClock
 from dragoman.tracing.interface import Tracing
 from dragoman.version import version
 
@@ -113,10 +112,8 @@ class Hub:
         self._callable_agents.register(setup.roster.agents, services.teams.registry)
         self.metrics, metrics.sources = metrics, self._metric_sources()
         self.host = LocalHost(services.store, on_drain=self.runs.refuse_new)
-        stored, periods = services.store.retention, config.retention_periods
-        self.retention = RetentionPurge(
-            stored, periods, count=metrics.rows_deleted, clock=SettledClock(ahead=services.store.clock_ahead)
-        )
+        periods = config.retention_periods
+        self.retention = RetentionPurge.of(services.store, periods, count=metrics.rows_deleted)
         self.mcp = build_mcp_server(config, services)
         self.endpoints = HubEndpoints(config, self._parts(), services=services)
         self.fence = FenceGate(self.endpoints.app)
