@@ -38,3 +38,10 @@ async def sign(name: str) -> str:
     gate.MADE.append(f"sign {name}")
     await gate.opened.wait()
     return f"signed {name}"
+
+
+@operation("lab", effect="once")
+async def note(name: str) -> str:
+    """Note something."""
+    gate.MADE.append(f"note {name}")
+    return f"noted {name}"

@@ -218,14 +218,19 @@ class PostgresBackend:
 
     def connect(self, *, writing: bool) -> PostgresConnection:
         try:
-            if not writing:
-                return PostgresConnection(self._open, begin=BEGIN_READING)
-            if self.membership is not None:
-                return HostConnection(self._open, self.membership)
-            check_lock = self._check_lock if self._use == "maintenance" else None
-            return PostgresConnection(self._open, begin=BEGIN_WRITING, check_lock=check_lock)
+            if self.membership is None:
+                begin = BEGIN_WRITING if writing else BEGIN_READING
+                check_lock = self._check_lock if writing and self._use == "maintenance" else None
+                return PostgresConnection(self._open, begin=begin, check_lock=check_lock)
+            connection = (
+                HostConnection(self._open, self.membership)
+                if writing
+                else PostgresConnection(self._open, begin=BEGIN_READING)
+            )
+            self.membership.connections.add(connection)
         except psycopg.Error as error:
             raise self.translate_error(error) from error
+        return connection
 
     def insert(self, table: Table) -> Insert:
         return cast(Insert, postgresql.insert(table))  # the methods that are used are the same

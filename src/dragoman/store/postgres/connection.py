@@ -68,6 +68,8 @@ class PostgresConnection:
         self._begin_sql = begin
         self._batch = StatementBatch()
         self._transaction_id: str | None = None
+        self.asked_at: float | None = None
+        """Since when an answer of the server is waited for, on the monotonic clock; None while it is not."""
         self._open()
 
     def execute(self, sql: str, params: Params) -> int:
@@ -105,12 +107,12 @@ class PostgresConnection:
         if is_closed(self._raw):
             self._reopen()
         try:
-            found = run_command(self._raw, begin)
+            found = self._command(begin)
         except psycopg.Error:
             if not self._raw.closed:
                 raise
             self._reopen()
-            found = run_command(self._raw, begin)
+            found = self._command(begin)
         self._transaction_id = found
 
     def commit(self) -> None:
@@ -118,7 +120,7 @@ class PostgresConnection:
         self._flush()
         transaction_id, self._transaction_id = self._transaction_id, None
         try:
-            run_command(self._raw, b"COMMIT")
+            self._command(b"COMMIT")
         except psycopg.Error as error:
             if not self._raw.closed:
                 self._raise_retryable(error)
@@ -129,7 +131,7 @@ class PostgresConnection:
         self._batch.clear()
         if not self._raw.closed and self._raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             try:
-                run_command(self._raw, b"ROLLBACK")
+                self._command(b"ROLLBACK")
             except psycopg.Error:
                 self.close()  # the server rolls back, and `begin` opens another
 
@@ -137,8 +139,14 @@ class PostgresConnection:
         with suppress(psycopg.Error):
             self._raw.close()
 
+    def cut(self) -> None:
+        """Let whoever waits for the server on this connection, in another thread, find it lost."""
+        cut(self._raw)
+
     def _open(self) -> None:
-        self._raw = self._connect()
+        with closing_on_error(self._connect()) as raw:
+            self.server_process = int(run_command(raw, b"SELECT pg_backend_pid()") or 0)
+        self._raw = raw
         self._cursor = self._raw.cursor()
 
     def _reopen(self) -> None:
@@ -148,15 +156,26 @@ class PostgresConnection:
     def _run(self, sql: str, params: Params | Sequence[Any]) -> psycopg.Cursor[Row]:
         if not isinstance(params, Mapping) or self._batch.concerns(params):
             self._flush()
+        self.asked_at = time.monotonic()
         try:
             return self._cursor.execute(sql, storable(params))
         except psycopg.Error as error:
             self._raise_retryable(error)
             raise
+        finally:
+            self.asked_at = None
+
+    def _command(self, sql: bytes) -> str | None:
+        self.asked_at = time.monotonic()
+        try:
+            return run_command(self._raw, sql)
+        finally:
+            self.asked_at = None
 
     def _flush(self) -> None:
         """Send the batched statements, in one round trip."""
         statements = self._batch.take()
+        self.asked_at = time.monotonic()
         try:
             with self._raw.pipeline() if len(statements) > 1 and HAS_PIPELINES else nullcontext():
                 for statement in statements:
@@ -164,6 +183,8 @@ class PostgresConnection:
         except psycopg.Error as error:
             self._raise_retryable(error)
             raise
+        finally:
+            self.asked_at = None
 
     def _send(self, statement: BatchedStatement) -> None:
         sql, rows = statement

@@ -43,6 +43,7 @@ from dragoman.store.postgres.connection import (
     is_closed,
     run_command,
 )
+from dragoman.store.postgres.connection_watch import ConnectionWatch
 from dragoman.version import version
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class Membership:
         self.is_draining = False
         self.clock_ahead = 0.0
         """By how many seconds this machine's clock was ahead of the server's when it joined."""
+        self.connections = ConnectionWatch()
         self._connect = connect
         self._database = database
         self._guard = threading.RLock()
@@ -308,6 +310,7 @@ class Membership:
             self.notice_fence()
             raise HostFenced(self.id)
         self.is_draining = own.is_draining
+        self.connections.look(raw)
         now = time.monotonic()
         self._report_fenced(raw, [state.id for state in states if state.is_fenced], now=now)
         for state in self._find_dead(states, now):
