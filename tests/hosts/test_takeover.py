@@ -152,3 +152,38 @@ async def test_runs_of_an_agent_that_does_not_go_on_end_with_their_host(hosts: H
     await leaving.hub.stop()
     assert '"finish"' in await asking
     assert (await until_run(other, "stopped")).epoch == 1
+
+
+async def test_all_hosts_that_stop_at_once_leave_their_runs_to_the_next_one(hosts: HostCluster) -> None:
+    names, last_step = ("a", "b"), {"text": ["I know."]}
+    for name in names:
+        [host] = await open_hosts(hosts, 1, {"tools": [call("look", name), call("read", name)]}, last_step)
+        asking = asyncio.create_task(host.http.post("/api/chat", json=ask("go", session=name)))
+        await until(lambda name=name: f"read {name}" in gate.MADE)  # type: ignore[misc]
+        asking.cancel()
+    await until(lambda: hosts.execute("SELECT count(*) FROM calls WHERE status = 'done'") == [(2,)])
+    await asyncio.gather(*(hosts.close(host) for host in list(hosts.hosts)))
+    assert hosts.execute("SELECT DISTINCT status, host FROM runs") == [("running", None)]
+    [next_host] = await open_hosts(hosts, 1, last_step, last_step)
+    await until(lambda: hosts.execute("SELECT DISTINCT status FROM runs") == [("finished",)])
+    for name in names:
+        assert (await next_host.messages(name))[-1]["parts"][-1]["text"] == "I know."
+    assert sorted(gate.MADE) == ["look a", "look b", "read a", "read a", "read b", "read b"]
+
+
+async def test_a_run_that_is_stopped_while_others_take_it_over_ends_once(hosts: HostCluster) -> None:
+    calls = {"tools": [call("look", "it"), call("read", "it")]}
+    lost, *others = await open_hosts(hosts, 3, calls, {"text": ["I know."]})
+    asking = asyncio.create_task(post_chat(lost))
+    await until(lambda: gate.MADE == ["look it", "read it"])
+    hosts.lose(lost)
+    stopping = asyncio.create_task(others[1].http.post("/api/chat/s/stop"))
+    await asyncio.gather(*(host.hub.takeover.take_over(host_id(lost)) for host in others))
+    stopped = await stopping
+    asking.cancel()
+    assert stopped.status_code in (200, 204), stopped.text
+    await until(lambda: hosts.execute("SELECT count(*) FROM runs WHERE status = 'running'") == [(0,)])
+    [run] = await others[0].runs()
+    assert run.status in ("stopped", "finished")
+    assert gate.MADE.count("look it") == 1
+    assert (await others[0].chat("more"))[-1]["type"] == "finish"
