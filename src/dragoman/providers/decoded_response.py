@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.errors import ProviderError
-from dragoman.event_splitting import split_events
+from dragoman.event_splitting import MAX_EVENTS, split_events
 from dragoman.events import Event, FinishStep
 from dragoman.http.transport import Response
 from dragoman.large_json import SMALL
@@ -40,8 +40,10 @@ async def read_answer(
     try:
         answer = await open_answer()
         receive = answer.receive
-        batch: Sequence[Event] | None = answer.first_batch
-        while batch is not None:
+        batch = answer.first_batch
+        while True:
+            if len(batch) > MAX_EVENTS:
+                batch = answer.first_piece(batch)
             if batch:
                 yield batch
             for piece in answer.pieces:  # once: an iterator, or nothing
@@ -152,7 +154,7 @@ class DecodedResponse:
         """Do what `feed` does; in a thread if it may decode a large frame, or a call with large arguments."""
         size = self._decoder.pending_size
         batch = await offload(size, lambda: self.feed(raw))
-        return batch if size <= SMALL else self._first_piece(batch)
+        return batch if size <= SMALL else self.first_piece(batch)
 
     def _end(self) -> Sequence[Event]:
         self.ended = True
@@ -171,9 +173,9 @@ class DecodedResponse:
         decoder = self._decoder
         events = await offload(self.size, lambda: decoder.decode_document(b"".join(document)))
         self._failure = decoder.failure
-        self.first_batch = self._first_piece(self._with_key_name(events))
+        self.first_batch = self.first_piece(self._with_key_name(events))
 
-    def _first_piece(self, batch: Sequence[Event]) -> Sequence[Event]:
+    def first_piece(self, batch: Sequence[Event]) -> Sequence[Event]:
         """Return the first piece of a large batch; the others are in `pieces`."""
         pieces = split_events(batch, PIECE)
         first, self.pieces = next(pieces, ()), pieces

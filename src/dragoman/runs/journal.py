@@ -35,6 +35,7 @@ WRITE_INTERVAL = 1.0
 MAX_REWRITTEN = 16_384  # characters up to which an open part is written again as a whole
 MAX_WHOLE = 65_536  # characters up to which a part that has ended is written as a whole
 MAX_PIECE = 262_144  # characters of text in one write
+MAX_PARTS = 500  # that one write encodes
 MAX_BACKLOG = 1_048_576  # characters not yet written, from which on the run waits for the database
 LONG_WRITE = 32_768  # characters from which on other writes go ahead
 
@@ -368,11 +369,12 @@ class Journal:
         plan = PlannedWrite(self._write_number)
         due = sorted(filter(self._is_due_now, fold.dirty))
         growing = sorted(fold.dirty.difference(due)) if write_all else []
-        for index in (*due, *growing):
+        for number, index in enumerate((*due, *growing)):
             plan.indexes.add(index)
-            if (plan.size < MAX_PIECE or self._is_closed) and self._plan_part(plan, index):
+            has_room = plan.size < MAX_PIECE and len(plan.changed) < MAX_PARTS
+            if (has_room or self._is_closed) and self._plan_part(plan, index):
                 fold.dirty.discard(index)
-            elif index in due:
+            elif number < len(due):
                 plan.is_partial = True
         return plan
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
+from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -22,6 +23,8 @@ from dragoman.wire.text_block_writer import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
 MAX_ARGUMENTS = 1_000_000
+MAX_CALLS = 1_000  # of one answer
+MAX_NAME = 1_000  # characters from which on a name that comes in pieces does not grow
 """Characters of arguments of one call, unless it is set otherwise: decoding them holds the event loop."""
 
 
@@ -88,23 +91,29 @@ class ToolCallAssembler:
         self.arguments_length = 0
         self._calls: list[_PendingCall] = []
         self._calls_by_index: dict[int | str, _PendingCall] = {}
-        self._calls_with_pending: dict[_PendingCall, None] = {}  # an ordered set
+        self._calls_by_provider_id: dict[str, _PendingCall] = {}  # the first with each
+        self._named_calls: list[_PendingCall] = []  # a heap of those with a name that have not started
+        self._calls_with_pending: dict[_PendingCall, None] = {}  # an ordered set of those that have started
         self._events: list[Event] = []
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def add(self, fragment: ToolCallFragment) -> None:
-        """Add one fragment. ProviderError for a call with more than `max_arguments` characters."""
+        """Add one fragment. ProviderError for too many calls, or one with more than `max_arguments`."""
         call = self._find_call(fragment)
         if call.is_repeat(fragment):
             return
         self.arguments_length += len(fragment.arguments)
         call.merge(fragment)
+        if call.provider_id:
+            self._calls_by_provider_id.setdefault(call.provider_id, call)
+        self._expect_start(call)
         if not call.pending:
             return
-        self._calls_with_pending[call] = None
-        if call.name and not call.started:
+        if call.started:
+            self._calls_with_pending[call] = None
+        elif call.name:
             self._start_call(call)  # at once: later fragments must not change the name
         call.check_length()
 
@@ -142,6 +151,7 @@ class ToolCallAssembler:
         for call in self._calls:
             if call.name or call.arguments_length:
                 call.ensure_name()
+                self._expect_start(call)
                 self._start_call(call)
         self._emit_arguments()
         for call in self._calls:
@@ -152,9 +162,8 @@ class ToolCallAssembler:
 
     def _emit_arguments(self) -> None:
         for call in self._calls_with_pending:
-            if call.started:
-                call.emit_arguments(self._events)
-        self._calls_with_pending = {call: None for call in self._calls_with_pending if not call.started}
+            call.emit_arguments(self._events)
+        self._calls_with_pending.clear()
 
     def _find_call(self, fragment: ToolCallFragment) -> _PendingCall:
         """Find the call that the fragment belongs to, or add a new one (rules 1 to 3, 6)."""
@@ -165,7 +174,9 @@ class ToolCallAssembler:
         )
         if existing is not None and not existing.is_different_call(fragment):
             return existing
-        call = _PendingCall(self.max_arguments)
+        if len(self._calls) >= MAX_CALLS:
+            raise too_many_calls_error()
+        call = _PendingCall(self.max_arguments, place=len(self._calls))
         if existing is not None and not fragment.name and fragment.arguments:
             call.name = existing.name
         self._calls.append(call)
@@ -178,7 +189,7 @@ class ToolCallAssembler:
         if not self._calls:
             return None
         if fragment.id:
-            same_id = next((call for call in self._calls if call.provider_id == fragment.id), None)
+            same_id = self._calls_by_provider_id.get(fragment.id)
             if same_id is not None:
                 return same_id
         last_call = self._calls[-1]
@@ -197,19 +208,27 @@ class ToolCallAssembler:
         if call.started:
             return
         self._emit_arguments()
-        for earlier in self._calls[: self._calls.index(call) + 1]:
-            if earlier.name and not earlier.started:
-                earlier.started = True
-                earlier.id = self._ids.take(earlier.provider_id)
-                self._events.append(
-                    ToolInputStart(earlier.id, earlier.name, provider_metadata=earlier.metadata)
-                )
+        while self._named_calls and self._named_calls[0].place <= call.place:
+            earlier = heappop(self._named_calls)
+            earlier.started = True
+            earlier.id = self._ids.take(earlier.provider_id)
+            self._events.append(ToolInputStart(earlier.id, earlier.name, provider_metadata=earlier.metadata))
+            if earlier.pending:
+                self._calls_with_pending[earlier] = None
+
+    def _expect_start(self, call: _PendingCall) -> None:
+        """Add a call that has got its name to those that can start."""
+        if call.name and not call.awaits_start:
+            call.awaits_start = True
+            heappush(self._named_calls, call)
 
 
 class _PendingCall:
-    """A tool call whose arguments are still arriving."""
+    """A tool call whose arguments are still arriving; `place` is its number among those of the answer."""
 
-    def __init__(self, max_arguments: int) -> None:
+    def __init__(self, max_arguments: int, *, place: int) -> None:
+        self.place = place
+        self.awaits_start = False  # or has started
         self.id = ""  # the hub's id
         self.provider_id = ""  # the provider's id
         self.name = ""
@@ -224,6 +243,9 @@ class _PendingCall:
         self._lacks_name = False
         self._freeform = False
         self._surrogates = SurrogateJoiner()
+
+    def __lt__(self, other: _PendingCall) -> bool:
+        return self.place < other.place
 
     @property
     def arguments(self) -> str:
@@ -265,7 +287,7 @@ class _PendingCall:
         if not self.name:
             self.name = fragment.name
         elif fragment.name and fragment.name != self.name and not self.arguments_length and not self.started:
-            self.name += fragment.name
+            self.name = lengthen_name(self.name, fragment.name)
         self.metadata = fragment.metadata or self.metadata
         self._freeform = self._freeform or fragment.freeform
         if fragment.arguments:
@@ -315,6 +337,11 @@ class _PendingCall:
         )
 
 
+def lengthen_name(name: str, fragment: str) -> str:
+    """Return the name of a tool with what follows of it: a name that is long enough stays as it is."""
+    return name + fragment if len(name) < MAX_NAME else name
+
+
 class ArgumentsCompleteness:
     """Whether the arguments of a call, which arrive in fragments, are a complete JSON object.
 
@@ -348,6 +375,14 @@ class ArgumentsCompleteness:
         self._is_object = all(map(str.isspace, filter(None, rest)))
         self._balanced_at = len(self._fragments)
         return self._is_object
+
+
+def too_many_calls_error() -> ProviderError:
+    """The error for an answer that calls more tools than anybody runs for it."""
+    return ProviderError(
+        f"the provider's answer calls more than {MAX_CALLS} tools, the limit for one answer",
+        category="api_error",
+    )
 
 
 def arguments_too_long_error(name: str, limit: int) -> ProviderError:

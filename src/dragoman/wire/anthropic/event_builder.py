@@ -33,7 +33,7 @@ from dragoman.wire.anthropic.usage import AnthropicUsage
 from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.provider_errors import incomplete_answer_error, restarted_answer_error
 from dragoman.wire.source_tracker import SourceTracker
-from dragoman.wire.tool_calls import MAX_ARGUMENTS
+from dragoman.wire.tool_calls import MAX_ARGUMENTS, MAX_CALLS, too_many_calls_error
 
 FINISH_REASONS: Mapping[str, FinishReason] = {
     "end_turn": "stop",
@@ -70,6 +70,7 @@ class AnthropicEventBuilder(AnswerBuilder):
         self._unflushed: BlockDecoder | None = None  # the block that may have pending text
         self._server_calls: dict[str, ToolUseBlockDecoder] = {}  # those without a result, by Anthropic's id
         self._has_tool_calls = False
+        self._call_count = 0
         self._citations = CitationTracker()
         self._usage = AnthropicUsage()
         self._metadata: dict[str, Any] = {}
@@ -190,6 +191,10 @@ class AnthropicEventBuilder(AnswerBuilder):
             and block_type.endswith("_tool_result")
             and self._add_server_result(content_block)
         ):
+            return
+        self._call_count += str(block_type).endswith("tool_use")
+        if self._call_count > MAX_CALLS:
+            self.fail(too_many_calls_error())
             return
         block = self._block_decoder(index, content_block)
         self._open_blocks[index] = block

@@ -5,6 +5,7 @@ Source: wire notes on providers, §4.6.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from dragoman.wire.json_codec import drop_non_finite
 from dragoman.wire.openai.chunk import OpenAIDelta
 
 _TEXT_FIELDS = ("text", "summary", "thinking")
+_LISTS = ("reasoning_details", "thinking_blocks")
+_MOST_COMPARED = 16  # earlier entries of a type and index
 _OPAQUE_FIELDS = ("signature", "data")
 _IDENTITY_FIELDS = ("id", *_OPAQUE_FIELDS)
 
@@ -23,7 +26,7 @@ class ReasoningAccumulator:
     def __init__(self, provider: str | None = None) -> None:
         self._provider = provider
         self._has_text_field = False  # the text has a field of its own; the details repeat it
-        self._entries: dict[str, list[dict[str, Any]]] = {"reasoning_details": [], "thinking_blocks": []}
+        self._entries = {name: _MergedEntries() for name in _LISTS}
         self._opaque: Any = None
 
     def add_delta(self, delta: OpenAIDelta) -> str:
@@ -46,20 +49,18 @@ class ReasoningAccumulator:
     @property
     def has_opaque(self) -> bool:
         """Whether there are opaque parts for the block that is open."""
-        return bool(self._opaque) or any(
-            any(map(_is_opaque_entry, entries)) for entries in self._entries.values()
-        )
+        return bool(self._opaque) or any(entries.has_opaque for entries in self._entries.values())
 
     def take_metadata(self) -> ProviderMetadata | None:
         """Return the metadata that must be sent back with the block that ends."""
         metadata: dict[str, Any] = {
-            name: [_join_pieces(entry) for entry in entries]
+            name: [_join_pieces(entry) for entry in entries.all]
             for name, entries in self._entries.items()
-            if any(map(_is_opaque_entry, entries))
+            if entries.has_opaque
         }
         if self._opaque:
             metadata["reasoning_opaque"] = self._opaque
-        self._entries = {name: [] for name in self._entries}
+        self._entries = {name: _MergedEntries() for name in _LISTS}
         self._opaque = None
         return bind_to_provider(metadata, self._provider) if metadata else None
 
@@ -68,7 +69,7 @@ class ReasoningAccumulator:
         if not isinstance(entries, list):
             return ""
         merged = self._entries[name]
-        texts = [_merge_entry(merged, entry) for entry in entries if isinstance(entry, Mapping)]
+        texts = [merged.add(entry) for entry in entries if isinstance(entry, Mapping)]
         return "".join(texts)
 
 
@@ -76,25 +77,42 @@ class _TextPieces(list[str]):
     """A text that is still growing."""
 
 
-def _merge_entry(entries: list[dict[str, Any]], entry: Mapping[str, Any]) -> str:
-    for target in reversed(entries):
-        if _is_continuation(target, entry):
-            break
-    else:
-        target = {}
-        entries.append(target)
-    text = ""
-    for key, value in entry.items():
-        if key in _TEXT_FIELDS and isinstance(value, str):
-            before = target.get(key)
-            if isinstance(before, _TextPieces):
-                before.append(value)
-            else:
-                target[key] = _TextPieces([value])
-            text = text or value
-        elif value is not None:
-            target[key] = value
-    return text
+class _MergedEntries:
+    """The entries of one list; what belongs to one entry is merged into it."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self.has_opaque = False
+        self._by_place: dict[tuple[str, str], deque[dict[str, Any]]] = {}  # the last ones of a type and index
+
+    def add(self, entry: Mapping[str, Any]) -> str:
+        """Merge an entry into an earlier one or add it, and return its text."""
+        target = self._find(entry)
+        text = ""
+        for key, value in entry.items():
+            if key in _TEXT_FIELDS and isinstance(value, str):
+                before = target.get(key)
+                if isinstance(before, _TextPieces):
+                    before.append(value)
+                else:
+                    target[key] = _TextPieces([value])
+                text = text or value
+            elif value is not None:
+                target[key] = value
+        self.has_opaque = self.has_opaque or _is_opaque_entry(target)
+        return text
+
+    def _find(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        place = (str(entry.get("type")), str(entry.get("index")))
+        earlier = self._by_place.setdefault(place, deque(maxlen=_MOST_COMPARED))
+        same = (each for each in reversed(earlier) if _is_continuation(each, entry))
+        found: dict[str, Any] | None = next(same, None)
+        if found is not None:
+            return found
+        added: dict[str, Any] = {}
+        self.all.append(added)
+        earlier.append(added)
+        return added
 
 
 def _join_pieces(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from dragoman.wire.openai.event_builder import tool_call_fragment
 from dragoman.wire.openai.usage import has_counts
 from dragoman.wire.tap import AnswerDefaults
 from dragoman.wire.text_block_writer import SurrogateJoiner
-from dragoman.wire.tool_calls import ArgumentsCompleteness, ToolCallAssembler
+from dragoman.wire.tool_calls import ArgumentsCompleteness, ToolCallAssembler, lengthen_name
 
 MAX_INDEX = 4096  # of an entry in a list; beyond, the server does not number them
 CHUNK = "chat.completion.chunk"
@@ -42,6 +42,7 @@ class ChunkRepair:
         self._defaults = defaults
         self._head: dict[str, Any] = {"id": defaults.id, "created": defaults.created, "model": defaults.model}
         self._choices: dict[int, _ChoiceState] = {}
+        self._touched: list[_ChoiceState] = []  # by the current chunk
 
     def set_head(self, id: str, *, created: int, model: str) -> None:
         """Set what the server's chunks have in common, for those that lack it."""
@@ -51,8 +52,9 @@ class ChunkRepair:
 
     def begin_chunk(self) -> None:
         """Begin a chunk: what `accept_calls` and `accept_list` accept of it, `repair` leaves as it is."""
-        for state in self._choices.values():
+        for state in self._touched:
             state.accepted.clear()
+        self._touched.clear()
 
     def accept_calls(self, index: int, fragments: Sequence[OpenAIToolCallDelta]) -> bool:
         """Return whether the SDKs read the calls of a delta right; False if it must be repaired."""
@@ -116,6 +118,8 @@ class ChunkRepair:
         state = self._choices.get(index)
         if state is None:
             state = self._choices[index] = _ChoiceState(self._defaults)
+        if not self._touched or self._touched[-1] is not state:
+            self._touched.append(state)
         return state
 
     def _repair_head(self, chunk: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +267,7 @@ class _ChoiceState:
         elif fragment.id or (name and (self._arguments[index] or name == self._names[index])):
             return False  # repeated: the SDKs would add them up
         else:
-            self._names[index] += name
+            self._names[index] = lengthen_name(self._names[index], name)
         return self._accept_arguments(index, arguments)
 
     def _accept_arguments(self, index: int, arguments: str | None) -> bool:
