@@ -384,3 +384,27 @@ def test_a_reset_step_drops_the_parts_of_the_step() -> None:
         m.StepStartPart(),
         m.ToolPart("tool-x", "c", "output-available", input=1, output=2),
     )
+
+
+def test_calls_and_steps_are_folded_in_time_in_proportion_to_their_number() -> None:
+    """The square of the number would be minutes, which ends the test by its time limit."""
+    count = 40_000
+    questions = [
+        event
+        for n in range(count)
+        for event in (e.ToolInputAvailable(f"c{n}", "x", 1), e.ToolApprovalRequest(f"a{n}", f"c{n}"))
+    ]
+    answered = [e.ToolApprovalResponse(f"a{n}", True) for n in reversed(range(count))]
+    steps = [
+        event
+        for n in range(count)
+        for event in (
+            e.StartStep(),
+            e.ToolInputAvailable(f"d{n}", "x", 1),
+            e.ToolOutputAvailable(f"d{n}", 2),
+            e.FinishStep(),
+        )
+    ]
+    message = fold(None, [*STEP, *questions, *answered, e.FinishStep(), *steps, e.Finish()])
+    states = [part.state for part in message.parts if isinstance(part, m.ToolPart)]
+    assert states == ["approval-responded"] * count + ["output-available"] * count

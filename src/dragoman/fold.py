@@ -65,6 +65,7 @@ class Fold:
         self.step_start = 0
         self._open_blocks: dict[tuple[type, str], tuple[int, BlockBuilder]] = {}
         self._tool_calls: dict[str, tuple[int, ToolCallBuilder]] = {}
+        self._calls_by_approval: dict[str, tuple[int, ToolCallBuilder]] = {}
         self._data_parts: dict[tuple[str, str], int] = {}
         for part in message.parts if message else ():
             self._restore_part(part)
@@ -137,10 +138,11 @@ class Fold:
             raise OutOfOrder(
                 f"finish-step while blocks are open: {[name for _, name in self._open_blocks]!r}"
             )
+        restored = () if self.steps > 1 else self.builders[: self.step_start]
         incomplete = [
-            call.current.tool_call_id
-            for _, call in self._tool_calls.values()
-            if call.current.state == "input-streaming"
+            each.current.tool_call_id
+            for each in (*restored, *self.builders[self.step_start :])
+            if isinstance(each, ToolCallBuilder) and each.current.state == "input-streaming"
         ]
         if incomplete:
             raise OutOfOrder(f"finish-step while the arguments of {incomplete!r} are not complete")
@@ -153,6 +155,9 @@ class Fold:
         del self.builders[self.step_start :]
         self._open_blocks.clear()
         self._tool_calls = {key: entry for key, entry in self._tool_calls.items() if entry[0] not in dropped}
+        self._calls_by_approval = {
+            key: entry for key, entry in self._calls_by_approval.items() if entry[0] not in dropped
+        }
         self._data_parts = {key: index for key, index in self._data_parts.items() if index not in dropped}
         self.unfinished = {
             index: builder for index, builder in self.unfinished.items() if index not in dropped
@@ -229,17 +234,18 @@ class Fold:
         """`tool-approval-request`: the call waits for an answer."""
         index, call = self._find_tool_call(event.tool_call_id)
         call.request_approval(event.approval_id)
+        self._calls_by_approval[event.approval_id] = (index, call)
         self.dirty.add(index)
 
     def approval_response(self, event: e.ToolApprovalResponse) -> None:
         """`tool-approval-response`: answers an approval request of this message."""
-        for index, call in self._tool_calls.values():
-            approval = call.current.approval
-            if approval and approval.id == event.approval_id and call.current.state == "approval-requested":
-                call.record_approval(event)
-                self.dirty.add(index)
-                return
-        raise OutOfOrder(f"answer to approval {event.approval_id!r}, which no call waits for")
+        index, call = self._calls_by_approval.get(event.approval_id, (0, None))
+        approval = None if call is None else call.current.approval
+        is_asked = approval is not None and approval.id == event.approval_id
+        if call is None or not is_asked or call.current.state != "approval-requested":
+            raise OutOfOrder(f"answer to approval {event.approval_id!r}, which no call waits for")
+        call.record_approval(event)
+        self.dirty.add(index)
 
     def output_available(self, event: e.ToolOutputAvailable) -> None:
         """`tool-output-available`: any number of preliminary outputs, then a final one."""
@@ -364,6 +370,8 @@ class Fold:
                 call = ToolCallBuilder(part, 0)
                 self.builders.append(call)
                 self._tool_calls[part.tool_call_id] = (len(self.builders) - 1, call)
+                if part.approval is not None:
+                    self._calls_by_approval[part.approval.id] = (len(self.builders) - 1, call)
                 if part.state not in FINAL_STATES:
                     self.unfinished[len(self.builders) - 1] = call
             case DataPart(id=str(key)):

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from dragoman.accounts.price_catalog import PriceCatalog
 from dragoman.accounts.price_lookup import SELF_HOSTED_TYPES
 
+MAX_CACHED = 4_096
+
 
 class Contexts:
     """Context window sizes by provider and model, cached. The library is loaded at first use.
@@ -30,6 +32,8 @@ class Contexts:
         """
         key = (provider, model)
         if key not in self._cache:
+            if len(self._cache) >= MAX_CACHED:  # clients choose the names of models
+                self._cache.clear()
             override = self._find_override(f"{provider}/{model}", model)
             self._cache[key] = override or self._look_up(key, base_url=base_url, type=type)
         return self._cache[key]
