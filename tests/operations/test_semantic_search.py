@@ -19,7 +19,7 @@ from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.meta_tools import MetaTools
 from dragoman.operations.search.embedder import Embedder, HashingEmbedder, embedding_text, import_extra
 from dragoman.operations.search.search import OperationSearch
-from dragoman.operations.search.semantic_index import SemanticIndex
+from dragoman.operations.search.semantic_index import SemanticIndex, query_parts
 from dragoman.operations.search.wordllama import WordLlamaEmbedder
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +102,49 @@ GARAGE = (made("garage.rent", "Rent a car."), made("town.walk", "Walk the town."
 
 def names(search: OperationSearch, q: str) -> list[str]:
     return [each.id for each in search.rank(q, 10)]
+
+
+@pytest.mark.parametrize(
+    ("query", "parts"),
+    [
+        ("rent a car", []),
+        ("Rent a car. Then walk the town!", ["Rent a car.", "Then walk the town!"]),
+        (
+            "rent a car and   walk the town, also book a room",
+            ["rent a car", "walk the town,", "also book a room"],
+        ),
+        ("rent a car, please", []),  # the rest is too short to say anything
+        ("a b c. " * 100, ["a b c."] * 8),
+    ],
+)
+def test_a_query_has_the_parts_that_it_is_written_in(query: str, parts: Sequence[str]) -> None:
+    assert list(query_parts(query)) == parts
+
+
+class Vectors:
+    """Knows a vector for each text: by the word that it has."""
+
+    def __init__(self, **vectors: Sequence[float]) -> None:
+        self._vectors = vectors
+
+    def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        return [next(vector for word, vector in self._vectors.items() if word in text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("something whole", ["o.near", "o.far"]),
+        ("something whole. one first part, one second part", ["o.far", "o.near"]),
+    ],
+)
+async def test_what_is_like_a_part_of_a_query_counts_as_well_as_what_is_like_the_whole(
+    query: str, found: list[str]
+) -> None:
+    embedder = Vectors(near=(0.8, 0.6), far=(0.4, 0.9), whole=(1.0, 0.0), first=(1.0, 0.0), second=(0.4, 0.9))
+    async with searching(embedder, made("o.near", "Near."), made("o.far", "Far.")) as (_, search, meanings):
+        await settled(meanings)
+        assert names(search, query) == found
 
 
 async def test_words_count_alone_until_all_operations_have_vectors() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -20,6 +21,10 @@ MAX_QUERY_VECTORS = 256  # queries whose vectors are cached
 SORT_FIRST = 500  # sorted first; the rest only if these are not enough
 RETRY_SECONDS = 60.0  # seconds after an embedder failed
 MIN_SIMILARITY = 0.35  # cosine below which two texts are unrelated
+MAX_PARTS = 8  # parts of a query that are compared by themselves
+MIN_PART_WORDS = 3
+MAX_SLOTS_FOR_PARTS = 25_000  # above, only the whole query is compared: a search holds the event loop
+PART_END = re.compile(r"(?<=[.!?;:,])\s+|\n+|(?<=\S)\s+(?:and|then|also)\s+")
 SCORE_DIGITS = 5  # of a fused score, so that ties are ties
 log = logging.getLogger(__name__)
 
@@ -87,7 +92,9 @@ class SemanticIndex:
     ) -> Iterator[tuple[float, int]]:
         """Return the candidates that match by words (`matches`) or by meaning with their scores, best first.
 
-        The score is the sum of both z-scores over all candidates. Equal scores are adjacent.
+        The score is the sum of z-scores over all candidates: of the words, of the similarity to the query,
+        and of that to the most similar part of it, since a request may be for several things. Equal scores
+        are adjacent.
         """
         numpy = self._numpy
         size = max(candidates.bit_length(), 1)
@@ -97,10 +104,11 @@ class SemanticIndex:
             numpy.zeros(size),
         )
         similarities, has_vector = self._similarities(query, size)
-        fused = z_scores(lexical, visible) + numpy.where(
-            has_vector, z_scores(similarities, visible & has_vector), 0.0
-        )
-        is_match = visible & (self._to_bool_array(matches, size) | (similarities >= MIN_SIMILARITY))
+        fused = z_scores(lexical, visible)
+        for each in similarities:
+            fused += numpy.where(has_vector, z_scores(each, visible & has_vector), 0.0)
+        is_similar = numpy.max(similarities, axis=0) >= MIN_SIMILARITY
+        is_match = visible & (self._to_bool_array(matches, size) | is_similar)
         slots = numpy.flatnonzero(is_match)
         rounded = numpy.round(fused[slots], SCORE_DIGITS)
         for chosen in self._split_best(rounded):
@@ -116,43 +124,52 @@ class SemanticIndex:
         yield self._numpy.flatnonzero(values >= least)
         yield self._numpy.flatnonzero(values < least)
 
-    def _similarities(self, query: str, size: int) -> tuple[Any, Any]:
-        """Return the cosines of the query and all slots, and which slots have a vector."""
-        similarities, has_vector = self._numpy.zeros(size), self._numpy.zeros(size, dtype=bool)
-        vector = None if self._matrix is None else self._query_vector(query)
-        if vector is not None:
-            filled = min(size, len(self._matrix))
-            has_vector[:filled] = self._has_vector[:filled]
-            similarities[:filled] = self._matrix[:filled] @ vector
-        return self._numpy.where(has_vector, similarities, 0.0), has_vector
+    def _similarities(self, query: str, size: int) -> tuple[Sequence[Any], Any]:
+        """Return the cosines of all slots with the query and, if it has parts, the greatest with one of them.
+
+        Also return which slots have a vector; the cosines of others are 0.
+        """
+        numpy = self._numpy
+        vectors = None if self._matrix is None else self._find_vectors(query)
+        has_vector = numpy.zeros(size, dtype=bool)
+        if vectors is None:
+            return [numpy.zeros(size)], has_vector
+        filled = min(size, len(self._matrix))
+        has_vector[:filled] = self._has_vector[:filled]
+        rows = [self._matrix[:filled] @ vectors[0]]
+        if len(vectors) > 1 and filled <= MAX_SLOTS_FOR_PARTS:
+            rows.append(numpy.max(self._matrix[:filled] @ vectors[1:].T, axis=1))
+        padded = [numpy.pad(row.astype(float), (0, size - filled)) for row in rows]
+        return [numpy.where(has_vector, row, 0.0) for row in padded], has_vector
 
     async def prepare(self, query: str) -> None:
         """Embed a query that is about to be ranked in a thread: a model may take 100 ms."""
         if self.ready and self._matrix is not None and query not in self._query_vectors:
-            vector = await asyncio.to_thread(self._embed_query, query)
-            self._failed_query = query if vector is None else None
-            if vector is not None:
-                self._query_vectors[query] = vector
+            vectors = await asyncio.to_thread(self._embed_query, query)
+            self._failed_query = query if vectors is None else None
+            if vectors is not None:
+                self._query_vectors[query] = vectors
 
     def _embed_query(self, query: str) -> Any:
-        """Return the vector of a query, None if the embedder fails."""
+        """Return the vectors of a query and of its parts, None if the embedder fails."""
+        text = well_formed(query)
         try:
-            return self._numpy.asarray(self.embedder.embed([well_formed(query)])[0], dtype="float32")
+            return self._numpy.asarray(self.embedder.embed([text, *query_parts(text)]), dtype="float32")
         except Exception:  # an embedder may raise anything; the words still find operations
             log.exception("A query could not be embedded; it is searched by words only")
             return None
 
-    def _query_vector(self, query: str) -> Any:
-        """Return the vector of a query, None if the embedder fails. Cached."""
-        vector = self._query_vectors.pop(query, None)
-        if vector is None and query != self._failed_query:
-            vector = self._embed_query(query)
-        if vector is None:
+    def _find_vectors(self, query: str) -> Any:
+        """Return the vectors of a query and of its parts, None if the embedder fails. Cached."""
+        vectors = self._query_vectors.pop(query, None)
+        if vectors is None and query != self._failed_query:
+            vectors = self._embed_query(query)
+        if vectors is None:
             return None
-        self._query_vectors[query] = vector
+        self._query_vectors[query] = vectors
         while len(self._query_vectors) > MAX_QUERY_VECTORS:
             self._query_vectors.popitem(last=False)
-        return vector
+        return vectors
 
     def _to_bool_array(self, mask: int, size: int) -> Any:
         """Return a mask as a boolean array."""
@@ -186,6 +203,12 @@ class SemanticIndex:
             self._has_vector = numpy.concatenate((self._has_vector, numpy.zeros(rows, dtype=bool)))
         self._matrix[slot] = vector
         self._has_vector[slot] = True
+
+
+def query_parts(query: str) -> Sequence[str]:
+    """Return the sentences and clauses of a query; none if it is only one."""
+    parts = [part for part in PART_END.split(query) if len(part.split()) >= MIN_PART_WORDS]
+    return parts[:MAX_PARTS] if len(parts) > 1 else ()
 
 
 def text_digest(text: str) -> bytes:
