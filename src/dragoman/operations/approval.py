@@ -309,6 +309,11 @@ def validate_reason(reason: str | None) -> str | None:
     return reason
 
 
+def approval_not_found(id: str) -> NotFound:
+    """Return the error for an approval that does not exist, or that the caller may not know of."""
+    return NotFound(f"there is no approval {id!r}")
+
+
 def may_answer(approval: ApprovalRequest, by: Identity) -> bool:
     """Return whether an identity may answer a request.
 
@@ -393,7 +398,7 @@ class MemoryApprovalStore:
     async def get(self, id: str) -> ApprovalRequest:
         request = self._approvals.get(id)
         if request is None:
-            raise NotFound(f"There is no approval {id!r}.")
+            raise approval_not_found(id)
         return request.as_of(self._clock())
 
     async def list(

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal, Protocol, get_args
 
 import msgspec
 
-from dragoman.errors import BadRequest, Conflict, DragomanError, NotFound
+from dragoman.errors import BadRequest, Conflict, DragomanError
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.operations.approval import (
     MAX_ANSWER_LENGTH,
     ApprovalRequest,
     ApprovalStatus,
+    approval_not_found,
     involves_owner,
-    may_answer,
     validate_answer,
     validate_reason,
 )
@@ -124,10 +124,7 @@ class ApprovalHandlers:
         caller = exchange.identity
         require_scope(caller, *RUN_DATA_SCOPES)
         found = await self._approvals.get(exchange.path_params["id"])
-        require_within_bounds(caller, found.session_id)
-        role = await self._role_in(found.session_id, caller)
-        if visible_owner(caller) is not None and role is None and not involves_owner(found, caller.owner):
-            raise NotFound(f"there is no approval {found.id!r}")
+        role = await self._check_visible(found, caller)
         shown = approval_to_json(found, caller, may_write=role == "write")
         if self._inbox is not None and caller.bounds is None and parse_flag(exchange.query, "compare"):
             shown = await InboxLister(self._inbox, caller=caller).compare(found, shown)
@@ -145,11 +142,9 @@ class ApprovalHandlers:
             body = msgspec.convert(await exchange.read_json(MAX_BODY), ApprovalBody)
         except msgspec.ValidationError as error:
             raise BadRequest(f"the body is invalid: {error}", hint=BODY_HINT) from None
-        approval = await self._approvals.get(exchange.path_params["id"])
-        require_write(caller, approval.session_id)
-        may_write = await self._role_in(approval.session_id, caller) == "write"
-        may_see = may_write or may_answer(approval, caller)
-        approved, reason = parse_answer(body, approval if may_see else None)
+        parse_answer(body, None)  # a wrong body says nothing about an approval that the caller may not see
+        approval = await self._find_for_answer(exchange.path_params["id"], caller)
+        approved, reason = parse_answer(body, approval)
         found = await self._answer(approval.id, approved=approved, by=caller, reason=reason)
         await exchange.respond(200, approval_to_json(found, caller))
 
@@ -172,17 +167,32 @@ class ApprovalHandlers:
         self, id: str, *, approved: bool, reason: str | None, caller: Identity
     ) -> dict[str, Any]:
         try:
-            approval = await self._approvals.get(id)
-            require_write(caller, approval.session_id)
-            may_write = await self._role_in(approval.session_id, caller) == "write"
-            if not (may_write or may_answer(approval, caller) or involves_owner(approval, caller.owner)):
-                raise NotFound(f"there is no approval {id!r}")
+            approval = await self._find_for_answer(id, caller)
             if approved and approval.question is not None:
                 raise Conflict(f"approval {id!r} is a question: it needs an answer of its own")
             found = await self._answer(id, approved=approved, by=caller, reason=reason)
         except DragomanError as error:
             return {"id": id, "status": None, "error": error.to_json()}
         return {"id": id, "status": found.status, "error": None}
+
+    async def _check_visible(
+        self, approval: ApprovalRequest, caller: Identity
+    ) -> Literal["read", "write"] | None:
+        """Return the caller's role in the session of an approval. NotFound if the caller may not see it."""
+        role = await self._role_in(approval.session_id, caller)
+        is_visible = (
+            visible_owner(caller) is None or role is not None or involves_owner(approval, caller.owner)
+        )
+        if not is_visible or not caller.covers(approval.session_id):
+            raise approval_not_found(approval.id)
+        return role
+
+    async def _find_for_answer(self, id: str, caller: Identity) -> ApprovalRequest:
+        """Return an approval that the caller may know of. Forbidden for a token that may only read."""
+        approval = await self._approvals.get(id)
+        await self._check_visible(approval, caller)
+        require_write(caller, approval.session_id)
+        return approval
 
     async def _find_session_id(self, id: str, caller: Identity) -> str:
         """Return the hub's id of a session that the caller may read. NotFound."""

@@ -12,7 +12,13 @@ from dragoman.errors import BadRequest, Conflict, Forbidden, NotFound
 from dragoman.http.asgi_exchange import Exchange
 from dragoman.identity import Identity
 from dragoman.ids import new_id
-from dragoman.operations.approval import ApprovalItem, ApprovalRequest, involves_owner, may_answer
+from dragoman.operations.approval import (
+    ApprovalItem,
+    ApprovalRequest,
+    approval_not_found,
+    involves_owner,
+    may_answer,
+)
 from dragoman.operations.authorization import RUN_DATA_SCOPES, is_visible, require_scope, visible_owner
 from dragoman.operations.context import Context
 from dragoman.operations.operation import Operation
@@ -65,7 +71,7 @@ class PolicyRuleHandlers:
             raise BadRequest(f"the body is invalid: {error}", hint='send {"approvalId": "apr_…"}') from None
         approval = await self._store.approvals.get(body.approval_id)
         if visible_owner(caller) is not None and not involves_owner(approval, caller.owner):
-            raise NotFound(f"there is no approval {approval.id!r}")
+            raise approval_not_found(approval.id)
         check_may_add(approval, caller)
         added = [
             await self._store.policy_rules.add(self._make_rule(item, approval, by=caller))

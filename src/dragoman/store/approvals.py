@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from sqlalchemy import ColumnElement, Update, bindparam, insert, literal_column, or_, update
 
-from dragoman.errors import Conflict, NotFound
+from dragoman.errors import Conflict
 from dragoman.identity import Identity
 from dragoman.operations.approval import (
     ApprovalItem,
@@ -18,6 +18,7 @@ from dragoman.operations.approval import (
     ApprovalUse,
     apply_answer,
     apply_use,
+    approval_not_found,
     involves_owner,
 )
 from dragoman.store.call_trees.roots import escape_like
@@ -283,7 +284,7 @@ class ApprovalRepository:
     def _load(self, connection: DatabaseConnection, id: str, *, now: float) -> ApprovalRequest:
         row = connection.fetch_one(self._sql.get, {"id": id})
         if row is None:
-            raise NotFound(f"no approval {id!r}")
+            raise approval_not_found(id)
         return to_approval(row).as_of(now)
 
 

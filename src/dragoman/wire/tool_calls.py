@@ -23,9 +23,9 @@ from dragoman.wire.text_block_writer import SurrogateJoiner
 
 UNKNOWN_TOOL_NAME = "unknown"
 MAX_ARGUMENTS = 1_000_000
+"""Characters of arguments of one call, unless it is set otherwise: decoding them holds the event loop."""
 MAX_CALLS = 1_000  # of one answer
 MAX_NAME = 1_000  # characters from which on a name that comes in pieces does not grow
-"""Characters of arguments of one call, unless it is set otherwise: decoding them holds the event loop."""
 
 
 class ToolCallFragment(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from dragoman.identity import Identity
 from dragoman.ids import new_id
 from dragoman.messages import Message, encode, encode_messages, messages_size
 from dragoman.offload import offload
+from dragoman.operations.approval import approval_not_found
 from dragoman.runs.active_run import ActiveRun, StartedRun
 from dragoman.runs.live_tail import Follower
 from dragoman.runs.registry import RunRegistry
@@ -346,7 +347,7 @@ class SessionSocket:
     async def _answer(self, frame: SocketAnswer) -> dict[str, Any]:
         approval = await self._services.store.approvals.get(frame.approval_id)
         if approval.session_id != self._session.id:  # others are answered where they are shown
-            raise NotFound(f"there is no approval {frame.approval_id!r} in this session")
+            raise approval_not_found(frame.approval_id)
         require_write(self._caller, approval.session_id)
         body = ApprovalBody(approved=frame.approved, reason=frame.reason, answer=frame.answer)
         approved, reason = parse_answer(body, approval)
