@@ -121,3 +121,23 @@ def test_a_person_whose_runner_was_killed_and_came_back_goes_on(visit: Visit, st
     assert [message["role"] for message in seen["messages"]] == ["user", "assistant", "user", "assistant"]
     texts = [part["text"] for part in seen["messages"][1]["parts"] if part["kind"] == "text"]
     assert "".join(texts).strip() == HALF
+
+
+def test_a_person_answers_the_question_of_a_runner(visit: Visit) -> None:
+    seen = visit(say("#ask me"), {"do": "press", "button": "blue"}, see("You chose blue."), READY)
+    assert [message["role"] for message in seen["messages"]] == ["user", "assistant"]
+    assert (seen["complaints"], seen.get("error")) == ([], None)
+    assert visit.stored()[1]["parts"][-1]["text"].endswith("Done.")
+
+
+@pytest.mark.parametrize(("button", "state"), [("Approve", "output-available"), ("Deny", "output-denied")])
+def test_a_person_answers_what_a_runner_wants_to_do(visit: Visit, button: str, state: str) -> None:
+    seen = visit(say("#approve"), {"do": "press", "button": button}, see("Done."), READY)
+    assert ("dynamic-tool", state) in kinds(seen)
+    assert (seen["complaints"], seen.get("error")) == ([], None)
+
+
+def test_a_person_sees_the_error_of_a_runner_and_goes_on(visit: Visit) -> None:
+    seen = visit(say("#tool #fail"), {"do": "status", "is": "error"}, say("more"), see("Done."), READY)
+    assert [message["role"] for message in seen["messages"]] == ["user", "assistant", "user", "assistant"]
+    assert ("dynamic-tool", "output-available") in kinds({**seen, "messages": seen["messages"][:2]})

@@ -1,7 +1,9 @@
 // A small chat page as an app would write it: useChat, what the hub keeps as first messages, resume, stop.
 // The address says which session and key: ?id=…&key=…
 import { Chat, useChat } from '@ai-sdk/react';
-import { DefaultChatTransport, lastAssistantMessageIsCompleteWithToolCalls } from 'ai';
+import {
+  DefaultChatTransport, lastAssistantMessageIsCompleteWithApprovalResponses, lastAssistantMessageIsCompleteWithToolCalls,
+} from 'ai';
 import { useEffect, useState } from 'react';
 import { createRoot } from 'react-dom/client';
 
@@ -23,6 +25,23 @@ function Message({ message }) {
       {message.parts.map((part, index) => <Part key={index} part={part} />)}
     </article>
   );
+}
+
+// Buttons for what the last message waits for: the options of a question, consent to a call.
+function Answers({ message, chat }) {
+  return message.parts.map(part => {
+    if (part.state === 'approval-requested') {
+      const answer = approved => chat.addToolApprovalResponse({ id: part.approval.id, approved });
+      return (
+        <p key={part.toolCallId}>
+          <button onClick={() => answer(true)}>Approve</button> <button onClick={() => answer(false)}>Deny</button>
+        </p>
+      );
+    }
+    if (part.state !== 'input-available' || part.providerExecuted) return null;
+    const choose = output => chat.addToolOutput({ tool: part.toolName, toolCallId: part.toolCallId, output });
+    return (part.input?.options ?? []).map(option => <button key={option} onClick={() => choose(option)}>{option}</button>);
+  });
 }
 
 function Composer({ onSend }) {
@@ -47,13 +66,15 @@ function ChatPage({ messages: first }) {
       id,
       messages: first,
       transport: new DefaultChatTransport({ api: '/api/chat', headers }),
-      sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithToolCalls,
+      sendAutomaticallyWhen: options =>
+        lastAssistantMessageIsCompleteWithToolCalls(options) || lastAssistantMessageIsCompleteWithApprovalResponses(options),
       onFinish: ({ isDisconnect }) => isDisconnect && setLost(count => count + 1),
     };
     // The hook of version 6 does not tell its Chat that a resumed stream is a replay, and shows parts twice; an own Chat knows.
     return SDK === '6' ? { chat: new Chat(made) } : made;
   });
-  const { messages, status, error, sendMessage, regenerate, resumeStream, stop } = useChat({ ...options, resume: true });
+  const chat = useChat({ ...options, resume: true });
+  const { messages, status, error, sendMessage, regenerate, resumeStream, stop } = chat;
   useEffect(() => {
     if (lost) void resumeStream();
   }, [lost]);
@@ -64,6 +85,7 @@ function ChatPage({ messages: first }) {
   return (
     <main>
       {messages.map(message => <Message key={message.id} message={message} />)}
+      {messages.at(-1)?.role === 'assistant' && <Answers message={messages.at(-1)} chat={chat} />}
       <Composer onSend={text => sendMessage({ text })} />
       <button onClick={halt}>Stop</button> <button onClick={() => regenerate()}>Regenerate</button>
       <p>Status: <output id="status">{status}</output>, connections lost: <output id="lost">{lost}</output></p>
