@@ -94,6 +94,19 @@ async def test_what_a_task_that_waits_has_given_ends_with_it(tmp_path: Path, cau
         assert len(await hub.hub.store.runs.list(task.session_id)) == 1
 
 
+async def test_a_task_whose_run_ends_before_its_end_is_written_says_that_it_was_stopped_above(
+    tmp_path: Path,
+) -> None:
+    main = {**MAIN, "steps": [{"tools": [DELEGATE]}, {"text": "Given."}], "play": "turns"}
+    async with team_hub(tmp_path, {"main": main, "press": HOLD}) as hub:
+        task = await give(hub, "main")
+        await eventually(lambda: gate.callers["door"])
+        child = await below(hub, task)
+        hub.hub.team_tasks.worker._stop_below(task.session_id, None)
+        [over] = await ended(hub, child.id)
+        assert (over.state, over.error) == ("cancelled", worker.ABOVE_STOPPED)
+
+
 @pytest.mark.parametrize("order", ["queued before the end", "delivered after the end"])
 async def test_a_result_wakes_no_agent_whose_task_was_cancelled(tmp_path: Path, order: str) -> None:
     steps = [{"tools": [DELEGATE]}, {"tools": [call("gate_hold", name="main")]}, {"text": "?"}]

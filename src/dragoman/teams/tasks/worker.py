@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman.agent.answer_snapshot import read_message
 from dragoman.errors import Conflict, DragomanError, RunActive, StoreError, Unavailable
 from dragoman.ids import new_id
@@ -28,7 +30,7 @@ from dragoman.teams.registry import TeamRegistry
 from dragoman.teams.tasks.call_contexts import TaskContexts
 from dragoman.teams.tasks.delivery import MAX_WAKES, ResultDelivery
 from dragoman.teams.tasks.new_task import is_task_session
-from dragoman.teams.tasks.results import read_end
+from dragoman.teams.tasks.results import STOPPED, read_end
 from dragoman.wire.ui.client_request import ChatRequest, NewMessage
 
 log = logging.getLogger(__name__)
@@ -275,6 +277,8 @@ class TaskWorker:
     async def end(self, task: TeamTask, ending: TaskEnd) -> TeamTask | None:
         """End a task and what is below it, and deliver its result; None when it had ended before."""
         is_silent = task.id in self._stopped_above
+        if is_silent and ending.error == STOPPED:  # its run ended first, and does not say why
+            ending = replace(ending, error=ABOVE_STOPPED)
         ended = await self._store.team_tasks.end(task, ending, is_silent=is_silent)
         self._stopped_above.discard(task.id)
         self._contexts.forget(task)
