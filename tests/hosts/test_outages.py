@@ -54,6 +54,7 @@ async def test_a_postgres_that_does_not_answer_is_down_until_it_does(
 ) -> None:
     monkeypatch.setattr(membership, "MUTE", 0.5)
     monkeypatch.setattr(membership, "RETURN_GRACE", 3_600.0)
+    monkeypatch.setattr(membership, "FROZEN", 3_600.0)  # one may be back seconds before the other
     first, second = await hosts.open(2)
     await asyncio.gather(*(host.messages() for host in (first, second) for _ in range(20)))  # connects all
     with shared_server().frozen():
