@@ -47,6 +47,7 @@ def kinds(seen: dict[str, Any]) -> list[tuple[str, str | None]]:
     return [(part["kind"], part.get("state")) for part in seen["messages"][-1]["parts"]]
 
 
+@pytest.mark.parity
 def test_a_person_sees_the_tool_of_a_runner_and_its_answer(visit: Visit) -> None:
     seen = visit(say("#tool please"), see("Done."), READY)
     assert ("dynamic-tool", "output-available") in kinds(seen)
@@ -123,6 +124,7 @@ def test_a_person_whose_runner_was_killed_and_came_back_goes_on(visit: Visit, st
     assert "".join(texts).strip() == HALF
 
 
+@pytest.mark.parity
 def test_a_person_answers_the_question_of_a_runner(visit: Visit) -> None:
     seen = visit(say("#ask me"), {"do": "press", "button": "blue"}, see("You chose blue."), READY)
     assert [message["role"] for message in seen["messages"]] == ["user", "assistant"]

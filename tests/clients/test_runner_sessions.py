@@ -85,6 +85,7 @@ def test_a_page_that_is_loaded_in_midstream_has_the_whole_answer_once(play: Any,
     assert_whole(report)
 
 
+@pytest.mark.parity
 def test_a_lost_connection_is_resumed(play: Any, stage: RunnerStage) -> None:
     report = play(
         send("#gate:g1", wait=False, cut={"frames": 4}),
@@ -95,6 +96,7 @@ def test_a_lost_connection_is_resumed(play: Any, stage: RunnerStage) -> None:
     assert_whole(report)
 
 
+@pytest.mark.parity
 def test_stop_ends_the_turn_at_the_runner_and_the_next_one_is_answered(play: Any) -> None:
     report = play(
         send("#gate:never", wait=False), {"do": "stop", "how": "server", "after": HALF}, send("more")
