@@ -145,6 +145,7 @@ class PostgresConnection:
 
     def _open(self) -> None:
         with closing_on_error(self._connect()) as raw:
+            # Not `raw.info.backend_pid`, which behind a pooler is a number of the pooler's own.
             self.server_process = int(run_command(raw, b"SELECT pg_backend_pid()") or 0)
         self._raw = raw
         self._cursor = self._raw.cursor()

@@ -20,12 +20,17 @@ NO_ANSWER = "it ended without an answer"
 STOPPED = "stopped"
 
 
-async def read_end(task: TeamTask, row: RunRecord, *, message: Message | None, store: Store) -> TaskEnd:
-    """Return how a task ended whose last run was this one; a long answer is stored as an artifact."""
+async def read_end(
+    task: TeamTask, row: RunRecord, *, message: Message | None, stop_reason: str, store: Store
+) -> TaskEnd:
+    """Return how a task ended whose last run was this one; a long answer is stored as an artifact.
+
+    `stop_reason` is why a stopped run was stopped: its row does not say.
+    """
     text = "" if message is None else last_text(message)
     result, artifact = await keep_result(task, row, text=text, store=store)
     if row.status == "stopped":
-        return TaskEnd(state="cancelled", result=result, artifact=artifact, error=row.error or STOPPED)
+        return TaskEnd(state="cancelled", result=result, artifact=artifact, error=row.error or stop_reason)
     if row.status == "finished" and row.finish_reason in ("stop", "tool-calls"):
         return TaskEnd(state="done", result=result, artifact=artifact)
     why = row.error or (text if row.finish_reason in ("max-steps", "other") else None)

@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-from msgspec.structs import replace
-
 from dragoman.agent.answer_snapshot import read_message
 from dragoman.errors import Conflict, DragomanError, RunActive, StoreError, Unavailable
 from dragoman.ids import new_id
@@ -256,7 +254,9 @@ class TaskWorker:
             if await self._store.team_tasks.move(task.id, "waiting", run_id=row.id):
                 self.wake(task.team)
             return
-        await self.end(task, await read_end(task, row, message=message, store=self._store))
+        reason = ABOVE_STOPPED if task.id in self._stopped_above else STOPPED
+        ending = await read_end(task, row, message=message, stop_reason=reason, store=self._store)
+        await self.end(task, ending)
 
     async def _last_answer(
         self, session_id: str, run: HubRun | None
@@ -277,8 +277,6 @@ class TaskWorker:
     async def end(self, task: TeamTask, ending: TaskEnd) -> TeamTask | None:
         """End a task and what is below it, and deliver its result; None when it had ended before."""
         is_silent = task.id in self._stopped_above
-        if is_silent and ending.error == STOPPED:  # its run ended first, and does not say why
-            ending = replace(ending, error=ABOVE_STOPPED)
         ended = await self._store.team_tasks.end(task, ending, is_silent=is_silent)
         self._stopped_above.discard(task.id)
         self._contexts.forget(task)

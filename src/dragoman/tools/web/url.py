@@ -15,12 +15,12 @@ from urllib.parse import quote, urljoin
 import msgspec
 
 from dragoman.errors import BadRequest
+from dragoman.http.url_and_proxy import MAX_HOST
 from dragoman.unicode_normalisation import normalise_text
 
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 
 MAX_LENGTH = 8_192  # characters of a URL
-MAX_HOST_LENGTH = 253
 DEFAULT_PORTS = {"http": 80, "https": 443}
 URL_PATTERN = re.compile(r"(https?)://([^/?#]+)([^#]*)(?:#.*)?", re.IGNORECASE | re.ASCII)
 BRACKETED_HOST = re.compile(r"\[([0-9a-f:.]+)\](?::([1-9][0-9]{0,4}))?", re.IGNORECASE | re.ASCII)
@@ -119,11 +119,11 @@ def parse_hostname(host: str) -> str:
 
     Raises BadRequest if it is invalid or abbreviates an IP address.
     """
-    if len(host) > MAX_HOST_LENGTH:  # encoding a label takes time in proportion to the square of its length
+    if len(host) > MAX_HOST:  # encoding a label takes time in proportion to the square of its length
         raise host_error(host, "it is too long")
     name = ".".join(encode_label(label, host=host) for label in host.lower().split("."))
     labels = name.split(".")
-    if len(name) > MAX_HOST_LENGTH or not all(LABEL.fullmatch(label) for label in labels):
+    if len(name) > MAX_HOST or not all(LABEL.fullmatch(label) for label in labels):
         raise host_error(host, "it is not a host name")
     if not TOP_LABEL.fullmatch(labels[-1]):
         raise host_error(host, "numbers are accepted only as a complete IP address, like 192.0.2.1")
