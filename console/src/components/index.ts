@@ -6,6 +6,7 @@ export * from "./json";
 export * from "./keys";
 export * from "./numbers";
 export * from "./search";
+export * from "./new_rows";
 export * from "./sheet_table";
 export * from "./status";
 export * from "./table";

@@ -6,7 +6,6 @@
  */
 import { useEffect, useRef, useState, type ReactNode } from "react";
 import { VList, type VListHandle } from "virtua";
-import { Button } from "./basics";
 import { useKeys } from "./keys";
 
 export interface Column<Row> {
@@ -142,16 +141,6 @@ export function Table<Row>(props: TableProps<Row>) {
         )}
       </VList>
     </div>
-  );
-}
-
-/** "12 new": rows that came since; they are put in when it is pressed. */
-export function NewRows({ count, onShow }: { count: number; onShow: () => void }) {
-  if (count === 0) return null;
-  return (
-    <Button className="new-rows" icon="down" onClick={onShow}>
-      {count} new
-    </Button>
   );
 }
 

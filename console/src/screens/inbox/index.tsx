@@ -1,10 +1,10 @@
 /** The inbox: approvals and questions by age, answered one by one or several at once. */
 import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import { VList, type VListHandle } from "virtua";
 import { api } from "../../api/client";
 import { reread, useEvents } from "../../api/events";
-import { Button, Dialog, Empty, ErrorNotice, isPast, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useUrlState } from "../../components";
+import { Button, Dialog, Empty, ErrorNotice, isPast, Kbd, Loading, NewRows, ScreenHeader, count, relativeTime, toast, toastError, useKeys, useNarrow, useNewRows, useUrlState } from "../../components";
 import { Entry } from "./entry";
 import { RulesDialog } from "./rules";
 import type { Approval, ApprovalPage } from "./types";
@@ -12,7 +12,6 @@ import "./inbox.css";
 
 const PAGE = 50;
 const MAX_BULK = 200;
-const NOTHING: ReadonlySet<string> = new Set();
 
 export default function InboxScreen() {
   const [params, setParams] = useUrlState();
@@ -27,7 +26,6 @@ export default function InboxScreen() {
   const [denying, setDenying] = useState<string[] | null>(null);
   const [always, setAlways] = useState<Approval | null>(null);
   const [rules, setRules] = useState(false);
-  const [begun, setBegun] = useState(NOTHING);
   const queryKey = ["inbox", history, operation];
   const { data, error, isLoading, refetch, fetchNextPage, hasNextPage, isFetching } = useInfiniteQuery({
     queryKey,
@@ -58,6 +56,7 @@ export default function InboxScreen() {
   const kept = useMemo(() => [at], [at]); // the one with the focus stays, however far somebody scrolls
   const counts = data?.pages[0]?.counts;
 
+  const fresh = useNewRows(rows, JSON.stringify(queryKey));
   // What belongs here from now on is counted, and put in when asked for; what somebody else answers goes.
   useEvents("approval.", (events) => {
     const ids = (isAnswer: boolean) =>
@@ -65,15 +64,10 @@ export default function InboxScreen() {
     const [comes, goes] = history ? [ids(true), []] : [ids(false), ids(true)];
     const isOld = events.some((event) => event.name === "reset") || goes.some((id) => rows.some((row) => row.id === id && !busy.has(id)));
     if (isOld || (comes.length > 0 && rows.length === 0)) void reread(client, queryKey);
-    setBegun((now) => new Set([...now, ...comes].filter((id) => !goes.includes(id))));
+    fresh.add(comes, goes);
   });
-  const fresh = useMemo(() => {
-    const shown = new Set(rows.map((row) => row.id));
-    return [...begun].filter((id) => !shown.has(id)).length;
-  }, [begun, rows]);
-  useEffect(() => setBegun(NOTHING), [history, operation]);
   const reload = async () => {
-    setBegun(NOTHING);
+    fresh.clear();
     await reread(client, ["approvals"], queryKey);
   };
   const answer = async (ids: string[], body: { approved?: boolean; reason?: string; answer?: string }) => {
@@ -202,7 +196,7 @@ export default function InboxScreen() {
           )}
         </div>
       )}
-      <NewRows count={rows.length === 0 ? 0 : fresh} onShow={() => void reload()} />
+      <NewRows count={rows.length === 0 ? 0 : fresh.count} onShow={() => void reload()} />
       {error !== null && (
         <div className="pad">
           <ErrorNotice error={error} onRetry={() => void refetch()} />

@@ -1,8 +1,9 @@
 /** What changes in the list of runs while it is shown. */
 import { useQueryClient, type InfiniteData, type QueryKey } from "@tanstack/react-query";
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useRef, useState } from "react";
 import { api, type Query } from "../../api/client";
 import { reread, useEvents, type HubEvent } from "../../api/events";
+import { useNewRows } from "../../components";
 import type { Root, RootPage } from "./types";
 
 /** How a row that is shown has ended. */
@@ -14,7 +15,6 @@ export interface Ending {
 export const PAGE = 100; // rows
 const DELAY = 300; // ms: a burst of events causes one request
 const MAX_IDS = 200; // of a request
-const NOTHING: ReadonlySet<string> = new Set();
 
 interface Shown {
   /** Null until the list has been read. */
@@ -30,18 +30,17 @@ interface Shown {
  */
 export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
   const client = useQueryClient();
-  const [begun, setBegun] = useState(NOTHING);
   const [ended, setEnded] = useState<Map<string, Ending>>(new Map());
   const key = JSON.stringify(queryKey);
   const current = useRef({ rows, key });
   current.current = { rows, key };
+  const fresh = useNewRows(rows, key);
   const clear = () => {
-    setBegun(NOTHING);
+    fresh.clear();
     setEnded(new Map());
   };
-  useEffect(clear, [key]);
+  useEffect(() => setEnded(new Map()), [key]);
 
-  const count = (ids: string[]) => ids.length > 0 && setBegun((now) => new Set([...now, ...ids]));
   const read = async (asked: Query) => (await api.get<RootPage>("/api/calls", { query: asked })).calls;
   /** Put rows where they are shown already. */
   const put = (found: Root[]) => {
@@ -55,7 +54,7 @@ export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
   const update = useBatch(async (ids) => put(await read({ roots: 1, ids: ids.join(), limit: MAX_IDS })));
   const countMatching = useBatch(async (ids) => {
     const found = await read({ ...query, ids: ids.join(), limit: MAX_IDS });
-    if (current.current.key === key) count(found.map((row) => row.id));
+    if (current.current.key === key) fresh.add(found.map((row) => row.id));
   });
   /** Count what may have begun unseen, and read what may have ended. */
   const lookAgain = async () => {
@@ -64,7 +63,7 @@ export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
     const { rows: shown, key: now } = current.current;
     if (shown === null || now !== key) return;
     put(found);
-    count(found.filter((row) => row.startedAt > (shown[0]?.startedAt ?? 0)).map((row) => row.id));
+    fresh.add(found.filter((row) => row.startedAt > (shown[0]?.startedAt ?? 0)).map((row) => row.id));
     const isFound = new Set(found.map((row) => row.id));
     update(shown.filter((row) => isUnderWay(row) && !isFound.has(row.id)).map((row) => row.id));
   };
@@ -85,14 +84,10 @@ export function useLiveRows({ rows, query, queryKey, isFiltered }: Shown) {
     }
     update([...changed, ...over.keys()]);
     if (isFiltered) countMatching([...news]);
-    else count([...news]);
+    else fresh.add([...news]);
     if (over.size > 0) setEnded((now) => new Map([...now, ...over]));
   });
-  const fresh = useMemo(() => {
-    const shown = new Set(rows?.map((row) => row.id));
-    return rows === null ? 0 : [...begun].filter((id) => !shown.has(id)).length;
-  }, [begun, rows]);
-  return { fresh, ended, clear };
+  return { fresh: fresh.count, ended, clear };
 }
 
 /** The run, or the call that nothing else made, that an event tells of. */
