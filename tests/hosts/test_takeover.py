@@ -171,6 +171,30 @@ async def test_all_hosts_that_stop_at_once_leave_their_runs_to_the_next_one(host
     assert sorted(gate.MADE) == ["look a", "look b", "read a", "read a", "read b", "read b"]
 
 
+async def test_a_host_that_stops_gives_back_a_run_that_it_has_just_claimed(
+    hosts: HostCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, last_step = {"tools": [call("look", "it"), call("read", "it")]}, {"text": ["I know."]}
+    leaving, other = await open_hosts(hosts, 2, calls, last_step)
+    claimed = asyncio.Event()
+
+    async def wait_for_operations(_names: Sequence[str]) -> None:
+        claimed.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(other.hub.runs.recovery, "_arrival", wait_for_operations)
+    asking = asyncio.create_task(post_chat(leaving))
+    await until(lambda: gate.MADE == ["look it", "read it"])
+    await hosts.close(leaving)
+    await asking
+    await claimed.wait()
+    await hosts.close(other)
+    assert hosts.execute("SELECT status, host FROM runs") == [("running", None)]
+    [next_host] = await open_hosts(hosts, 1, last_step, last_step)
+    assert (await until_run(next_host, "finished")).crashes == 0
+    assert gate.MADE == ["look it", "read it", "read it"]
+
+
 async def test_a_run_that_is_stopped_while_others_take_it_over_ends_once(hosts: HostCluster) -> None:
     calls = {"tools": [call("look", "it"), call("read", "it")]}
     lost, *others = await open_hosts(hosts, 3, calls, {"text": ["I know."]})

@@ -122,6 +122,7 @@ class CrashRecovery:
         self._waiting = {run.session_id: run for run in runs.rows}
         self._begun: dict[str, asyncio.Task[HubRun | None]] = {}
         self._alone = asyncio.Lock()
+        self._closing = asyncio.Event()
         self.restore_runner: RestoreRunner | None = None
         """How a run goes on that a runner answers; None where the hub takes no runners."""
 
@@ -133,6 +134,12 @@ class CrashRecovery:
     async def enqueue(self, run: rows.RunRecord) -> None:
         """Queue a run that no host has. Raises StoreError, Unavailable."""
         await self._engine.enqueue(continuation_turn(run))
+
+    async def close(self) -> None:
+        """Let no more runs go on, and wait until each that has begun to either does or is given back."""
+        self._closing.set()
+        if self._begun:
+            await asyncio.wait(list(self._begun.values()))
 
     def may_hand_over(self, run: rows.RunRecord) -> bool:
         """Return whether a run may go on when this host stops: at another one, or in the background later."""
@@ -191,8 +198,10 @@ class CrashRecovery:
         return None if row.host in living else row
 
     async def _begin(self, session_id: str) -> HubRun | None:
-        """Let the session's run continue, once; return it, or None if it is closed."""
+        """Let the session's run continue, once; return it, or None if it does not."""
         task = self._begun.get(session_id)
+        if task is None and self._closing.is_set():
+            return None
         if task is None:
             task = asyncio.create_task(self._resume(self._waiting[session_id]))
             self._begun[session_id] = task
@@ -208,6 +217,7 @@ class CrashRecovery:
                 await self._store.runs.finish(run.id, self._ending("interrupted", CLOSED))
         except (StoreError, Unavailable) as error:
             log.warning("run %s cannot go on yet: %s", run.id, error.message)
+            await self._give_back(run)
             return None
         except Exception:  # it would be under way for ever, and its session busy
             log.exception("run %s cannot go on", run.id)
@@ -216,6 +226,20 @@ class CrashRecovery:
                 return None
         self._waiting.pop(run.session_id, None)
         return resumed
+
+    async def _give_back(self, run: rows.RunRecord) -> None:
+        """Let any host take a run again that this one has claimed, unless its earlier host has crashed.
+
+        A host that stops may have claimed what another one released. With its name it would count as a crash.
+        """
+        claimed = self._waiting.get(run.session_id, run)
+        if run.host is not None or claimed.host is None:
+            return
+        with suppress(StoreError, Unavailable):  # it is found once this host is gone
+            released = await self._store.runs.move(claimed, to=None)
+            if released is not None:
+                self._waiting[run.session_id] = released
+                await self.enqueue(released)
 
     async def _give_up(self, run: rows.RunRecord) -> bool:
         """Close a run that cannot go on, if its message can be read with it; False if that cannot be yet."""
@@ -266,7 +290,7 @@ class CrashRecovery:
         crashes = (0 if has_progress else run.crashes or 0) + (0 if stored.was_released else 1)
         reason = self._reason_to_close(run, answer)
         if reason is None and crashes < MAX_CRASHES:
-            await self._arrival(stored.cut_off_operations())
+            await self._wait_for_operations(stored.cut_off_operations())
             row = replace(run, crashes=crashes, settled_parts=answer.settled)
             answer = with_usage(answer, stored)
             try:
@@ -279,6 +303,16 @@ class CrashRecovery:
                 reason = error.message
         await self._close(stored, reason)
         return None
+
+    async def _wait_for_operations(self, names: Sequence[str]) -> None:
+        """Wait for operations to be registered, but not while this host stops."""
+        arrival = asyncio.ensure_future(self._arrival(names))
+        closing = asyncio.ensure_future(self._closing.wait())
+        await asyncio.wait([arrival, closing], return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        arrival.cancel()
+        with suppress(asyncio.CancelledError):
+            await arrival
 
     def _reason_to_close(self, run: rows.RunRecord, answer: RestoredAnswer) -> str | None:
         agent = self._starter.agents.agents.get(run.agent or "default")

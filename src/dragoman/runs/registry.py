@@ -420,6 +420,7 @@ class RunRegistry:
     async def close(self) -> None:
         """Stop all runs and accept no more. Where hosts share the database, another one goes on with them."""
         self._closed = True
+        await self.recovery.close()
         await self.queue.close()
         if self.remote is not None:
             self.remote.close()
