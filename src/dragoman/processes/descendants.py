@@ -1,4 +1,4 @@
-"""Find and signal a process's descendants by a mark in their environment.
+"""Find and signal a process's descendants: its group, and what has a mark in its environment.
 
 A descendant may leave its process group or outlive its parent; the environment is inherited in both cases.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
 MAX_ROUNDS = 5  # further rounds end what was started during the one before
+GRACE_SECONDS = 1.0
+TERM_SECONDS = 1.0
+POLL_SECONDS = 0.02
 
 
 def signal_marked(mark: str, number: signal.Signals) -> int:
@@ -49,3 +53,35 @@ def _environ(folder: Path) -> bytes:
         return (folder / "environ").read_bytes()
     except OSError:  # it has exited, or belongs to another user
         return b""
+
+
+def end_groups(groups: Mapping[int, str]) -> None:
+    """End process groups and their descendants, which have the mark of the group.
+
+    They get a moment to exit (their own input has ended too), then SIGTERM, then SIGKILL.
+    """
+    for seconds, number in ((GRACE_SECONDS, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL)):
+        wait_for_groups(groups, seconds)
+        for group, mark in groups.items():
+            signal_group(group, number)
+            signal_marked(mark, number)
+    for mark in groups.values():
+        end_marked(mark)
+
+
+def wait_for_groups(groups: Mapping[int, str], seconds: float) -> None:
+    """Wait up to `seconds` until the groups and all marked processes have exited."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(
+        signal_group(group, 0) or any(marked(mark.encode())) for group, mark in groups.items()
+    ):
+        time.sleep(POLL_SECONDS)
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; return whether the group exists."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -2,39 +2,30 @@
 
 The watchdog runs it. Its input has lines such as `+12 NAME=mark`, which registers a process group and the
 mark in the environment of its descendants, and `-12`, which removes the group. End of input means that the
-hub is gone: the remaining groups get a moment to exit (their own input has ended too), then SIGTERM, then
-SIGKILL, and so do marked descendants that left their group. Imports nothing of the hub, so that it starts
-fast.
+hub is gone, and the remaining groups are ended (`descendants.end_groups`).
+
+Imports nothing of the hub, and of the standard library only what it needs until then: hubs start it with
+their first child process, and nearly all of them end it unused. `_signal` is the part of `signal` without
+its enumerations, which take longer to load than the interpreter.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import signal
+import _signal  # type: ignore[import-not-found]
 import sys
-import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
-GRACE_SECONDS = 1.0
-TERM_SECONDS = 1.0
-POLL_SECONDS = 0.02
+TYPE_CHECKING = False  # as in `typing`, which is not loaded
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal sends them to the hub's whole group
-    descendants = load_sibling("descendants")
+    for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+        _signal.signal(number, _signal.SIG_IGN)  # a terminal sends them to the hub's whole group
     groups = read_groups(sys.stdin.buffer)
-    for seconds, number in ((GRACE_SECONDS, signal.SIGTERM), (TERM_SECONDS, signal.SIGKILL)):
-        wait_for_exit(groups, seconds, descendants=descendants)
-        for group, mark in groups.items():
-            signal_group(group, number)
-            descendants.signal_marked(mark, number)
-    for mark in groups.values():
-        descendants.end_marked(mark)
+    if groups:
+        load_sibling("descendants").end_groups(groups)
 
 
 def load_sibling(name: str) -> Any:
@@ -42,10 +33,13 @@ def load_sibling(name: str) -> Any:
 
     The folder is not put on sys.path, where its modules could shadow those of the standard library.
     """
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    from importlib.util import module_from_spec, spec_from_file_location  # late: see above
+    from pathlib import Path  # late: see above
+
+    spec = spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     if spec is None or spec.loader is None:
         raise ImportError(name)
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -60,24 +54,6 @@ def read_groups(lines: Iterable[bytes]) -> dict[int, str]:
         else:
             groups.pop(int(group), None)
     return groups
-
-
-def wait_for_exit(groups: Mapping[int, str], seconds: float, *, descendants: Any) -> None:
-    """Wait up to `seconds` until the groups and all marked processes have exited."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(
-        signal_group(group, 0) or any(descendants.marked(mark.encode())) for group, mark in groups.items()
-    ):
-        time.sleep(POLL_SECONDS)
-
-
-def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return whether the group exists."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 
+from dragoman.processes import watchdog
 from tests.cli.program import scripted
 from tests.effort import rounds
 from tests.mcp.hub.hub_process import World, is_alive, pids, raw, until, world
@@ -142,6 +143,15 @@ def test_a_hub_without_mcp_servers_and_sessions_does_not_load_the_mcp_modules() 
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+def test_the_program_that_guards_the_servers_of_a_hub_loads_little_until_the_hub_is_gone() -> None:
+    """Each hub with a child process has one, and nearly all of them end unused."""
+    command = [sys.executable, "-I", "-S", "-X", "importtime", str(watchdog.PROGRAM)]
+    done = subprocess.run(command, input=b"+1 A=1\n-1\n", capture_output=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert "encodings" in loaded  # as in each program
+    assert loaded.isdisjoint({"os", "enum", "signal", "typing", "pathlib", "importlib.util"})
 
 
 TOGETHER = """

@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import Conflict, StoreError
-from dragoman.store.connection import Backend, BackendConnection, DatabaseConnection, Row
+from dragoman.store.connection import Backend, BackendConnection, Compiler, DatabaseConnection, Row
 from dragoman.store.maintenance.migration import read_revision
 from dragoman.store.maintenance.progress import Progress
 from dragoman.store.maintenance.row_batches import (
@@ -119,8 +119,8 @@ class TableCopy:
         this = and_(*(column == bindparam(f"k{index}") for index, column in enumerate(keys)))
         self.delete = target.compile(delete(table).where(this))
         self.clear = target.compile(delete(table))
-        self._compile_source_lookup = partial(source.compile, lookup(table))
-        self._compile_target_lookup = partial(target.compile, lookup(table))
+        self._compile_source_lookup = partial(compile_lookup, source, table)
+        self._compile_target_lookup = partial(compile_lookup, target, table)
 
     @cached_property
     def _source_lookup(self) -> str:
@@ -157,14 +157,16 @@ class TableCopy:
         return {self.name_key(row): row for row in rows}
 
 
-def lookup(table: Table) -> Any:
-    """Return the query for `LOOKUP_KEYS` rows by their keys."""
+def compile_lookup(compiler: Compiler, table: Table) -> str:
+    """Return the query for `LOOKUP_KEYS` rows by their keys. It is long, and most copies need none."""
     keys = list(table.primary_key.columns)
-    return select(*table.c).where(
-        or_(
-            *(
-                and_(*(column == bindparam(f"k{at}_{index}") for index, column in enumerate(keys)))
-                for at in range(LOOKUP_KEYS)
+    return compiler.compile(
+        select(*table.c).where(
+            or_(
+                *(
+                    and_(*(column == bindparam(f"k{at}_{index}") for index, column in enumerate(keys)))
+                    for at in range(LOOKUP_KEYS)
+                )
             )
         )
     )
