@@ -19,6 +19,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,18 @@ def load() -> None:
     for name in dragoman.__all__:
         getattr(dragoman, name)
     build_commands_once()
-    typer.main.get_command(importlib.import_module("dragoman.cli.program").build_program())
+    build_all_commands()
     asyncio.run(open_hub())
     compile_for_postgres()
+    compile_copies()
     trust_no_certificates(ROOT / "tests")
+
+
+def build_all_commands() -> None:
+    """Build the program of each command, which reads the types of its parameters, and that of `--help`."""
+    program = importlib.import_module("dragoman.cli.program")
+    for name in ("", *program.COMMANDS, *program.GROUPS):
+        typer.main.get_command(program.build_program(name))
 
 
 async def open_hub() -> None:
@@ -118,6 +127,18 @@ def compile_for_postgres() -> None:
     compiled = importlib.import_module("dragoman.store.database").COMPILED
     for kind in statement_classes():
         compiled[postgres, kind] = kind(postgres("postgresql:///none"))
+
+
+def compile_copies() -> None:
+    """Compile the statements that copy databases, which takes longer than the copies of tests."""
+    copy = importlib.import_module("dragoman.store.maintenance.copy")
+    sqlite = importlib.import_module("dragoman.store.sqlite").SQLiteBackend(Path("none"))
+    postgres = importlib.import_module("dragoman.store.postgres.backend").PostgresBackend(
+        "postgresql:///none"
+    )
+    for source, target in product((sqlite, postgres), repeat=2):
+        for table in copy.TABLES:
+            copy.table_copy(table, source=source, target=target)
 
 
 def statement_classes() -> Iterator[type]:

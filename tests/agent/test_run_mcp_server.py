@@ -43,7 +43,7 @@ def anyio_backend() -> str:
 def model(tmp_path: Path) -> Model:
     """A stand-in for the CLI, which calls the first tool that it is lent."""
     program = tmp_path / "claude"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in_claude.__file__}" "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{stand_in_claude.__file__}" "$@"\n')
     program.chmod(0o755)
     environ = {**os.environ, "CLAUDE_SEEN": str(tmp_path / "seen"), "CLAUDE_PLAY": "lent"}
     return ClaudeCodeProvider(str(program), environ=environ).model("sonnet")

@@ -19,7 +19,7 @@ def claude(folder: Path, play: str = "plain", **more: Any) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     cli = folder / "claude"
     part = f"CLAUDE_PLAY={play} CLAUDE_SEEN={folder / 'seen'}"
-    cli.write_text(f'#!/bin/sh\n{part} exec "{sys.executable}" "{STAND_IN}" "$@"\n')
+    cli.write_text(f'#!/bin/sh\n{part} exec "{sys.executable}" -S -E "{STAND_IN}" "$@"\n')
     cli.chmod(0o755)
     providers = {"claude": {"type": "claude-code", "executable": str(cli)}}
     return {"providers": providers, "model": "claude/sonnet", **more}

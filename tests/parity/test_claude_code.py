@@ -32,7 +32,7 @@ class Desk:
         self.seen = folder / "seen"
         self.program = folder / "claude"
         stand_in = stand_in_claude.__file__
-        self.program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" "$@"\n')
+        self.program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{stand_in}" "$@"\n')
         self.program.chmod(0o755)
 
     def provider(self, play: str = "answer", **ways: Any) -> ClaudeCodeProvider:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # as `typing` has it, which is not loaded: the tests start a hundred of these
+if TYPE_CHECKING:
+    from typing import Any
 
 SESSION = "0f3a2c1e-5b7d-4a31-9c62-1f0e8a7b6c5d"
 USAGE = {
@@ -121,6 +122,8 @@ def hang() -> None:
     init()
     code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     run = [sys.executable, "-c", code]
+    import subprocess  # late: most tests do not need it
+
     near, far = (subprocess.Popen(run, start_new_session=away) for away in (False, True))
     begin("msg_1")
     text(0, f"{os.getpid()} {near.pid} {far.pid}")
@@ -319,6 +322,8 @@ def agent_tool_server() -> tuple[str, dict[str, str]]:
 
 def ask(url: str, headers: dict[str, str], method: str, params: Any) -> tuple[Any, Any]:
     """The headers and the message that a request over MCP is answered with."""
+    import urllib.request  # late: loads all of HTTP and TLS, which most tests do not need
+
     message = {"jsonrpc": "2.0", "method": method, "params": params or {}}
     body = json.dumps(message if method.startswith("notifications/") else {**message, "id": 1})
     accept = {"content-type": "application/json", "accept": "application/json, text/event-stream"}

@@ -40,7 +40,7 @@ class Cli:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "claude"
         self.seen_at = folder / "seen.jsonl"
-        self.path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STAND_IN}" "$@"\n')
+        self.path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{STAND_IN}" "$@"\n')
         self.path.chmod(0o755)
 
     def provider(self, play: str, **ways: Any) -> ClaudeCodeProvider:

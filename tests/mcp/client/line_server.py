@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # as `typing` has it, which takes as long to load as the rest
+if TYPE_CHECKING:
+    from typing import Any
 
 PLAIN = {"type": "object", "properties": {}}
 TOOLS = [

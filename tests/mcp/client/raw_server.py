@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False  # as `typing` has it, which is not loaded: the tests start hundreds of these
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 STATE = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 MODES = set(sys.argv[2:])
@@ -225,6 +227,8 @@ def main() -> None:
         sys.stderr.write("no configuration\n")
         sys.exit(2)
     if "litter" in MODES or "astray" in MODES:
+        import subprocess  # late: takes as long to load as most of a server's start
+
         program = [sys.executable, "-c", "import time; time.sleep(600)"]
         left = subprocess.Popen(program, start_new_session="astray" in MODES)
         note(f"pid {left.pid}")
