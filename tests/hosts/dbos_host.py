@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from dragoman.runs import dbos_engine
 from dragoman.runs.dbos_engine import DbosEngine
 from dragoman.runs.engine import QueuedTurn
-from dragoman.store.postgres.url import parse_url
+from dragoman.store.postgres import connection_watch
+from dragoman.store.postgres.backend import PostgresBackend
+from dragoman.store.postgres.connection import RawConnection
+from dragoman.store.postgres.connection_watch import ConnectionWatch
 
 
 def write(**event: Any) -> None:
@@ -53,14 +57,38 @@ class CommandedHost:
                 raise ValueError(command)
 
 
-async def main(url: str, host_id: str, version: str, poll_interval: str) -> None:
+async def watch(connections: ConnectionWatch, url: str) -> None:
+    """Watch the connections of the engine as a host does, by one that goes to the server itself."""
+    raw = PostgresBackend(url).open_watched()
+    while True:
+        await asyncio.to_thread(connections.look, raw)
+        await asyncio.sleep(connection_watch.SILENT / 3)
+
+
+def watched(url: str, connections: ConnectionWatch) -> Callable[[], RawConnection]:
+    """Open connections that are watched."""
+    backend = PostgresBackend(url)
+
+    def connect() -> RawConnection:
+        raw = backend.open_watched(autocommit=False)
+        connections.add(raw)
+        return raw
+
+    return connect
+
+
+async def main(url: str, server_url: str, host_id: str, version: str, poll_interval: str) -> None:
     dbos_engine.VERSION, dbos_engine.POLL_INTERVAL = version, float(poll_interval)
-    engine = DbosEngine(parse_url(url), host_id=host_id, at_once=8, start_delay=0)
+    dbos_engine.CLAIM_INTERVAL = connection_watch.SILENT = 0.5
+    connections = ConnectionWatch()
+    engine = DbosEngine(watched(url, connections), host_id=host_id, at_once=8, start_delay=0)
+    watching = asyncio.create_task(watch(connections, server_url))
     host = CommandedHost(engine)
     engine.start(host.execute)
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         await host.obey(json.loads(line))
+    watching.cancel()
     await engine.close()
 
 

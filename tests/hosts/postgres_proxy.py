@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -16,6 +16,14 @@ SOCKET = ".s.PGSQL.5432"
 CLOSED = socket.SHUT_RDWR
 CommitFault: TypeAlias = Literal["unsent", "unanswered", "frozen"]
 """What becomes of a commit: it does not reach the server, its answer does not arrive, or all stops before."""
+ConnectionUse: TypeAlias = Literal["membership", "writer", "signals", "queue", "reader"]
+USES: Mapping[bytes, ConnectionUse] = {
+    b"dragoman host ": "membership",
+    b"begin_as_host": "writer",
+    b"LISTEN ": "signals",
+    b".workflow_status": "queue",
+}
+"""Words in what a host sends that tell what the connection is for; one without them reads."""
 
 
 def refusal(state: str, message: str) -> bytes:
@@ -34,8 +42,8 @@ class Link:
         self._server.connect(str(shared_server().folder / SOCKET))
         self.flows = threading.Event()
         self.flows.set()
-        self.is_writer = self.is_membership = False
-        self._is_muted = False
+        self.use: ConnectionUse = "reader"
+        self._is_muted = self._is_claiming = False
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -56,16 +64,24 @@ class Link:
     def _send(self) -> None:
         with suppress(OSError):
             while data := self._client.recv(65_536):
-                self.is_writer = self.is_writer or b"begin_as_host" in data
-                self.is_membership = self.is_membership or b"dragoman host " in data
-                fault = self._proxy.take_commit() if self.is_writer and b"COMMIT\0" in data else None
+                self.use = next((use for words, use in USES.items() if words in data), self.use)
+                fault = self._proxy.take_commit() if self.use == "writer" and b"COMMIT\0" in data else None
                 if fault == "unsent":
                     break
-                self._is_muted = fault == "unanswered"
+                self._is_muted = fault == "unanswered" or self._is_lost_claim(data)
                 self._proxy.flows.wait()
                 self.flows.wait()
                 self._server.sendall(data)
         self.cut()
+
+    def _is_lost_claim(self, data: bytes) -> bool:
+        """Whether a commit by which a host takes a turn from the queue is to remain without an answer."""
+        self._is_claiming = self._is_claiming or b"SKIP LOCKED" in data
+        if not (self._is_claiming and b"COMMIT" in data and self._proxy.loses_claims):
+            return False
+        self._proxy.loses_claims = False
+        self._proxy.claim_lost.set()
+        return True
 
     def _answer(self) -> None:
         with suppress(OSError):
@@ -92,6 +108,9 @@ class PostgresProxy:
         self.flows.set()
         self.on_commit: Callable[[int], CommitFault | None] = lambda _: None
         self.commits = 0
+        self.loses_claims = False
+        """Whether the answer to the next claim of a queued turn is lost, with its connection."""
+        self.claim_lost = threading.Event()
         self.refusal: bytes | None = None
         """What new connections get instead of one to the server."""
         self._guard = threading.Lock()
@@ -110,11 +129,12 @@ class PostgresProxy:
                 self.flows.clear()
             return fault
 
-    def stall(self, *, writing: bool) -> None:
-        """Let the connections there are that write, or all others but one, carry nothing any more."""
-        for link in self._links:
-            if link.is_writer == writing and not link.is_membership:
-                link.flows.clear()
+    def stall(self, *uses: ConnectionUse) -> int:
+        """Let the connections there are for these uses carry nothing any more; return how many."""
+        stalled = [link for link in self._links if link.use in uses and link.thread.is_alive()]
+        for link in stalled:
+            link.flows.clear()
+        return len(stalled)
 
     def cut(self) -> None:
         """Close all connections."""

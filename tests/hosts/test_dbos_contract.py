@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.hosts.postgres_proxy import PostgresProxy, proxied
 from tests.postgres_server import USER, shared_server
 from tests.waiting import LIMIT
 
@@ -21,8 +22,11 @@ ROOT = Path(__file__).parents[2]
 class HostProcess:
     """A process with an engine, by its pipes."""
 
-    def __init__(self, url: str, host_id: str, version: str = "turn-1", poll_interval: float = 0.25) -> None:
-        command = [sys.executable, "-m", "tests.hosts.dbos_host", url, host_id, version, str(poll_interval)]
+    def __init__(
+        self, url: str, host_id: str, *, server_url: str, version: str = "turn-1", poll_interval: float = 0.25
+    ) -> None:
+        arguments = [url, server_url, host_id, version, str(poll_interval)]
+        command = [sys.executable, "-m", "tests.hosts.dbos_host", *arguments]
         self._process = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -75,17 +79,30 @@ class HostProcess:
 
 
 @pytest.fixture
-def open_host() -> Iterator[Callable[..., HostProcess]]:
-    """Open hosts on one schema."""
-    with ExitStack() as stack:
-        url = shared_server().url(stack.enter_context(shared_server().schema(new=True)))
+def server_url() -> Iterator[str]:
+    """The URL of an empty schema."""
+    with shared_server().schema(new=True) as schema:
+        yield shared_server().url(schema)
 
-        def open_one(host_id: str, user: str = USER, **options: Any) -> HostProcess:
-            host = HostProcess(url.replace(f"user={USER}", f"user={user}"), host_id, **options)
+
+@pytest.fixture
+def open_host(server_url: str) -> Iterator[Callable[..., HostProcess]]:
+    """Open hosts on one schema, through a proxy if its `url` is given."""
+    with ExitStack() as stack:
+
+        def open_one(host_id: str, user: str = USER, url: str = server_url, **options: Any) -> HostProcess:
+            url = url.replace(f"user={USER}", f"user={user}")
+            host = HostProcess(url, host_id, server_url=server_url, **options)
             stack.callback(host.close)
             return host
 
         yield open_one
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, server_url: str) -> Iterator[PostgresProxy]:
+    with proxied(tmp_path / "p", server_url) as made:
+        yield made
 
 
 def test_turns_run_once_and_in_the_order_of_their_session_also_after_lost_connections(
@@ -180,5 +197,30 @@ def test_a_host_that_may_not_create_the_schema_of_the_queue_queues_in_memory(
     assert host.begun() == "c"
     assert host.ask("listed", list=True) == ["a", "b", "c"]
     assert host.ask("recovered", recover=["host-1"])
+    host.send(end="a")
+    assert host.begun() == "b"
+
+
+def test_a_queue_whose_connections_carry_nothing_any_more_executes_what_is_queued(
+    open_host: Callable[..., HostProcess], proxy: PostgresProxy
+) -> None:
+    """As behind a firewall, or a pooler, that has forgotten them."""
+    host = open_host("host-1", url=proxy.url)
+    assert host.ask("listed", list=True) == []
+    assert proxy.stall("queue")
+    host.enqueue("a", session="one")
+    assert host.begun() == "a"
+
+
+def test_a_claim_whose_answer_is_lost_is_executed_all_the_same(
+    open_host: Callable[..., HostProcess], proxy: PostgresProxy
+) -> None:
+    host = open_host("host-1", url=proxy.url, poll_interval=3_600.0)
+    assert host.ask("listed", list=True) == []
+    proxy.loses_claims = True
+    host.enqueue("a", session="one")
+    proxy.claim_lost.wait()
+    host.enqueue("b", session="one")
+    assert host.begun() == "a"
     host.send(end="a")
     assert host.begun() == "b"

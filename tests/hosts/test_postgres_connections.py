@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from dragoman.store.postgres.connection import BEGIN_WRITING, PostgresConnection
 from tests.effort import rounds
 from tests.hosts import gate
 from tests.hosts.conftest import HostCluster, host_id
-from tests.hosts.postgres_proxy import CommitFault, PostgresProxy, proxied, refusal
+from tests.hosts.postgres_proxy import CommitFault, ConnectionUse, PostgresProxy, proxied, refusal
 from tests.hosts.test_remote_runs import OPERATIONS
 from tests.postgres_server import shared_server
 from tests.serving import Served, ask, frames_in, text_of
@@ -241,8 +241,9 @@ async def test_a_connection_that_carries_nothing_any_more_is_replaced_while_othe
 ) -> None:
     """As behind a firewall, or a pooler, that has forgotten it."""
     monkeypatch.setattr(connection_watch, "SILENT", 0.3)
-    for number, writing in enumerate((True, False)):
-        proxy.stall(writing=writing)
+    uses: Sequence[ConnectionUse] = ("writer", "reader")
+    for number, use in enumerate(uses):
+        assert proxy.stall(use)
         assert text_of(await answering.chat("go", session=f"s{number}")) == "one two"
         assert len(await answering.messages(f"s{number}")) == 2
         assert "carried nothing" in caplog.text

@@ -8,6 +8,8 @@ DBOS looks for turns by polling, which costs a host more than all else while not
 seldom, and often for a while after a host has said that something is queued (`PollEvent`).
 
 A turn that a lost host had begun is queued again by `recover` alone: DBOS never looks for lost hosts itself.
+Nor does it look for what it has taken from the queue without learning so, because its connection was lost at
+the commit: this host does, every `CLAIM_INTERVAL` seconds.
 
 While DBOS cannot be started (its schema may not be created, say), turns are queued in memory: a run is
 claimed by one host whatever queue it was in, and what a lost host had in memory is found by its rows.
@@ -19,7 +21,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -51,6 +53,7 @@ RETRY_INTERVAL = 5.0  # seconds until DBOS is started again where it could not b
 CALL_TIMEOUT = 10.0  # seconds; while the database is down DBOS tries for ever
 RETENTION = 86_400.0  # seconds for which turns that have ended are kept, so that their ids stay known
 PURGE_INTERVAL = 3_600.0
+CLAIM_INTERVAL = 10.0  # seconds between two looks for turns that were taken from the queue and not begun
 DRAIN_INTERVAL = 0.05
 CLOSE_TIMEOUT = 2.0
 PURGE_BATCH = 1_000
@@ -115,21 +118,21 @@ class DbosEngine:
 
     def __init__(
         self,
-        params: Mapping[str, Any],
+        connect: Callable[[], psycopg.Connection[Any]],
         *,
         host_id: str,
         at_once: int,
         tell_hosts: Callable[[], None] = lambda: None,
         start_delay: float = START_DELAY,
     ) -> None:
-        """`params` are those of libpq. At most `at_once` turns are executed at a time in this host.
+        """`connect` opens a connection. At most `at_once` turns are executed at a time in this host.
 
         `tell_hosts` lets the other hosts call `wake`; that may get lost. Raises Unavailable when this process
         has such an engine already.
         """
         if _engines:
             raise Unavailable("this process has an engine already")
-        self._params = params
+        self._connect = connect
         self._host_id = host_id
         self._at_once = at_once
         self._tell_hosts = tell_hosts
@@ -146,6 +149,7 @@ class DbosEngine:
         self._chore: asyncio.Task[None] | None = None
         self._launching: asyncio.Future[None] | None = None
         self._is_draining = False
+        self._not_begun: set[str] = set()
 
     def start(self, handler: TurnHandler) -> None:
         """Begin to execute turns with this handler, as soon as DBOS has started in the background."""
@@ -262,7 +266,7 @@ class DbosEngine:
         self._look_everywhere()  # the next one of its session may wait
 
     async def _keep(self) -> None:
-        """Start DBOS, and delete old turns, until cancelled."""
+        """Start DBOS, look for lost turns, and delete old ones, until cancelled."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._is_wanted.wait(), self._start_delay)
         while not self._has_launched.is_set():
@@ -281,10 +285,14 @@ class DbosEngine:
                 await run_apart(self._destroy)
                 self._has_tried.set()
                 await asyncio.sleep(RETRY_INTERVAL)
+        purged_at = self._loop.time()
         while True:
-            await asyncio.sleep(PURGE_INTERVAL)
+            await asyncio.sleep(CLAIM_INTERVAL)
             with suppress(Unavailable):
-                await self._call(self._purge)
+                await self._call(self._queue_not_begun)
+                if self._loop.time() - purged_at >= PURGE_INTERVAL:
+                    purged_at = self._loop.time()
+                    await self._call(self._purge)
 
     async def _is_substituted(self) -> bool:
         """Return, once it was tried, whether turns are queued in memory: DBOS could not be started."""
@@ -294,12 +302,12 @@ class DbosEngine:
         return self._has_tried.is_set() and not self._has_launched.is_set()
 
     def _launch(self) -> None:
-        with psycopg.connect(**self._params) as connection:
+        with self._connect() as connection:
             row = connection.execute("SELECT current_schema()").fetchone()
         schema = row[0] if row else "public"
         self._pool = create_engine(
             "postgresql+psycopg://",
-            creator=lambda: psycopg.connect(**self._params),
+            creator=self._connect,
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_pre_ping=True,
@@ -343,11 +351,26 @@ class DbosEngine:
             self._pool = None
 
     def _count_executed(self) -> int:
-        return len(
-            DBOS.list_workflows(
-                status="PENDING", executor_id=self._host_id, load_input=False, load_output=False
-            )
+        return len(self._list_taken())
+
+    def _list_taken(self) -> Collection[str]:
+        """Return the ids of the turns that this host has taken from the queue."""
+        taken = DBOS.list_workflows(
+            status="PENDING", executor_id=self._host_id, load_input=False, load_output=False
         )
+        return {each.workflow_id for each in taken}
+
+    def _queue_not_begun(self) -> None:
+        """Queue again the turns that this host had taken at the last look, too, and does not execute."""
+        if self._instance is None:
+            return
+        taken = self._list_taken()
+        not_begun = set(taken).difference(self._instance._active_workflows_set.activeList())  # noqa: SLF001
+        for id in not_begun & self._not_begun:
+            log.warning("the turn %s was taken from the queue, and not begun: it is queued again", id)
+            self._instance._sys_db.reenqueue_for_recovery(id, [self._host_id], QUEUE)  # noqa: SLF001
+            self._polling.wake()
+        self._not_begun = not_begun
 
     def _purge(self) -> None:
         """Delete the turns that ended long ago."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,6 +66,7 @@ from dragoman.store.webhook_deliveries import WebhookDeliveryRepository
 
 if TYPE_CHECKING:
     from dragoman.store.postgres.backend import DatabaseUse, PostgresBackend
+    from dragoman.store.postgres.connection import RawConnection
     from dragoman.store.postgres.membership import Membership
     from dragoman.store.postgres.signal_connection import SignalConnection
 
@@ -94,6 +95,8 @@ DEFAULT_DATABASE = DatabaseSettings()
 class Store:
     """The hub's persistent data. Use it as an async context manager, or call `close`."""
 
+    open_connection: Callable[[], RawConnection] | None = None
+    """Opens a connection of this host for a use of its own; None where no hosts share the database."""
     _signal_connection: SignalConnection | None = None
 
     def __init__(
@@ -299,6 +302,7 @@ class Store:
         if store.membership is not None and backend.name == "postgresql":
             store.membership.on_mute = lambda: opened.go_down(backend.cut_connections())
             store.membership.start(asyncio.get_running_loop())
+            store.open_connection = partial(backend.open_watched, autocommit=False)
             store._signal_connection = backend.connect_signals(store.signals)
             store._signal_connection.start()
         with suppress(StoreError, Unavailable):  # the first reservation tries again

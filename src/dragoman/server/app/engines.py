@@ -19,15 +19,14 @@ def open_engine(config: Config, store: Store) -> Engine:
     memory. Its runs are found by other hosts all the same, a few seconds later.
     """
     at_once = config.limits.resumed
-    if config.database is None or store.host_id is None:
+    if store.open_connection is None or store.host_id is None:
         return MemoryEngine(at_once=at_once)
     try:
         # late: DBOS is an extra, and takes a third of a second to load
         from dragoman.runs.dbos_engine import DbosEngine  # late: as above
-        from dragoman.store.postgres.url import parse_url  # late: imports the driver
 
         engine = DbosEngine(
-            parse_url(config.database),
+            store.open_connection,
             host_id=store.host_id,
             at_once=at_once,
             tell_hosts=lambda: store.signals.send("turns", None),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
 import msgspec
@@ -33,6 +33,7 @@ from dragoman.store.postgres.connection import (
     is_closed,
     run_command,
 )
+from dragoman.store.postgres.connection_watch import WatchedConnection
 from dragoman.store.postgres.membership import HostConnection, Membership, fence_absent_hosts
 from dragoman.store.postgres.schema import (
     DIALECT,
@@ -47,6 +48,7 @@ from dragoman.store.private_files import make_private_folder
 from dragoman.store.schema import HEAD, is_known_revision, newer_schema
 from dragoman.store.sqlite import lock_folder
 
+Connected = TypeVar("Connected", bound=RawConnection)
 DatabaseUse: TypeAlias = Literal["host", "maintenance", "beside"]
 """A hub is one of the hosts of a database; maintenance has it alone; a command works beside them."""
 
@@ -277,7 +279,17 @@ class PostgresBackend:
 
     def connect_signals(self, signals: HostSignals) -> SignalConnection:
         """Return a connection, not yet begun, between the signals of this host and those of the others."""
-        return SignalConnection(signals, self._open)
+        return SignalConnection(signals, self.open_watched)
+
+    def open_watched(self, *, autocommit: bool = True) -> WatchedConnection:
+        """Open a connection that is replaced when it carries nothing any more, for a use of its own."""
+        name = None if self.membership is None else self.membership.pool_name
+        raw = self._connect_as(name, WatchedConnection, autocommit=autocommit)
+        if self.membership is not None:
+            self.membership.connections.add(raw)
+        with closing_on_error(raw):
+            raw.find_server_process()
+        return raw
 
     def release(self) -> None:
         if self.membership is not None:
@@ -303,15 +315,18 @@ class PostgresBackend:
 
     def _open_as(self, name: str | None) -> RawConnection:
         """Open a connection; `name` is how it is shown to others who use the server."""
-        params = self._params if name is None else {**self._params, "application_name": name}
-        raw: RawConnection = psycopg.connect(**params, autocommit=True)
-        with self._opened_guard:
-            self._opened.add(raw)
-        with closing_on_error(raw):
+        with closing_on_error(self._connect_as(name, psycopg.Connection, autocommit=True)) as raw:
             raw.prepare_threshold = PREPARE_THRESHOLD
             raw.prepared_max = MAX_PREPARED
             raw.adapters.register_loader("numeric", IntLoader)  # sums of whole numbers are the only ones
             run_command(raw, SETTINGS)
+        return raw
+
+    def _connect_as(self, name: str | None, kind: type[Connected], *, autocommit: bool) -> Connected:
+        params = self._params if name is None else {**self._params, "application_name": name}
+        raw = kind.connect(**params, autocommit=autocommit)
+        with self._opened_guard:
+            self._opened.add(raw)
         return raw
 
     def _upgrade_schema(self, raw: RawConnection) -> None:

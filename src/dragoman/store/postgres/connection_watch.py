@@ -11,22 +11,57 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from dragoman.store.postgres.connection import PostgresConnection, RawConnection
+import psycopg
+from typing_extensions import override
+
+from dragoman.store.connection import Row
+from dragoman.store.postgres.connection import PostgresConnection, RawConnection, cut, run_command
 
 log = logging.getLogger(__name__)
 SILENT = 10.0  # seconds without an answer after which the server is asked whether it works on one
 ACTIVE = "SELECT pid FROM pg_stat_activity WHERE pid = ANY(%s) AND state = 'active'"
 
 
+class WatchedConnection(psycopg.Connection[Row]):
+    """A connection of the driver that can be watched: it notes since when it waits for the server."""
+
+    asked_at: float | None = None
+    server_process = 0
+
+    @override
+    def wait(self, *args: Any, **options: Any) -> Any:
+        self.asked_at = time.monotonic()
+        try:
+            return super().wait(*args, **options)
+        finally:
+            self.asked_at = None
+
+    def find_server_process(self) -> None:
+        """Ask for the number of the server process: that of `info` may be one of a pooler."""
+        self.asked_at = time.monotonic()
+        try:
+            self.server_process = int(run_command(self, b"SELECT pg_backend_pid()") or 0)
+        finally:
+            self.asked_at = None
+
+    def cut(self) -> None:
+        """Let whoever waits for the server, in any thread, find the connection lost."""
+        cut(self)
+
+
+Watched: TypeAlias = PostgresConnection | WatchedConnection
+
+
 class ConnectionWatch:
     """Watches the connections of a host. `look` is called again and again, in one thread."""
 
     def __init__(self) -> None:
-        self._connections: WeakSet[PostgresConnection] = WeakSet()
+        self._connections: WeakSet[Watched] = WeakSet()
 
-    def add(self, connection: PostgresConnection) -> None:
+    def add(self, connection: Watched) -> None:
         """Watch a connection, until it is dropped. From any thread."""
         self._connections.add(connection)
 
