@@ -38,8 +38,14 @@ export function Dialog(props: {
       ref={dialog}
       className={`dialog dialog-${look}`}
       aria-labelledby={id}
-      // React tells a dialog of those within it, too.
-      onClose={(event) => event.target === dialog.current && open && props.onClose()}
+      // A key pressed just after Esc must find the owner's state closed: it changes before the dialog closes.
+      onCancel={(event) => {
+        if (event.target !== dialog.current) return;
+        event.preventDefault();
+        props.onClose();
+      }}
+      // React tells a dialog of those within it, too; and this one may be open again by now.
+      onClose={(event) => event.target === dialog.current && open && !event.currentTarget.open && props.onClose()}
       onClick={(event) => event.target === dialog.current && props.onClose()}
     >
       {open && (
