@@ -58,6 +58,8 @@ DOUBLING: Mapping[str, Callable[[Schema], Schema]] = {
     "if": lambda rest: {"if": rest, "then": rest, "else": rest},
 }
 EITHER = chain(DOUBLING["anyOf"])
+MANY_NAMES = [f"z{each}" for each in range(900)]
+FIELDS = {f"k{each}": "v" * 50 for each in range(900)}
 HOSTILE: Mapping[str, tuple[Schema, Schema]] = {  # and the input of a call
     **{name: ({"properties": {"a": FIRST}, **chain(make)}, {"a": 5}) for name, make in DOUBLING.items()},
     "unevaluated": ({"unevaluatedProperties": False, **FIRST, **EITHER}, {"a": 5}),
@@ -103,4 +105,46 @@ HOSTILE: Mapping[str, tuple[Schema, Schema]] = {  # and the input of a call
         {"properties": {"a": {"items": {"allOf": [{"minLength": 1}] * 2_000}}}},
         {"a": ["x"] * 900},
     ),
+    "unique wide integers": (
+        {"properties": {"a": {"uniqueItems": True}}},
+        {"a": [2**70 + each for each in range(1_000)]},
+    ),
+    "fractions": ({"properties": {"a": {"items": {"multipleOf": 1e-300}}}}, {"a": [1e300] * 2_000}),
+    "all unique": (
+        {"properties": {"a": {"allOf": [{"uniqueItems": True}] * 100}}},
+        {"a": [[each] for each in range(9_000)]},
+    ),
+    "contains": (
+        {"properties": {"a": {"allOf": [{"contains": {"const": 0}}] * 200}}},
+        {"a": [*range(9_000)]},
+    ),
+    "patterns of names": (
+        {"patternProperties": {f"^a{each}.*b$": {} for each in range(200)}, "required": ["z"]},
+        FIELDS,
+    ),
+    "unevaluated fields": (
+        {
+            "properties": {
+                "a": {
+                    "allOf": [{"properties": {f"k{each}": {}}} for each in range(300)],
+                    "unevaluatedProperties": False,
+                }
+            }
+        },
+        {"a": {f"k{each}": 1 for each in range(3_000)}},
+    ),
+}
+HOSTILE_ERRORS: Mapping[str, tuple[Schema, Schema]] = {  # each error has a copy of the input
+    "required": ({"required": MANY_NAMES}, FIELDS),
+    "required by others": ({"dependentRequired": {f"k{each}": MANY_NAMES for each in range(20)}}, FIELDS),
+    "required by all": (
+        {"properties": {"a": {"allOf": [{"required": [each]} for each in MANY_NAMES]}}},
+        {"a": FIELDS},
+    ),
+    "names of fields": ({"propertyNames": {"maxLength": 1}}, FIELDS),
+    "alternatives": (
+        {"properties": {"a": {"anyOf": [{"const": each} for each in range(900)]}}},
+        {"a": "v" * 200_000},
+    ),
+    "dependent": ({"dependentSchemas": {f"k{each}": {"required": ["z"]} for each in range(900)}}, FIELDS),
 }

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidInput
-from dragoman.operations import Calls, Context, Registry
+from dragoman.operations import Calls, Context, Registry, operation
 from dragoman.operations.arguments.validation import make_bounded_parser
 from dragoman.operations.ledger import MemoryLedger
 from dragoman.operations.operation import Operation
 from tests.loop_lag import MOST, best_lag
-from tests.operations.large_schemas import HOSTILE, LARGE, Schema, with_fields
+from tests.operations.large_schemas import HOSTILE, HOSTILE_ERRORS, LARGE, Schema, with_fields
 
 
 async def run(input: Any, _: Context) -> str:
@@ -33,6 +33,33 @@ async def test_a_small_schema_whose_cost_multiplies_holds_no_event_loop() -> Non
             outcome, lags[f"{name}, called"] = await best_lag(call)
         assert outcome.result == f"ran with {' and '.join(input)}", outcome.error  # not checked
     assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
+
+
+async def test_many_errors_about_one_large_value_hold_no_event_loop() -> None:
+    lags: dict[str, float] = {}
+    for name, (schema, input) in HOSTILE_ERRORS.items():
+        async with Calls(Registry(await register(schema)), MemoryLedger()) as calls:
+            call = partial(calls.call, "far.go", input, context=Context(for_model=True))
+            outcome, lags[name] = await best_lag(call)
+        assert outcome.error is not None, name
+        assert outcome.error.code in ("invalid_input", "repeated_failure"), name
+    assert {name: lag for name, lag in lags.items() if lag > MOST} == {}
+
+
+async def test_wide_integers_for_a_set_of_an_operation_are_refused_instead_of_compared_in_pairs() -> None:
+    @operation("near", effect="read")
+    def total(numbers: set[int]) -> int:
+        """Add."""
+        return sum(numbers)
+
+    wide = [2**70 + each for each in range(1_000)]
+    async with Calls(Registry(total), MemoryLedger()) as calls:
+        outcome, lag = await best_lag(partial(calls.call, "near.total", {"numbers": wide}, context=Context()))
+        few = await calls.call("near.total", {"numbers": wide[:50]}, context=Context())
+    assert few.result == sum(wide[:50])
+    assert outcome.error is not None
+    assert "fewer integers of more than 64 bits" in outcome.error.message
+    assert lag <= MOST
 
 
 async def test_misspelt_fields_of_a_schema_with_thousands_hold_no_event_loop() -> None:

@@ -23,6 +23,7 @@ MAX_NAMES = 10
 MAX_SUGGESTIONS = 5  # unexpected names for which a similar one is looked for
 MAX_UNEXPECTED = 25  # unknown fields that are told
 MAX_BRANCHES = 5
+MAX_OPTIONS = 200
 MAX_FRAGMENT_LENGTH = 120
 DEPENDENT_KEYWORDS = ("dependentRequired", "dependentSchemas", "dependencies")
 LIMIT_TEXTS: Mapping[type, str] = {
@@ -76,7 +77,8 @@ def describe_rule(error: SchemaError, root: Schema) -> str:
         case Kind.Type(types=types):
             return " or ".join(sorted(types))
         case Kind.Enum(options=options):
-            return "one of " + ", ".join(quote_json(option) for option in options)
+            more = [] if len(options) <= MAX_OPTIONS else ["…"]
+            return "one of " + ", ".join([*map(quote_json, options[:MAX_OPTIONS]), *more])
         case Kind.Constant(expected_value=value):
             return quote_json(value)
         case Kind.Pattern(pattern=pattern):

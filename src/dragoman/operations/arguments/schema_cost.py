@@ -16,6 +16,7 @@ from typing import Any
 from dragoman.json_decoding import parse_digits
 from dragoman.large_json import SMALL, measure
 from dragoman.operations.arguments.subschemas import (
+    ALTERNATIVES,
     ANY_SCHEMA,
     Schema,
     child_schemas,
@@ -23,11 +24,12 @@ from dragoman.operations.arguments.subschemas import (
     get_list,
     get_mapping,
     is_schema,
+    rules_with_children,
     same_value_schemas,
 )
 
 MAX_COMPILE_COST = 25_000  # microseconds, roughly
-MAX_CHECK_COST = 1_000_000  # a rule of a value is one
+MAX_CHECK_COST = 1_000_000  # a rule of a value is one: 0.02 to 0.05 microseconds
 MAX_COUNTED_COST = 200_000  # counting takes longer than checking
 MAX_OPEN = 200  # parts of a schema within each other
 CHILD_KEYWORDS = (
@@ -41,6 +43,13 @@ CHILD_KEYWORDS = (
 NAME_MATCH_COST, USUAL_NAME = 4.0, 20
 LEAST_CHECK_COST, CHECK_COST_PER_VALUE = 1_000, 8
 ENTRY_COST, ITEM_COST, COPY_COST, PATTERN_COST = 1.5, 0.4, 5.0, 12.0
+UNIQUE_COST, FRACTION_COST, ALTERNATIVE_COST = 5.0, 2_000.0, 5.0
+MAX_EXACT = 1e15  # larger numbers, and smaller fractions than its inverse, are divided digit by digit
+MAX_WIDE_COST, MAX_UNIQUE_WIDE_COST = 200_000, 400
+WORD = 64  # bits of an integer that is compared at once
+COMPARING_KEYWORDS = frozenset(
+    {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
+)
 PATTERN_STEPS = 50  # steps of a regular expression in one unit of MAX_CHECK_COST
 PATTERN_TOKEN = re.compile(
     r"(?P<group>\((?:\?(?:[:=!>]|<[=!]|P?<\w+>|[a-zA-Z-]+:?)?)?)|(?P<end>\))"
@@ -135,9 +144,6 @@ class CompileCost:
             pending.extend((each, path) for each in copied if id(each) not in path)
 
 
-ONE_RULE = [1.0]
-
-
 class RulesByDepth:
     """Counts the rules that apply to one value at most, for each depth of the value within the whole.
 
@@ -152,7 +158,7 @@ class RulesByDepth:
     def count(self, schema: Schema) -> list[float]:
         """Return the counts below a part of the schema. Raises RecursiveSchema."""
         if "$ref" not in schema and not any(isinstance(each, Mapping | list) for each in schema.values()):
-            return ONE_RULE
+            return [1.0 + extra_weight(schema)]
         key = id(schema)
         counted = self._counts.get(key)
         if counted is not None:
@@ -166,7 +172,7 @@ class RulesByDepth:
                 below = [max(pair) for pair in zip_longest(below, self.count(each), fillvalue=0.0)]
         for times, each in subschemas_within(schema):
             below = add_counts(below, self.count(each), times=times)
-        counts = [rule_weight(schema), *below]
+        counts = [rule_weight(schema) + extra_weight(schema), *below]
         for each in applied_schemas(self._root, schema, value=ANY_SCHEMA):
             counts = add_counts(counts, self.count(each))
         self._open.discard(key)
@@ -192,6 +198,14 @@ def subschemas_within(schema: Schema) -> Iterator[tuple[float, Schema]]:
 def rule_weight(schema: Schema) -> float:
     """Return the weight of what a schema says itself: lists of options and of names take longer."""
     return 1 + sum(len(each) for each in schema.values() if isinstance(each, Mapping | list)) / 4
+
+
+def extra_weight(schema: Schema) -> float:
+    """Return what comparing all items, dividing by a fraction and alternatives add to the weight at most."""
+    is_fraction = isinstance(schema.get("multipleOf"), float)
+    alternatives = sum(len(get_list(schema, keyword)) for keyword in ALTERNATIVES)
+    unique = UNIQUE_COST if schema.get("uniqueItems") else 0
+    return unique + (FRACTION_COST if is_fraction else 0) + ALTERNATIVE_COST * alternatives
 
 
 def most_rules(root: Schema) -> float | None:
@@ -269,9 +283,12 @@ class CheckCost:
     def __init__(self, cost: CompileCost) -> None:
         self._cost = cost
         self._most_rules = most_rules(cost.root)
+        self._wide_limit = wide_integers_limit(cost.root)
 
     def is_too_high(self, value: Any, *, count: int) -> bool:
         """Return whether it would take too long for a value, which consists of `count` values."""
+        if has_wide_integers(value, self._wide_limit):
+            return True
         if self._most_rules is not None:
             most = count * (self._most_rules + self._cost.backtracking * BACKTRACKING_COST)
             size = measure(value) if self._cost.patterns else 0
@@ -295,10 +312,45 @@ def has_too_many_checks(root: Schema, value: Any, *, count: int) -> bool:
             if total > limit:
                 return True
             rules.extend(applied)
+        parents, steps = rules_with_children(rules, current)
+        total += steps
+        if total > limit:
+            return True
         for key, child in child_values(current):
-            if child_rules := [schema for rule in rules for schema in child_schemas(rule, key)]:
+            if child_rules := [schema for rule in parents for schema in child_schemas(rule, key)]:
                 pending.append((child, child_rules))
     return False
+
+
+def wide_integers_limit(schema: Schema) -> int | None:
+    """Return the most that the integers beyond 64 bits in a value may cost; None if nothing compares them."""
+    limit = None
+    pending: list[Any] = [schema]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Mapping):
+            if current.get("uniqueItems") is True:  # each of them is compared with all others
+                return MAX_UNIQUE_WIDE_COST
+            if not COMPARING_KEYWORDS.isdisjoint(current):
+                limit = MAX_WIDE_COST
+        pending.extend(each for _, each in child_values(current) if isinstance(each, Mapping | list))
+    return limit
+
+
+def has_wide_integers(value: Any, limit: int | None) -> bool:
+    """Return whether the integers beyond 64 bits in a value cost more than the limit."""
+    if limit is None:
+        return False
+    cost = 0
+    pending: list[Any] = [value]
+    while pending and cost <= limit:
+        for _, each in child_values(pending.pop()):
+            if isinstance(each, int):
+                words = each.bit_length() // WORD
+                cost += (words + 1) ** 2 if words else 0
+            elif not isinstance(each, str):
+                pending.append(each)
+    return cost > limit
 
 
 class WeighedRules:
@@ -328,7 +380,11 @@ def applied_schemas(root: Schema, rule: Schema, *, value: Any) -> Iterator[Schem
 
 
 def rule_cost(rule: Schema, value: Any) -> float:
-    """Return what the patterns of a rule cost for one value."""
+    """Return what comparing, dividing and the patterns of a rule cost for one value."""
+    if isinstance(value, list | tuple) and rule.get("uniqueItems"):
+        return UNIQUE_COST * len(value)
+    if isinstance(value, int | float) and isinstance(step := rule.get("multipleOf"), float):
+        return 0.0 if abs(value) < MAX_EXACT and step * MAX_EXACT > 1 else FRACTION_COST
     if isinstance(value, str) and isinstance(pattern := rule.get("pattern"), str):
         return match_cost(pattern, len(value))
     if isinstance(value, Mapping) and (patterns := get_mapping(rule, "patternProperties")):

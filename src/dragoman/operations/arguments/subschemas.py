@@ -8,6 +8,7 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from dragoman.json_decoding import parse_digits
+from dragoman.large_json import measure
 
 CheckCost = Literal["light", "heavy", "tangled"]
 Schema = Mapping[str, Any]
@@ -15,9 +16,14 @@ Schema = Mapping[str, Any]
 ANY_SCHEMA: Schema = {}
 MAX_CHECKS = 2_000
 MAX_RULES_PER_VALUE = 1_000
+MANY_RULES = 50
+MAX_STEPS = 20_000  # rules asked about each value within a value
+MAX_COPIED = 4_000_000  # bytes: each error has a copy of the value that it is about
 MAX_REF_CHAIN = 32
 ALTERNATIVES = ("anyOf", "oneOf")
 SAME_VALUE_KEYWORDS = ("if", "then", "else", "not", "propertyNames")
+ITEM_KEYWORDS = ("prefixItems", "items", "additionalItems", "contains", "unevaluatedItems")
+FIELD_KEYWORDS = ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties")
 
 
 def estimate_cost(root: Schema, value: Any) -> CheckCost:
@@ -26,19 +32,44 @@ def estimate_cost(root: Schema, value: Any) -> CheckCost:
     `heavy` for a large value, `tangled` if rules multiply on one value. The schema may be a stranger's, and
     the validator's time and memory grow with this cost.
     """
-    total = 0
+    total = steps = copied = 0
     pending: list[tuple[Any, list[Schema]]] = [(value, [root])]
     while pending:
         current, rules = pending.pop()
+        size = measure(current)
         if not expand_rules(root, rules, value=current):
             return "tangled"
+        if len(rules) > MANY_RULES and len(rules) * size > MAX_COPIED:
+            return "tangled"
         total += len(rules) + (len(current) if isinstance(current, Mapping | list | tuple) else 0)
-        if total > MAX_CHECKS:
+        copied += size * sum(count_errors(rule, current) for rule in rules)
+        parents, taken = rules_with_children(rules, current)
+        steps += taken
+        if total > MAX_CHECKS or steps > MAX_STEPS or copied > MAX_COPIED:
             return "heavy"
         for key, child in child_values(current):
-            if child_rules := [schema for rule in rules for schema in child_schemas(rule, key)]:
+            if child_rules := [schema for rule in parents for schema in child_schemas(rule, key)]:
                 pending.append((child, child_rules))
     return "light"
+
+
+def count_errors(rule: Schema, value: Any) -> int:
+    """Return how many errors about the value itself a rule may cause: one for each missing field or name."""
+    if not isinstance(value, Mapping):
+        return 1
+    dependent = [names for key, names in get_mapping(rule, "dependentRequired").items() if key in value]
+    lists = [get_list(rule, "required"), *(names for names in dependent if isinstance(names, list))]
+    missing = sum(isinstance(name, str) and name not in value for names in lists for name in names)
+    return 1 + missing + (len(value) if "propertyNames" in rule else 0)
+
+
+def rules_with_children(rules: Sequence[Schema], value: Any) -> tuple[list[Schema], int]:
+    """Return the rules about what is in a value, and how many steps it takes to find them for all of it."""
+    if not isinstance(value, Mapping | list | tuple):
+        return [], 0
+    keywords = FIELD_KEYWORDS if isinstance(value, Mapping) else ITEM_KEYWORDS
+    parents = [rule for rule in rules if any(keyword in rule for keyword in keywords)]
+    return parents, len(value) * sum(1 + len(get_mapping(rule, "patternProperties")) for rule in parents)
 
 
 def expand_rules(root: Schema, rules: list[Schema], *, value: Any) -> bool:

@@ -18,7 +18,13 @@ from dragoman.operations.arguments.argument_problems import (
     dotted_path,
     explain_error,
 )
-from dragoman.operations.arguments.schema_cost import CheckCost, compile_cost, outline
+from dragoman.operations.arguments.schema_cost import (
+    CheckCost,
+    compile_cost,
+    has_wide_integers,
+    outline,
+    wide_integers_limit,
+)
 from dragoman.operations.arguments.subschemas import child_values, estimate_cost
 
 InputParser: TypeAlias = Callable[[Mapping[str, Any]], Any]
@@ -53,7 +59,11 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
         reason = str(error).splitlines()[0]
         raise ConfigError(f"The {label} is not a valid JSON Schema: {reason:.300}") from None
 
+    wide_limit = wide_integers_limit(rules)
+
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
+        if has_wide_integers(input, wide_limit):
+            raise invalid_input([make_problem((), "fewer integers of more than 64 bits", got=input)])
         if is_too_deep(input):
             raise invalid_input([make_problem((), f"values nested at most {MAX_DEPTH} deep", got=input)])
         if not validator.is_valid(input):
