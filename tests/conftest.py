@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.captured_logs import find_loggers
 from tests.certificates import trust_no_certificates
 from tests.collected_tests import take_over
 from tests.effort import PROFILE
@@ -74,7 +75,9 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 def pytest_runtest_teardown() -> None:
     """Undo what a command in this process has set: `--log-level`, and `serve` the garbage collector."""
-    logging.getLogger().setLevel(logging.WARNING)
+    root = logging.getLogger()
+    if root.level != logging.WARNING:  # setting it makes all loggers forget what they have computed
+        root.setLevel(logging.WARNING)
     gc.enable()
 
 
@@ -108,6 +111,7 @@ def pytest_collection_finish() -> None:
 
     Garbage of the collection stays as well: it costs less memory than the look for it costs time.
     """
+    find_loggers()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()

@@ -6,8 +6,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
+
+from tests.stopwatch import read_at_once
 
 T = TypeVar("T")
 MOST = 0.05  # seconds between two turns of the loop
@@ -62,7 +63,7 @@ async def best_lag(work: Callable[[], Awaitable[T]]) -> tuple[T, float]:
 def waited_for_processor() -> float:
     """Return the seconds that this thread was ready to run and did not; 0 where Linux does not say."""
     try:
-        words = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat").read_text("ascii").split()
+        words = read_at_once(f"/proc/self/task/{threading.get_native_id()}/schedstat").split()
     except OSError:
         return 0.0
     return int(words[1]) / 1e9

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 
 class Stopwatch:
@@ -49,8 +48,17 @@ def family(pid: str) -> Iterator[str]:
 def read(pid: str, name: str) -> Mapping[str, str]:
     """A file of each thread of a process that has not ended meanwhile."""
     found: dict[str, str] = {}
-    with suppress(OSError):  # the process has ended
-        for path in Path(f"/proc/{pid}/task").glob(f"*/{name}"):
+    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:  # or the process has ended
+        for thread in threads:
             with suppress(OSError):
-                found[path.parent.name] = path.read_text(encoding="ascii")
+                found[thread.name] = read_at_once(f"{thread.path}/{name}")
     return found
+
+
+def read_at_once(path: str) -> str:
+    """A small file, in a fifth of the time that `Path.read_text` takes: a test may read some ten thousand."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 65_536).decode("ascii")
+    finally:
+        os.close(descriptor)

@@ -15,6 +15,9 @@ DOCUMENT = build_document()
 JSON = "application/json"
 
 
+_validators: dict[int, tuple[Mapping[str, Any], Any]] = {}
+
+
 def resolve(reference: str) -> Any:
     """What a reference within the document points to."""
     found: Any = DOCUMENT
@@ -24,8 +27,11 @@ def resolve(reference: str) -> Any:
 
 
 def validator(schema: Mapping[str, Any]) -> Any:
-    """A schema of the document, with the others beside it to refer to."""
-    return jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+    """A schema of the document, with the others beside it to refer to; compiled once."""
+    if id(schema) not in _validators:
+        compiled = jsonschema_rs.Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+        _validators[id(schema)] = (schema, compiled)  # kept as well: no other gets its id
+    return _validators[id(schema)][1]
 
 
 def fields(name: str) -> set[str]:
