@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.server.app import background_jobs
 from dragoman.teams.tasks import worker
+from tests.databases import query
 from tests.effort import rounds
 from tests.faults.commits import Copies
 from tests.faults.test_run_commits import answer_by_truth, effects
@@ -97,3 +98,21 @@ async def test_after_a_kill_at_any_commit_a_task_has_one_run_one_effect_and_one_
         assert [part["data"]["result"] for part in results] == ["Acted."] * teams["press"], data
         if messages:
             assert teams == {"press": 1, "desk": 2}, data
+
+
+async def test_each_commit_has_a_task_with_the_call_that_gave_it_and_its_end_with_that_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "SWEEP_INTERVAL", LIMIT)  # else the sweep may begin it, too
+    copies = Copies(tmp_path / "hub", tmp_path / "copies", once="select 1 from calls")
+    config = write_teams(tmp_path, {"desk": {}})
+    with copies.after_each_commit(monkeypatch):
+        async with hub_of(config, tmp_path / "hub") as hub:
+            delegated = {"team": "desk", "task": "Tell."}
+            await hub.http.post("/api/operations/teams.delegate/call", json=delegated)
+            assert [each["state"] for each in await settle(hub, tmp_path / "none")] == ["done"]
+    ended = "select 1 from team_tasks join runs on runs.id = run_id where runs.status = 'finished'"
+    for data in copies.taken:
+        assert query(data, "select 1 from team_tasks"), data
+        assert query(data, ended) == query(data, "select 1 from team_tasks where state = 'done'"), data
+    assert query(copies.taken[-1], ended)

@@ -16,7 +16,7 @@ from dragoman.errors import HostFenced
 from dragoman.store.answer_spool import AnswerSnapshot, SpooledAnswer
 from dragoman.store.connection import DatabaseConnection
 from dragoman.store.postgres import membership
-from dragoman.store.runs import RunEnding
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.store import DatabaseSettings, Store
 from tests.faults.process import started, write_config
 from tests.hosts.conftest import TIMEOUT, HostCluster, abandon, host_id

@@ -22,6 +22,7 @@ from dragoman.identity import Identity
 from dragoman.operations import Calls, Context, Operation, Registry, current, operation
 from dragoman.operations.call_dispatcher import CallSettings
 from dragoman.operations.ledger import CallCompletion, CallRecord, LedgerEntry, MemoryLedger, hash_input
+from dragoman.operations.operation import Effect
 from dragoman.operations.outcome import CallOutcome
 
 ALICE = Identity(owner="alice")
@@ -370,6 +371,28 @@ async def test_a_call_that_cannot_be_written_down_is_not_run() -> None:
     assert ran == []
     assert outcome.error is not None
     assert (outcome.error.code, outcome.error.transient) == ("unavailable", True)
+
+
+@pytest.mark.parametrize(
+    ("effect", "only_stores", "waits"),
+    [("once", False, True), ("idempotent", False, True), ("idempotent", True, False), ("read", False, False)],
+)
+async def test_a_call_waits_for_its_record_unless_it_only_reads_or_writes_to_the_same_database(
+    effect: Effect, only_stores: bool, waits: bool
+) -> None:
+    class Waits(MemoryLedger):
+        async def record_start(self, record: CallRecord, *, wait: bool = True) -> None:
+            assert wait is waits
+            await super().record_start(record)
+
+    async def act(_input: Any, _context: Context) -> str:
+        return "acted"
+
+    wanted = Operation.from_schema(
+        act, {"type": "object"}, namespace="t", name="act", effect=effect, only_stores=only_stores
+    )
+    async with Calls(Registry(wanted), Waits()) as calls:
+        assert (await calls.call("t.act", context=Context())).ok
 
 
 async def test_the_result_of_a_call_whose_end_cannot_be_written_down_is_not_lost() -> None:

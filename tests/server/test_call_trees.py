@@ -20,7 +20,8 @@ from dragoman.operations.context import Context
 from dragoman.operations.ledger import CallCompletion, CallRecord
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallStatus
-from dragoman.store.runs import RunEnding, RunRecord
+from dragoman.store.runs import RunRecord
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord

@@ -20,7 +20,8 @@ from dragoman.server.app import Hub
 from dragoman.server.auth import Auth
 from dragoman.server.calls import CallHandlers, CallReader
 from dragoman.server.http.endpoint import HttpEndpoint
-from dragoman.store.runs import RunEnding, RunRecord
+from dragoman.store.runs import RunRecord
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from dragoman.messages import Message, TextPart, encode_part
-from dragoman.store.runs import RunEnding, RunRecord
+from dragoman.store.hosts.queued_runs import QueuedRun
+from dragoman.store.runs import RunRecord
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 
@@ -52,3 +54,17 @@ async def converse(store: Store, *questions: str, session_id: str = "s", **sessi
         )
         yes = store.messages.write_parts_job(session_id, answer, changed=[(0, text("yes"))])
         await store.runs.finish(f"{session_id}-r{index}", FINISHED, extra_job=yes)
+
+
+def queued(session_id: str) -> QueuedRun:
+    """A message that waits in a session."""
+    return QueuedRun(
+        id=session_id,
+        session_id=session_id,
+        owner="ann",
+        message_id="u9",
+        mode="queue",
+        rank=2,
+        body="{}",
+        created_at=10.0,
+    )

@@ -20,7 +20,7 @@ from dragoman.operations.results.artifact import Artifact
 from dragoman.server.app.background_jobs import RetentionPurge
 from dragoman.server.metrics.metrics import Metrics
 from dragoman.store.connection import DatabaseConnection
-from dragoman.store.hosts.queued_runs import QueuedRun, QueueLimits
+from dragoman.store.hosts.queued_runs import QueueLimits
 from dragoman.store.maintenance.compact import compact
 from dragoman.store.maintenance.location import DatabaseLocation
 from dragoman.store.runner_frame_log import FrameBatch
@@ -29,7 +29,7 @@ from dragoman.usage_record import UsageRecord
 from tests.effort import rounds
 from tests.store.conftest import Clock
 from tests.store.places import Place
-from tests.store.samples import FINISHED, assistant, converse, run, session, text, user
+from tests.store.samples import FINISHED, assistant, converse, queued, run, session, text, user
 from tests.store.test_team_tasks import task
 
 ANN = Identity("ann")
@@ -230,19 +230,6 @@ async def test_a_message_that_is_queued_while_its_session_is_about_to_be_deleted
     monkeypatch.setattr(store.retention, "_find", find_and_queue)
     assert await store.retention.purge(SESSIONS) == {"sessions": 0}
     assert len(await store.messages.list("old")) == 2
-
-
-def queued(session_id: str) -> QueuedRun:
-    return QueuedRun(
-        id=session_id,
-        session_id=session_id,
-        owner="ann",
-        message_id="u9",
-        mode="queue",
-        rank=2,
-        body="{}",
-        created_at=10.0,
-    )
 
 
 async def test_what_live_turns_have_stays_while_all_that_is_old_goes_and_is_compacted(

@@ -12,7 +12,7 @@ import pytest
 from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound, RunActive
 from dragoman.events import Usage
 from dragoman.messages import Message, TextPart
-from dragoman.store.runs import RunEnding
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.store import Store
 from tests.store.conftest import Clock
 from tests.store.samples import FINISHED, assistant, converse, run, session, user, without_host

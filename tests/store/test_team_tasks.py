@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import Conflict, LimitReached
 from dragoman.events import Usage
-from dragoman.store.runs import RunEnding
+from dragoman.store.hosts.queued_runs import QueueLimits
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import (
@@ -24,9 +25,10 @@ from dragoman.store.teams.task_records import (
     TeamTask,
 )
 from dragoman.store.teams.team_tasks import MAX_QUESTIONS
+from dragoman.teams.tasks.worker import JoinedEnd
 from dragoman.usage_record import UsageRecord
 from tests.store.conftest import Clock
-from tests.store.samples import assistant, run, user
+from tests.store.samples import FINISHED, assistant, queued, run, user
 
 DONE = TaskEnd(state="done", result="42")
 
@@ -228,6 +230,27 @@ async def test_an_end_is_written_once_and_a_result_delivered_once(store: Store, 
     delivered = await asyncio.gather(*jobs, return_exceptions=True)
     assert sum(each is None for each in delivered) == 1
     assert await store.team_tasks.awaiting_sessions(limit=9) == []
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_task_ends_with_its_run_unless_a_message_waits_for_it(store: Store, waits: bool) -> None:
+    await submit(store, task())
+    await begin(store, task())
+    if waits:
+        await store.queued_runs.add(queued("s-t"), session=None, limits=QueueLimits())
+    joined = JoinedEnd(store.team_tasks.end_job(task(), DONE))
+    assert await store.runs.finish("run-t", FINISHED, last_job=joined.write)
+    assert (joined.ended is None) is waits
+    assert await state(store) == ("running" if waits else "done")
+
+
+async def test_what_ends_with_a_run_does_not_end_when_the_run_has_ended_before(store: Store) -> None:
+    await submit(store, task())
+    await begin(store, task())
+    joined = JoinedEnd(store.team_tasks.end_job(task(), DONE))
+    await store.runs.finish("run-t", FINISHED)
+    assert not await store.runs.finish("run-t", FINISHED, last_job=joined.write)
+    assert await state(store) == "running"
 
 
 async def test_whoever_hands_in_a_task_learns_whether_it_is_alone_in_the_queue(store: Store) -> None:

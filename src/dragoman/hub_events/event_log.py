@@ -48,7 +48,8 @@ class EventLog:
         self._position = EventPosition()
         self._followers: dict[str | None, set[EventFollower]] = {}
         self._counts: dict[str, int] = {}
-        self._woken = asyncio.Event()
+        self._is_woken = False
+        self._waiting: asyncio.Future[None] | None = None
         events.on_stored = self.wake
 
     # ---- publishing
@@ -122,7 +123,15 @@ class EventLog:
     def wake(self) -> None:
         """Look for new events: this process has committed some."""
         if self._followers:
-            self._woken.set()
+            self._look()
+
+    def _look(self) -> None:
+        self._is_woken = True
+        self._end_wait()
+
+    def _end_wait(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     async def run(self) -> None:
         """Read what is new and hand it to the followers, until cancelled."""
@@ -149,13 +158,18 @@ class EventLog:
 
     async def _wait(self, seconds: float) -> bool:
         """Wait to be woken, while somebody follows only for so long. Return whether that was it."""
-        if self._followers:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), seconds)
-        else:
-            await self._woken.wait()
-        is_woken = self._woken.is_set()
-        self._woken.clear()
+        if not self._is_woken:
+            # Each commit ends a wait: `wait_for` would make a task for it, and `timeout` is as slow.
+            loop = asyncio.get_running_loop()
+            self._waiting = loop.create_future()
+            timer = loop.call_later(seconds, self._end_wait) if self._followers else None
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+                if timer is not None:
+                    timer.cancel()
+        is_woken, self._is_woken = self._is_woken, False
         return is_woken
 
     async def _read_new(self) -> bool:
@@ -186,7 +200,7 @@ class EventLog:
         if not self._followers:
             self._position = follower.position
         self._followers.setdefault(follower.wanted.session_id, set()).add(follower)
-        self._woken.set()
+        self._look()
 
     def _remove(self, follower: EventFollower) -> None:
         key = follower.wanted.session_id

@@ -36,13 +36,7 @@ from dragoman.operations.execution import (
     PreparedCall,
     is_meta_call,
 )
-from dragoman.operations.ledger import (
-    CallCompletion,
-    CallRecord,
-    CallTracer,
-    Ledger,
-    hash_input,
-)
+from dragoman.operations.ledger import CallCompletion, CallRecord, CallTracer, Ledger, hash_input
 from dragoman.operations.operation import Operation
 from dragoman.operations.outcome import CallFailure, CallOutcome, to_failure
 from dragoman.operations.permission.access_control import APPROVAL_HINT, AccessControl, ApprovalFlow
@@ -388,7 +382,8 @@ class Calls:
 
     async def _record_start(self, attempt: PreparedCall) -> bool:
         record = attempt.record
-        wait = record.effect != "read" and not is_meta_call(record)
+        only_stores = isinstance(attempt.target, Operation) and attempt.target.only_stores
+        wait = record.effect != "read" and not only_stores and not is_meta_call(record)
         try:
             if attempt.is_restart:
                 await self._ledger.record_restart(record)

@@ -38,6 +38,7 @@ class OperationDetails(TypedDict, total=False):
     gate: CallLimiter | None
     source: str
     resumes: bool
+    only_stores: bool
     owner: str | None
     private: bool
     identity_aware: bool
@@ -67,7 +68,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     `make_question` turns the input into a question to a person: the call waits for the answer, which its
     context has. A `resumable` operation may be suspended while it runs: it raises ApprovalNeeded with a
-    state.
+    state. One that `only_stores` does nothing but write to the hub's database: the record that its call has
+    started is written with that, and not before.
     """
 
     namespace: str
@@ -85,6 +87,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source: str = "python"
     make_question: Callable[[Mapping[str, Any]], Question] | None = None
     resumes: bool = False
+    only_stores: bool = False
     owner: str | None = None
     private: bool = False
     identity_aware: bool = True

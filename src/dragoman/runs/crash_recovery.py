@@ -29,6 +29,7 @@ from dragoman.runs.engine import Engine, QueuedTurn
 from dragoman.runs.interrupted_message import close_message, restore_approvals
 from dragoman.runs.run import HubRun
 from dragoman.store import runs as rows
+from dragoman.store.sessions.run_ends import FinalStatus, RunEnding
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord
 
@@ -334,8 +335,8 @@ class CrashRecovery:
         ending = self._ending("failed" if has_failed else "interrupted", text)
         await self._store.runs.finish(run.id, ending, extra_job=job)
 
-    def _ending(self, status: rows.FinalStatus, error: str) -> rows.RunEnding:
-        return rows.RunEnding(status=status, finished_at=self._clock(), error=error)
+    def _ending(self, status: FinalStatus, error: str) -> RunEnding:
+        return RunEnding(status=status, finished_at=self._clock(), error=error)
 
 
 def continuation_turn(run: rows.RunRecord) -> QueuedTurn:

@@ -25,9 +25,10 @@ from dragoman.part_builders import BlockBuilder, PartBuilder, PartSlot, ToolCall
 from dragoman.spilled_text import TextPieces, is_on_disk, read_pieces
 from dragoman.store.answer_spool import AnswerSnapshot, SpooledAnswer
 from dragoman.store.connection import DatabaseConnection, DatabaseJob
-from dragoman.store.runs import RunEnding, RunRecord
+from dragoman.store.runs import RunRecord
 from dragoman.store.sessions.messages import PartChanges
 from dragoman.store.sessions.part_tails import PartTail
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -152,22 +153,24 @@ class Journal:
             if handle is not None:
                 handle.cancel()
 
-    async def finish(self, ending: RunEnding) -> None:
-        """Write everything, and how the run ended, in one transaction. The journal is closed.
+    async def finish(self, ending: RunEnding, *, last_job: DatabaseJob[None] | None = None) -> bool:
+        """Write everything, and how the run ended, in one transaction, at the end of which `last_job` is run.
 
-        While the database is down it is spooled. Raises OSError when neither took it, HostFenced when other
-        hosts took this one for dead: then nothing is spooled either.
+        The journal is closed. While the database is down it is spooled, without the `last_job`. Return
+        whether the database has it, and had no end of the run before. Raises OSError when neither took it,
+        HostFenced when other hosts took this one for dead: then nothing is spooled either.
         """
         job = await self._close()
         try:
-            await self._store.runs.finish(self._run.id, ending, extra_job=job)
+            has_ended = await self._store.runs.finish(self._run.id, ending, extra_job=job, last_job=last_job)
         except HostFenced:
             raise
         except (StoreError, Unavailable) as error:
             log.warning("the answer %s waits on disk for the database: %s", self._fold.id, error)
             await self._store.answers.save(self._snapshot(ending))
-        else:
-            await self._store.answers.remove(self._run.id)
+            return False
+        await self._store.answers.remove(self._run.id)
+        return has_ended
 
     async def release(self, extra_job: DatabaseJob[None]) -> RunRecord | None:
         """Write everything, and that no host has the run, in one transaction. The journal is closed.

@@ -33,7 +33,7 @@ from dragoman.runs.preparation import (
 )
 from dragoman.runs.remote import RemoteRuns
 from dragoman.runs.repeated_requests import RepeatedRequests
-from dragoman.runs.run import HubRun
+from dragoman.runs.run import HubRun, OnEnding
 from dragoman.runs.run_factory import RunFactory
 from dragoman.runs.run_queue import INTERRUPTED, QUEUE_INTERVAL, QueueSettings, RunQueue
 from dragoman.session_ids import client_session_id, hub_session_id
@@ -78,6 +78,8 @@ class RunRegistry:
         """The runs of other hosts; None when none shares the database."""
         self.on_stop: Callable[[HubRun], None] = lambda _: None
         """Called at once when a run of this host is stopped, but not when another one goes on with it."""
+        self.on_ending: OnEnding | None = None
+        """Called before the end of a run of this host is stored: see `HubRun.on_ending`."""
         self.on_end: list[Callable[[HubRun], None]] = []
         """Called when a run of this host has ended."""
         self.queue = RunQueue(store, self, settings=queue)
@@ -475,6 +477,7 @@ class RunRegistry:
         session_id = run.row.session_id
         self._active[session_id] = run
         run.on_stopping = self.on_stop
+        run.on_ending = self.on_ending
         if self.remote is not None:
             self.remote.move_here(run)
         self._work_removers[session_id] = self.work.add(identity, run.stop_with_error)

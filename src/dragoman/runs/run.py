@@ -5,29 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from dragoman import events as e
 from dragoman.agent import run_end as closing
-from dragoman.agent.hook_dispatch import HookDispatcher
 from dragoman.agent.hooks.invocation import TurnHooks
 from dragoman.agent.loop import Batch
-from dragoman.agent.restoration import RestoredAnswer
-from dragoman.agent.stop_conditions import SoFar
 from dragoman.errors import CallDenied, DragomanError, HostFenced, RunnerGone, TooLarge
 from dragoman.flag import Flag
-from dragoman.fold import Fold, merge_metadata
+from dragoman.fold import merge_metadata
 from dragoman.messages import Message
-from dragoman.operations.context import Context
 from dragoman.operations.worker_threads import wait_done
 from dragoman.runs.active_run import hash_action
+from dragoman.runs.answer_source import AnswerSource
 from dragoman.runs.journal import Journal
 from dragoman.runs.live_tail import Follower, LiveTail
 from dragoman.store import runs as rows
+from dragoman.store.connection import DatabaseJob
+from dragoman.store.sessions.run_ends import FinalStatus, RunEnding
 from dragoman.store.sessions.spill_file import AnswerSpill
 from dragoman.store.store import Store
 from dragoman.tracing.interface import NO_TRACING, Tracing
@@ -79,51 +78,22 @@ class RunSettings(msgspec.Struct, frozen=True):
     """Writes the usage of model calls that have ended: the next host of a run would estimate it else."""
 
 
-class AnswerSource(Protocol):
-    """What answers in a run: the agent loop, or the turn of a runner."""
-
-    @property
-    def turn(self) -> AnswerTurn: ...
-
-    @property
-    def hooks(self) -> HookDispatcher: ...
-
-    @property
-    def usage(self) -> e.Usage | None: ...
-
-    @property
-    def cost(self) -> float | None: ...
-
-    @property
-    def step_count(self) -> int: ...
-
-    def run(self) -> AsyncGenerator[Batch, None]: ...
-    def message_metadata(self, reason: Any, /) -> dict[str, Any]: ...
-    def so_far(self) -> SoFar: ...
-    def end_after_step(self, event: e.Data, /) -> None: ...
-
-
-class AnswerTurn(Protocol):
-    """What a source answers: see `TurnSpec`."""
-
-    @property
-    def fold(self) -> Fold: ...
-
-    @property
-    def context(self) -> Context: ...
-
-    @property
-    def restored(self) -> RestoredAnswer | None: ...
-
-
 OnStop: TypeAlias = Callable[[str], Awaitable[None]]
 """Stops, for a reason, what answers elsewhere; returns when it has stopped or was waited for long enough."""
+
+OnEnding: TypeAlias = Callable[["HubRun", rows.RunRecord], Awaitable[DatabaseJob[None] | None]]
+"""Returns what is written in the transaction that ends a run; it is not if that was refused."""
 
 
 class HubRun:
     """Drives the loop; folds, stores and publishes its batches. `done` is set when all is closed and
     written.
     """
+
+    on_ending: OnEnding | None = None
+    """Called with the row of a run before its end is stored."""
+    is_end_stored = False
+    """Whether the database has the end, with what `on_ending` had returned."""
 
     def __init__(
         self,
@@ -433,8 +403,10 @@ class HubRun:
         try:
             outcome = self._end_row(last_batch)
             self._error_text = outcome.error
-            await self._journal.finish(outcome)
-            self.ended = msgspec.structs.replace(self.row, **msgspec.structs.asdict(outcome))
+            ended = msgspec.structs.replace(self.row, **msgspec.structs.asdict(outcome))
+            last_job = None if self.on_ending is None else await self.on_ending(self, ended)
+            self.is_end_stored = await self._journal.finish(outcome, last_job=last_job)
+            self.ended = ended
         except HostFenced:
             self.is_elsewhere = True
             self.tail.disconnect()
@@ -480,13 +452,13 @@ class HubRun:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(grace, self.stop, "no client is following the run")
 
-    def _end_row(self, last_batch: Batch) -> rows.RunEnding:
+    def _end_row(self, last_batch: Batch) -> RunEnding:
         last = last_batch[-1]
         reason = last.finish_reason if isinstance(last, e.Finish) else None
         errors = [event.error_text for event in last_batch if isinstance(event, e.ErrorEvent)]
         metadata = last.message_metadata if isinstance(last, e.Finish) else None
         is_interrupted = isinstance(metadata, dict) and metadata.get("finishReason") == "interrupted"
-        return rows.RunEnding(
+        return RunEnding(
             status="interrupted" if is_interrupted else _STATUS.get(reason or "", "finished"),
             finished_at=time.time(),
             finish_reason=reason,
@@ -497,4 +469,4 @@ class HubRun:
         )
 
 
-_STATUS: dict[str, rows.FinalStatus] = {"error": "failed", "aborted": "stopped"}
+_STATUS: dict[str, FinalStatus] = {"error": "failed", "aborted": "stopped"}

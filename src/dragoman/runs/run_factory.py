@@ -43,6 +43,7 @@ from dragoman.runs.runners.runner_runs import RunnerRuns
 from dragoman.runs.turn_factory import add_briefing, make_turn
 from dragoman.store import runs as rows
 from dragoman.store.connection import DatabaseJob
+from dragoman.store.sessions.run_ends import RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.wire.ui.client_request import ChatRequest, ContinueAnswer
@@ -190,7 +191,7 @@ class RunFactory:
         message = with_inputs(run_plan)
         metadata = merge_metadata(message.metadata, {"finishReason": "error"})
         job = self._store.messages.replace_job(row.session_id, replace(message, metadata=metadata))
-        ending = rows.RunEnding(
+        ending = RunEnding(
             status="failed", finished_at=time.time(), finish_reason="error", error="the run could not begin"
         )
         with suppress(StoreError, Unavailable):  # it is written once the database is up again

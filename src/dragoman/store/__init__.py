@@ -2,7 +2,8 @@
 
 from dragoman.store.accounts.keys import ApiKey
 from dragoman.store.accounts.usage import UsageTotals
-from dragoman.store.runs import FinalStatus, RunEnding, RunRecord, RunStatus
+from dragoman.store.runs import RunRecord, RunStatus
+from dragoman.store.sessions.run_ends import FinalStatus, RunEnding
 from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.usage_record import UsageRecord

@@ -19,8 +19,9 @@ from dragoman.errors import DragomanError, StoreError, Unavailable
 from dragoman.json_decoding import DECODE_ERRORS
 from dragoman.messages import encode_part
 from dragoman.part_builders import PartSnapshot
-from dragoman.store.runs import RunEnding, RunRepository
+from dragoman.store.runs import RunRepository
 from dragoman.store.sessions.messages import MessageRepository
+from dragoman.store.sessions.run_ends import RunEnding
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

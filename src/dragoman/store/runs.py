@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -32,11 +32,11 @@ from dragoman.store.connection import (
 from dragoman.store.database import Database
 from dragoman.store.hub_events import NewEvent
 from dragoman.store.sessions.messages import MessageRepository
+from dragoman.store.sessions.run_ends import EndedRun, FinalStatus, RunEnding, run_ended
 from dragoman.store.sessions.sessions import Session, SessionRepository, session_event
 from dragoman.store.tables.core import IS_RUNNING, runs, sessions
 from dragoman.store.webhook_deliveries import WebhookDelivery, WebhookDeliveryRepository
 
-FinalStatus: TypeAlias = Literal["finished", "failed", "stopped", "interrupted"]
 RunStatus: TypeAlias = Literal["running", FinalStatus]
 FILTERS = frozenset({"owner", "session_id", "status"})
 
@@ -80,28 +80,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     compact_threshold: int | None = None
     max_tool_calls: int | None = None
     output_format: str | None = None
-
-
-class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended."""
-
-    status: FinalStatus
-    finished_at: float
-    finish_reason: str | None = None
-    error: str | None = None
-    steps: int = 0
-    usage: Usage | None = None
-    cost: float | None = None
-
-
-class EndedRun(NamedTuple):
-    """What the event of a run's end tells of its row."""
-
-    session_id: str
-    message_id: str
-    owner: str
-    key_id: str | None
-    webhook: str | None
 
 
 class RunStatements:
@@ -254,36 +232,33 @@ class RunRepository:
         ending: RunEnding,
         *,
         extra_job: DatabaseJob[None] | None = None,
+        last_job: DatabaseJob[None] | None = None,
         epoch: int | None = None,
     ) -> bool:
         """Write how it ended, and with it run `extra_job` (the last parts). False if it had ended before.
 
         Nothing is written of a run that had ended before, since a later run may have continued its message,
         or that is no longer in this `epoch`. While the database is down this raises, and is written once it
-        is up again.
+        is up again, without the `last_job`, which is run behind all else in the transaction.
         """
         params = run_params(ending) | {"id": id}
         if epoch is not None:
             params["at_epoch"] = epoch
 
-        def job(connection: DatabaseConnection) -> bool:
+        def job(connection: DatabaseConnection, last_job: DatabaseJob[None] | None = None) -> bool:
             statement = self._sql.finish if epoch is None else self._sql.finish_epoch
             row = connection.fetch_one(statement, params)
             if row is None:
                 return False
             if extra_job is not None:
                 extra_job(connection)
-            ended = EndedRun(*row)
-            self._events.insert(connection, run_ended(id, ended, ending=ending))
-            if ended.webhook is not None:
-                delivery = WebhookDelivery.of_run(
-                    id, ended.webhook, session_id=ended.session_id, owner=ended.owner, at=ending.finished_at
-                )
-                self._webhooks.insert(connection, delivery)
+            self._tell_end(connection, id, ended=EndedRun(*row), ending=ending)
+            if last_job is not None:
+                last_job(connection)
             return True
 
         try:
-            has_ended = await self._database.write(job)
+            has_ended = await self._database.write(partial(job, last_job=last_job))
         except HostFenced:
             raise
         except (StoreError, Unavailable):
@@ -291,6 +266,16 @@ class RunRepository:
             raise
         self._events.on_stored()
         return has_ended
+
+    def _tell_end(
+        self, connection: DatabaseConnection, id: str, *, ended: EndedRun, ending: RunEnding
+    ) -> None:
+        self._events.insert(connection, run_ended(id, ended, ending=ending))
+        if ended.webhook is not None:
+            delivery = WebhookDelivery.of_run(
+                id, ended.webhook, session_id=ended.session_id, owner=ended.owner, at=ending.finished_at
+            )
+            self._webhooks.insert(connection, delivery)
 
     async def write_running(self, id: str, job: DatabaseJob[None], *, epoch: int | None = None) -> bool:
         """Run a job for the message of a run, unless it has ended or left this `epoch`. False if it has."""
@@ -467,22 +452,6 @@ def run_started(run: RunRecord, *, user: Message | None) -> NewEvent:
         data=msgspec.json.encode(body).decode(),
         actor=run.owner,
         key_id=run.key_id,
-    )
-
-
-def run_ended(id: str, run: EndedRun, *, ending: RunEnding) -> NewEvent:
-    """Return the event of the end of a run."""
-    body = {
-        "runId": id,
-        "messageId": run.message_id,
-        "status": ending.status,
-        "finishReason": ending.finish_reason,
-        "error": ending.error,
-        "steps": ending.steps,
-    }
-    data = msgspec.json.encode(body).decode()
-    return NewEvent(
-        name="run.ended", owner=run.owner, session_id=run.session_id, data=data, key_id=run.key_id
     )
 
 

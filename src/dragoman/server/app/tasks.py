@@ -39,5 +39,6 @@ def add_team_tasks(config: Config, services: HubServices, *, runs: RunRegistry) 
             services.registry.add(operation)
         runs.factory.bind_context = bind_all(contexts.bind, services.teams.active_skills.bind)
     runs.on_stop = tasks.worker.run_stopped
+    runs.on_ending = tasks.worker.join_end
     runs.on_end.append(tasks.worker.run_ended)
     return tasks

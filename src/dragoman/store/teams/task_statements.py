@@ -96,7 +96,12 @@ class TeamTaskStatements:
             update(TABLE).where(THIS, claimable()).values(begun).returning(*COLUMNS)
         )
         self.move = compiler.compile(update(TABLE).where(THIS, *has_moved).values(moved).returning(*COLUMNS))
-        self.end = compiler.compile(update(TABLE).where(THIS, ACTIVE).values(ended).returning(*COLUMNS))
+        end = update(TABLE).where(THIS, ACTIVE).values(ended).returning(*COLUMNS)
+        self.end = compiler.compile(end)
+        message_waits = exists(select(queued_runs.c.session_id)).where(
+            queued_runs.c.session_id == TABLE.c.session_id, queued_runs.c.status == literal_column("'queued'")
+        )
+        self.end_answered = compiler.compile(end.where(~message_waits))
         waits_since = case((state_in("queued"), TABLE.c.created_at), else_=TABLE.c.started_at)
         level: ColumnElement[int] = bindparam("level")
         stalled = (

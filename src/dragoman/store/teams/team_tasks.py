@@ -155,13 +155,25 @@ class TeamTaskRepository:
             lambda connection: self._end(connection, task, ending=ending, is_silent=is_silent)
         )
 
+    def end_job(self, task: TeamTask, ending: TaskEnd) -> DatabaseJob[TeamTask | None]:
+        """Return a job that does what `end` does, but not while a message waits in the task's session."""
+        return lambda connection: self._end(
+            connection, task, ending=ending, is_silent=False, sql=self._sql.end_answered
+        )
+
     def _end(
-        self, connection: DatabaseConnection, task: TeamTask, *, ending: TaskEnd, is_silent: bool = True
+        self,
+        connection: DatabaseConnection,
+        task: TeamTask,
+        *,
+        ending: TaskEnd,
+        is_silent: bool = True,
+        sql: str | None = None,
     ) -> TeamTask | None:
         now = self._clock()
         delivered = None if task.has_receiver and not is_silent else now
         params = {"id": task.id, **to_params(ending), "ended_at": now, "delivered": delivered}
-        row = connection.fetch_one(self._sql.end, params)
+        row = connection.fetch_one(sql or self._sql.end, params)
         if row is None:
             return None
         ended = to_task(row)

@@ -196,6 +196,7 @@ def delegate_operation(tasks: TeamTasks) -> Operation:
         description="Give a task to a team, and go on: its result arrives as a message in this conversation.",
         effect="idempotent",
         resumes=True,
+        only_stores=True,
     )
 
 

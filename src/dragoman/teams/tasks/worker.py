@@ -20,6 +20,7 @@ from dragoman.messages import Message, TextPart
 from dragoman.runs.preparation import find_requester, is_waiting
 from dragoman.runs.registry import RunRegistry
 from dragoman.runs.run import HubRun
+from dragoman.store.connection import DatabaseConnection, DatabaseJob
 from dragoman.store.runs import RunRecord
 from dragoman.store.settled_clock import RemainingTimes, SettledClock
 from dragoman.store.store import Store
@@ -39,6 +40,18 @@ MAX_BEGUN = 50  # tasks of a team that are read at once
 ABOVE_STOPPED = "what gave the task was stopped"
 LATE = "its deadline is over"
 CLOSE_TIMEOUT = 1.0  # seconds
+
+
+class JoinedEnd:
+    """The end of a task that is written in the transaction which ends its run; `ended` is the task then."""
+
+    def __init__(self, job: DatabaseJob[TeamTask | None]) -> None:
+        self._job = job
+        self.ended: TeamTask | None = None
+
+    def write(self, connection: DatabaseConnection) -> None:
+        """Write it. May be called again, after a rollback."""
+        self.ended = self._job(connection)
 
 
 class TaskWorker:
@@ -69,6 +82,8 @@ class TaskWorker:
         self._ordered: set[str] = set()
         """Teams that had tasks which wait for others of the same topic or text."""
         self._settling: dict[str, bool] = {}
+        self._joined: dict[str, JoinedEnd] = {}
+        """The ends of tasks that are being written with the ends of their runs, by session."""
         self._stopped_above: set[str] = set()
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,7 +111,10 @@ class TaskWorker:
     def run_ended(self, run: HubRun) -> None:
         """Write what became of the task of a run that has ended, and begin and deliver what waited for it."""
         session_id = run.row.session_id
-        if is_task_session(session_id):
+        joined = self._joined.pop(session_id, None)
+        if joined is not None and joined.ended is not None and run.is_end_stored:
+            self._spawn(self._follow_joined(joined.ended))
+        elif is_task_session(session_id):
             self._spawn(self._settle(session_id, run))
         if self.delivery.is_awaited(session_id):
             self._spawn(self.delivery.deliver_to(session_id))
@@ -219,6 +237,25 @@ class TaskWorker:
 
     # Ending.
 
+    async def join_end(self, run: HubRun, row: RunRecord) -> DatabaseJob[None] | None:
+        """Return what ends the task of a run together with the run, if it is certain that it ends with it.
+
+        Otherwise what became of the task is decided once the run has ended.
+        """
+        task = self._contexts.find_childless(row.session_id)
+        if task is None or row.status != "finished" or task.id in self._stopped_above:
+            return None
+        try:
+            message = await read_message(run.fold)
+            if is_waiting(message):
+                return None
+            ending = await read_end(task, row, message=message, stop_reason=STOPPED, store=self._store)
+        except (StoreError, Unavailable, OSError) as error:
+            log.info("the end of task %s is written after that of its run: %s", task.id, error)
+            return None
+        joined = self._joined[row.session_id] = JoinedEnd(self._store.team_tasks.end_job(task, ending))
+        return joined.write
+
     async def _settle(self, session_id: str, run: HubRun | None = None) -> None:
         """Write what became of the task of a session whose run has ended: this one, if it was here."""
         if session_id in self._settling:
@@ -278,11 +315,19 @@ class TaskWorker:
         """End a task and what is below it, and deliver its result; None when it had ended before."""
         is_silent = task.id in self._stopped_above
         ended = await self._store.team_tasks.end(task, ending, is_silent=is_silent)
-        self._stopped_above.discard(task.id)
-        self._contexts.forget(task)
+        self._forget(task)
         if ended is not None:
             await self.after_end(ended)
         return ended
+
+    async def _follow_joined(self, ended: TeamTask) -> None:
+        """Do what follows the end of a task that was written with that of its run."""
+        self._forget(ended)
+        await self.after_end(ended)
+
+    def _forget(self, task: TeamTask) -> None:
+        self._stopped_above.discard(task.id)
+        self._contexts.forget(task)
 
     async def after_end(self, ended: TeamTask) -> None:
         """End what is below a task whose end is written, deliver its result, and begin what waited for it."""
