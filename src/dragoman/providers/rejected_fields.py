@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, MutableMapping, Sequence, Set
+from typing import TypeVar
 
 from dragoman.model_request import ModelRequest
 
+T = TypeVar("T")
+MAX_MODELS = 4_096
 NONE: Set[str] = frozenset()
 OPTIONS: Mapping[str, Sequence[str]] = {
     "effort": ("reasoning_effort",),
@@ -31,7 +34,7 @@ class RejectedFields:
 
     def add(self, model: str, field: str) -> None:
         """Note that a model has rejected a field."""
-        self._by_model[model] = frozenset({*self.of(model), field})
+        remember_model(self._by_model, model, value=frozenset({*self.of(model), field}))
 
     def options_of(self, request: ModelRequest) -> list[str]:
         """Return the names of what a request has, and its model does not get since it has rejected it."""
@@ -43,3 +46,11 @@ class RejectedFields:
         options |= {"strict"} if any(tool.strict for tool in request.tools) else set()
         names = (name for field in sorted(rejected) for name in OPTIONS.get(field, (field,)))
         return list(dict.fromkeys(name for name in names if name in options))
+
+
+def remember_model(by_model: MutableMapping[str, T], model: str, *, value: T) -> None:
+    """Note something about a model, and forget the oldest above `MAX_MODELS`: clients choose the names."""
+    by_model.pop(model, None)
+    by_model[model] = value
+    if len(by_model) > MAX_MODELS:
+        del by_model[next(iter(by_model))]

@@ -24,6 +24,7 @@ from dragoman.providers.endpoint import UpstreamServer
 from dragoman.providers.error_classification import rejects_all_files, rejects_files
 from dragoman.providers.key_pool import KeyLease, KeyPool, ProviderKey
 from dragoman.providers.model import Model
+from dragoman.providers.rejected_fields import remember_model
 from dragoman.providers.relayed_response import RelayedResponse
 from dragoman.providers.retry import DEFAULTS, RetryPolicy, classify_response, with_retries
 from dragoman.providers.tool_names import ToolNames
@@ -72,7 +73,7 @@ class RemoteProvider:
         self._policy = policy
         self._fixed_headers = {name.lower(): value for name, value in server.headers.items()}
         self._models = ModelList()
-        self._text_only_models: set[str] = set()
+        self._text_only_models: dict[str, None] = {}
         self._headers_by_key: dict[ProviderKey, Mapping[str, str]] = {}
 
     def __repr__(self) -> str:
@@ -262,7 +263,7 @@ class RemoteProvider:
             messages = without_tool_files(request.messages) if rejects_files(error) else request.messages
             if messages is not request.messages:
                 if rejects_all_files(error):
-                    self._text_only_models.add(request.model)
+                    remember_model(self._text_only_models, request.model, value=None)
                 request = replace(request, messages=messages)
                 continue
             field = self._adapter.rejected_field(request, status=response.status, body=answer)
