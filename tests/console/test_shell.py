@@ -160,5 +160,6 @@ def test_every_screen_fits_its_window_and_is_accessible(
         page.get_by_role("dialog").get_by_role("link", name="Usage").click()
         expect(page).to_have_title("Usage · Dragoman")
         expect(page.get_by_role("dialog")).to_be_hidden()
+        expect(page.get_by_role("button", name="More")).to_have_attribute("aria-current", "true")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     assert console.find_accessibility_problems() == []

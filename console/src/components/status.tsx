@@ -37,6 +37,7 @@ const LOOKS: Record<string, Look> = {
   failed: { tone: "bad", icon: "x", word: "failed" },
   error: { tone: "bad", icon: "x", word: "failed" },
   timeout: { tone: "bad", icon: "x", word: "timeout" },
+  failed_verification: { tone: "bad", icon: "x", word: "failed verification" },
   denied: { tone: "bad", icon: "x", word: "denied" },
   uncertain: { tone: "bad", icon: "help", word: "uncertain" },
   revoked: { tone: "bad", icon: "x", word: "revoked" },

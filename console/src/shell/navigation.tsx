@@ -37,8 +37,10 @@ export function useWaitingCount(): number {
 export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKeys: () => void }) {
   const session = useSession();
   const waiting = useWaitingCount();
+  const [location] = useLocation();
   const [more, setMore] = useState(false);
   const visible = SCREENS.filter((screen) => screen.isVisible(session));
+  const isBehindMore = visible.slice(BAR_SCREENS).some((screen) => isCurrent(screen, location));
   const item = (screen: Screen) => (
     <NavItem key={screen.id} screen={screen} badge={screen.id === "inbox" ? waiting : 0} onGo={() => setMore(false)} />
   );
@@ -70,7 +72,13 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
       </nav>
       <nav className="bottom-nav" aria-label="Screens">
         {visible.slice(0, BAR_SCREENS).map(item)}
-        <button type="button" className="nav-item" aria-expanded={more} onClick={() => setMore(true)}>
+        <button
+          type="button"
+          className="nav-item"
+          aria-expanded={more}
+          aria-current={isBehindMore ? "true" : undefined}
+          onClick={() => setMore(true)}
+        >
           <Icon name="dots" /> More
         </button>
       </nav>
@@ -97,15 +105,18 @@ export function Navigation({ onPalette, onKeys }: { onPalette: () => void; onKey
 
 export const MOD = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
 
+function isCurrent(screen: Screen, location: string): boolean {
+  return location === screen.path || location.startsWith(`${screen.path}/`);
+}
+
 function NavItem({ screen, badge, onGo }: { screen: Screen; badge: number; onGo: () => void }) {
   const [location] = useLocation();
-  const isCurrent = location === screen.path || location.startsWith(`${screen.path}/`);
   return (
     <Link
       href={screen.path}
       className="nav-item"
       title={screen.title}
-      aria-current={isCurrent ? "page" : undefined}
+      aria-current={isCurrent(screen, location) ? "page" : undefined}
       onClick={onGo}
       onMouseEnter={() => void screen.preload()}
     >

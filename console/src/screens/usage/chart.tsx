@@ -76,9 +76,11 @@ function shorten(text: string): string {
   return text.replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "");
 }
 
+/** The hour, or the day at its beginning. */
 function shortTime(time: number, step: number): string {
   const date = new Date(time * 1000);
-  if (step < 86_400) return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
+  const isMidnight = date.getHours() === 0 && date.getMinutes() === 0;
+  if (step < 86_400 && !isMidnight) return date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
   return date.toLocaleDateString(undefined, { month: "short", day: "numeric" });
 }
 
