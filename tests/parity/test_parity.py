@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from tests.rewriting import modules_of
+
 PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
 HERE = Path(__file__).parent
 TESTS_AT = HERE.parent
@@ -23,7 +25,7 @@ def rows() -> list[list[str]]:
 def written() -> list[str]:
     """The tests of this folder, but for those of this file, and those that are marked elsewhere."""
     here = [path for path in HERE.glob("test_*.py") if path != Path(__file__)]
-    marked = [name for path in TESTS_AT.glob("**/test_*.py") for name in names_in(path, MARK)]
+    marked = [name for path in modules_of(TESTS_AT) for name in names_in(path, MARK)]
     return [name for path in here for name in names_in(path)] + marked
 
 

@@ -10,9 +10,9 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
+from io import FileIO
 
-PROC = Path("/proc")
+PROC = "/proc"
 MAX_ROUNDS = 5  # further rounds end what was started during the one before
 GRACE_SECONDS = 1.0
 TERM_SECONDS = 1.0
@@ -42,15 +42,16 @@ def end_marked(mark: str) -> None:
 
 def marked(mark: bytes) -> Iterator[int]:
     """Yield the ids of the processes with the mark whose environment is readable; zombies have none."""
-    with suppress(OSError):
-        for folder in PROC.iterdir():
-            if folder.name.isdecimal() and mark in _environ(folder):
+    with suppress(OSError), os.scandir(PROC) as folders:
+        for folder in folders:
+            if folder.name.isdecimal() and mark in _environ(folder.path):
                 yield int(folder.name)
 
 
-def _environ(folder: Path) -> bytes:
+def _environ(folder: str) -> bytes:
     try:
-        return (folder / "environ").read_bytes()
+        with FileIO(f"{folder}/environ") as file:
+            return file.readall()
     except OSError:  # it has exited, or belongs to another user
         return b""
 
