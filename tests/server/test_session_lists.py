@@ -54,6 +54,19 @@ async def test_labels_are_bounded(tmp_path: Path, body: dict[str, Any]) -> None:
         assert (await hub.http.get("/api/sessions?archived=maybe")).status_code == 400
 
 
+@pytest.mark.parametrize(
+    "query",
+    ["sessions?label=", "sessions?title=", "search?q=", "calls?roots=1&text=", "approvals?operation="],
+)
+async def test_a_text_longer_than_a_pattern_of_the_database_is_a_bad_request(
+    tmp_path: Path, query: str
+) -> None:
+    async with serving(tmp_path) as hub:
+        for length in (20_000, 55_000):
+            response = await hub.http.get(f"/api/{query}{'a' * length}")
+            assert (response.status_code, response.json()["error"]["code"]) == (400, "bad_request")
+
+
 async def test_a_session_is_titled_by_its_first_words_until_somebody_says_otherwise(tmp_path: Path) -> None:
     async with serving(tmp_path, [{"text": "one"}, {"text": "two"}]) as hub:
         await hub.chat("  What time\nis it in Lisbon? ")

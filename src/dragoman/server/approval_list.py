@@ -20,6 +20,7 @@ from dragoman.store.approval_inbox import ApprovalInboxRepository, InboxEntry, I
 Json: TypeAlias = dict[str, Any]
 Earlier: TypeAlias = Mapping[str, tuple[ApprovalRequest, ApprovalItem]]
 ORDERS = ("newest", "oldest")
+MAX_OPERATION_LENGTH = 500
 MAX_COMPARED = 20  # owners whose earlier approvals are looked up for a page
 
 
@@ -35,10 +36,14 @@ class InboxLister:
         order = parameters.get("order", "newest")
         if order not in ORDERS:
             raise BadRequest(f"order must be newest or oldest, not {order[:20]!r}", field="order")
+        operation = parameters.get("operation", "")
+        if len(operation) > MAX_OPERATION_LENGTH:
+            text = f"operation must have up to {MAX_OPERATION_LENGTH} characters"
+            raise BadRequest(text, field="operation")
         query = InboxQuery(
             owner=visible_owner(self._caller),
             status=status,
-            operation=parameters.get("operation") or None,
+            operation=operation or None,
             oldest_first=order == "oldest",
         )
         after = parse_place(parameters["before"]) if "before" in parameters else None

@@ -298,10 +298,13 @@ def _parse_filters(query: Mapping[str, str], caller: Identity) -> SessionFilters
     title = query.get("title", "")
     if len(title) > MAX_QUERY_LENGTH:
         raise BadRequest(f"title must have up to {MAX_QUERY_LENGTH} characters", field="title")
+    label = query.get("label")
+    if label is not None and len(label) > MAX_LABEL_LENGTH:
+        raise BadRequest(f"label must have up to {MAX_LABEL_LENGTH} characters", field="label")
     prefix = None if caller.bounds is None else caller.bounds.prefix
     return SessionFilters(
         archived=ARCHIVED[archived],
-        label=query.get("label"),
+        label=label,
         title=title,
         id_prefix="" if prefix is None else hub_session_id(prefix, owner=caller.owner),
     )
