@@ -14,7 +14,7 @@ from tests.hosts import gate
 from tests.hosts.conftest import HostCluster
 from tests.hosts.test_continuations import all_outputs, continuation, script
 from tests.hosts.test_remote_runs import OPERATIONS
-from tests.serving import ask
+from tests.serving import Served, ask
 from tests.waiting import until
 
 SIGN = [
@@ -68,3 +68,36 @@ async def test_a_turn_that_never_ends_is_stopped_at_any_host_and_its_session_goe
     assert (await first.chat("more"))[-1]["finishReason"] == "tool-calls"
     assert not await second.hub.engine.list()
     assert [each.status for each in await first.runs()] == ["finished", "stopped", "finished"]
+
+
+@pytest.mark.parametrize("mode", ["queue", "interrupt"])
+async def test_a_message_passes_an_answer_that_waits_for_the_run_to_end(
+    hosts: HostCluster, mode: str
+) -> None:
+    """It is queued at once, and one that interrupts does so."""
+    gate.MADE.clear()
+    gate.opened = asyncio.Event()
+    first, second = await hosts.open(2, steps=[*script(SIGN), {"text": "Now."}], **OPTIONS)
+    await first.http.post("/api/chat", json=ask("go"))
+    bodies = [await continuation(first, id) for id in ("c1", "c2")]
+    async with asyncio.timeout(60):
+        running = asyncio.create_task(first.http.post("/api/chat", json=bodies[0]))
+        await until(lambda: gate.MADE == ["sign a"])
+        waiting = asyncio.create_task(second.http.post("/api/chat", json=bodies[1]))
+        await until(lambda: second.hub.runs._starting)
+        [run] = [each for each in await first.runs() if each.status == "running"]
+        sent = await second.http.post("/api/chat", json=ask("now", whenBusy=mode, background=True))
+        assert sent.status_code == 202, sent.text
+        if mode == "interrupt":
+            await until(
+                lambda: hosts.execute(f"SELECT 1 FROM runs WHERE id = '{run.id}' AND status = 'stopped'")
+            )
+        gate.opened.set()
+        await asyncio.gather(running, waiting)
+        await until(lambda: has_answered(second))
+
+
+async def has_answered(host: Served) -> bool:
+    """Whether the message has an answer that has ended: the next step of the script, whichever that is."""
+    *_, message, last = await host.messages()
+    return message["id"] == "u-now" and "finishReason" in last["metadata"]

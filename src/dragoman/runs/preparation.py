@@ -22,7 +22,7 @@ from dragoman.agent.approval_events import (
 )
 from dragoman.agent.spec import AgentSpec
 from dragoman.agent.tools.toolbox import Toolbox
-from dragoman.errors import DragomanError, Forbidden, NotFound, Unauthorized
+from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound, Unauthorized
 from dragoman.events import Event, Start, ToolApprovalResponse
 from dragoman.fold import fold
 from dragoman.identity import Identity
@@ -41,7 +41,7 @@ from dragoman.store.sessions.sessions import Session
 from dragoman.store.store import Store
 from dragoman.store.teams.task_records import TeamTask
 from dragoman.unfold import FoldPosition
-from dragoman.wire.ui.client_request import ChatRequest, ClientApprovalAnswer, ContinueAnswer
+from dragoman.wire.ui.client_request import ChatAction, ChatRequest, ClientApprovalAnswer, ContinueAnswer
 
 TITLE_LENGTH = 60
 CLIENT_TOOL_WAIT = 60.0  # seconds that a message waits for the output of a client's tool, if nobody sends it
@@ -118,6 +118,24 @@ async def find_requester(
     if not key.identity.may("chat"):
         raise Forbidden(f"The key {key_id!r} of run {row.id} may no longer chat.")
     return key.identity
+
+
+async def find_answerer(store: Store, action: ChatAction, *, session_id: str, caller: Identity) -> Identity:
+    """Return for whom a run continues: an answer that several people see, for the one who asked for it.
+
+    The answers to approvals are those of the caller. Raises Forbidden, Unauthorized.
+    """
+    if not isinstance(action, ContinueAnswer):
+        return caller
+    row = await store.runs.get_last(session_id, message_id=action.message_id)
+    if row is None or row.owner == caller.owner:
+        return caller
+    for answer in action.answers:
+        with suppress(Conflict, NotFound):  # it was answered before
+            await store.approvals.answer(
+                answer.approval_id, approved=answer.approved, by=caller, reason=answer.reason
+            )
+    return await find_requester(store, row, key_id=row.key_id, owner=row.owner)
 
 
 def deadline(agent: AgentSpec, row: rows.RunRecord) -> float | None:

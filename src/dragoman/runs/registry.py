@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from dragoman.agent.agent_registry import AgentRegistry
 from dragoman.agent.approval_events import stored_answer
-from dragoman.errors import Conflict, DragomanError, Forbidden, NotFound, RunActive, StoreError, Unavailable
+from dragoman.errors import DragomanError, Forbidden, RunActive, StoreError, Unavailable
 from dragoman.identity import Identity
 from dragoman.messages import Message
 from dragoman.operations.approval import ApprovalRequest
@@ -26,6 +26,7 @@ from dragoman.runs.preparation import (
     QUEUE_WAIT,
     StoredSession,
     continuation,
+    find_answerer,
     find_requester,
     find_writable_session,
     is_answer_queued,
@@ -183,12 +184,11 @@ class RunRegistry:
         Forbidden, NotFound, Conflict, BadRequest, Unavailable.
         """
         session_id, owner = await self._resolve_session(request, identity)
-        identity = await self._requester(request.action, session_id, caller=identity)
+        identity = await find_answerer(self._store, request.action, session_id=session_id, caller=identity)
         await self.recovery.settle(session_id, client_session_id(session_id))
         self._check_starting(request, session_id)
-        queued: QueuedRun | None = None
-        active: ActiveRun | None = None
-        async with self._locked(session_id, request.action):
+        queued, active = await self._queue_behind_waiting(request, session_id, owner=owner, identity=identity)
+        async with self._locked(session_id, request.action) if queued is None else nullcontext():
             while queued is None:
                 session = await self._store.sessions.get_own(session_id, owner=owner)
                 request = self._with_defaults(request, session, session_id=session_id)
@@ -274,6 +274,23 @@ class RunRegistry:
         await self._wait_until_free(request, active)
         return None
 
+    async def _queue_behind_waiting(
+        self, request: ChatRequest, session_id: str, *, owner: str, identity: Identity
+    ) -> tuple[QueuedRun | None, ActiveRun | None]:
+        """Queue a message while an answer has the lock and waits for the run: it may interrupt that."""
+        action, holder = request.action, self._starting.get(session_id)
+        if not isinstance(action, NewMessage) or holder is None or isinstance(holder, NewMessage):
+            return None, None
+        session = await self._store.sessions.get_own(session_id, owner=owner)
+        request = self._with_defaults(request, session, session_id=session_id)
+        active = None if session is None else await self._find_run(session.id)
+        if active is None or active.is_unattended or active.is_abandoned or request.when_busy == "refuse":
+            return None, None
+        repeated, _ = await self._repeated.find(request, session, active=active)
+        if repeated is not None:
+            return None, None
+        return await self.queue.add(request, action.message, session=session, identity=identity), active
+
     async def _tell_of_queued(self, queued: QueuedRun, active: ActiveRun | None) -> None:
         """Tell the active run, wherever it is, of what waits behind it."""
         if isinstance(active, HubRun):
@@ -292,23 +309,6 @@ class RunRegistry:
         if shared is not None:
             return shared.id, shared.owner
         return hub_session_id(request.session_id, owner=identity.owner), identity.owner
-
-    async def _requester(self, action: ChatAction, session_id: str, *, caller: Identity) -> Identity:
-        """Return for whom a run continues: an answer that several people see, for the one who asked for it.
-
-        The answers to approvals are those of the caller. Raises Forbidden, Unauthorized.
-        """
-        if not isinstance(action, ContinueAnswer):
-            return caller
-        row = await self._store.runs.get_last(session_id, message_id=action.message_id)
-        if row is None or row.owner == caller.owner:
-            return caller
-        for answer in action.answers:
-            with suppress(Conflict, NotFound):  # it was answered before
-                await self._store.approvals.answer(
-                    answer.approval_id, approved=answer.approved, by=caller, reason=answer.reason
-                )
-        return await find_requester(self._store, row, key_id=row.key_id, owner=row.owner)
 
     @asynccontextmanager
     async def _locked(self, session_id: str, action: ChatAction) -> AsyncIterator[None]:
