@@ -103,6 +103,19 @@ async def test_requests_expire_in_their_time(resumed: Resumed) -> None:
     assert await resumed.after(2.0) == [("a", "expired")]
 
 
+async def test_an_answer_of_a_host_whose_clock_is_behind_is_taken_up_once(resumed: Resumed) -> None:
+    """That host may have ended before it could do so itself."""
+    store, clock = resumed.store, resumed.clock
+    await resumed.ask("a")
+    assert await resumed.after(HOUR) == []
+    late = ApprovalRepository(store.database, clock=lambda: clock() - 30.0, sessions=store.sessions)
+    await late.answer("a", approved=True, by=LOCAL)
+    assert await resumed.after(2.0) == [("a", "approved")]
+    assert await resumed.after(2.0) == []
+    assert await resumed.after(DAY) == [("a", "expired")]
+    assert await resumed.after(2.0) == []
+
+
 async def test_a_clock_that_is_set_ahead_and_right_again_declines_nothing(resumed: Resumed) -> None:
     await resumed.ask("a")
     assert await resumed.after(HOUR) == []

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
 RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
+ANSWER_WINDOW = (
+    60.0  # seconds by which an answer is dated back: its host's clock is behind, or its commit late
+)
 RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
 MAX_ENDS = 10_000  # requests of each state that are looked after when the clock was set back
 LEFTOVERS_INTERVAL = 60.0  # seconds between two looks for what ended processes have left
@@ -216,6 +219,7 @@ class ApprovalResumer:
         self._approval_flow = approval_flow
         self._since = 0.0
         self._busy: dict[str, ApprovalRequest] = {}  # approvals whose session was busy
+        self._done: set[tuple[str, ApprovalStatus]] = set()  # what of the window is done
 
     async def run(self) -> None:
         """Poll every `POLL_INTERVAL` seconds until cancelled."""
@@ -240,15 +244,17 @@ class ApprovalResumer:
             except Exception:
                 log.exception("the run of approval %s was not resumed", approval.id)
             del self._busy[approval.id]
+            self._done.add((approval.id, approval.status))
         if is_settled:
-            self._since = now - POLL_INTERVAL
+            self._since = now - ANSWER_WINDOW
 
     async def _find_due(self, now: float, *, is_settled: bool) -> dict[str, ApprovalRequest]:
         if now < self._since:  # the clock was ahead until now
             self._since = 0.0
         found = await self._store.approvals.list_settled(self._since)
-        due = {each.id: each for each in found if is_settled or each.status != "expired"}
-        return self._busy | due
+        self._done &= {(each.id, each.status) for each in found}
+        new = [each for each in found if (each.id, each.status) not in self._done]
+        return self._busy | {each.id: each for each in new if is_settled or each.status != "expired"}
 
     async def _end_passed(self) -> None:
         """Let requests expire whose time has passed, whatever a clock that was set back says."""
