@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from execnet.gateway_io import popen_bootstrapline
 
-from tests.collected_tests import Keeper
+from tests.collected_tests import Keeper, collected
 from tests.forking import ForkServer, serve
 
 WORKER = [sys.executable, "-u", "-c", popen_bootstrapline]
@@ -45,11 +45,24 @@ def load(arguments: Sequence[str]) -> None:
     thresholds = gc.get_threshold()
     with contextlib.redirect_stdout(io.StringIO()):
         pytest.main([*arguments, "-n", "0", "--collect-only", "-q", "--capture", "no"], plugins=[Keeper()])
+    if not collected:
+        forget_test_modules()
     gc.set_threshold(*thresholds)  # as programs have them, which are forked from here
     del sys.modules["dbos"]  # the tests have none, but programs have: tests/conftest.py
     from tests import zygote  # late: pytest complains about plugins that it did not import
 
     zygote.load()
+
+
+def forget_test_modules() -> None:
+    """Let workers import all test modules anew.
+
+    pytest leaves a module that could not be imported in `sys.modules`, and takes it from there the next time
+    as one without tests: no worker would say that it is broken.
+    """
+    for name in [name for name in sys.modules if name.rpartition(".")[2].startswith("test_")]:
+        if name.startswith("tests."):
+            del sys.modules[name]
 
 
 def fork_program_server(fds: Sequence[int]) -> None:
