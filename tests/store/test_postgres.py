@@ -408,13 +408,13 @@ async def test_a_connection_whose_first_statements_fail_is_closed(
 ) -> None:
     """As of a server that shuts down in that moment."""
     opened: list[psycopg.Connection[Any]] = []
-    connect = psycopg.connect
+    connect = vars(psycopg.Connection)["connect"].__func__
 
-    def connect_and_note(**params: Any) -> psycopg.Connection[Any]:
-        opened.append(connect(**params))
+    def connect_and_note(kind: type[psycopg.Connection[Any]], /, **params: Any) -> psycopg.Connection[Any]:
+        opened.append(connect(kind, **params))
         return opened[-1]
 
-    monkeypatch.setattr(psycopg, "connect", connect_and_note)
+    monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connect_and_note))
     places = {"settings": (backend, "SETTINGS"), "membership": (membership, "SETTINGS")}
     module, name = places.get(refused, (backend, "TRY_LOCK_NAME"))
     value = "SELECT 1 / 0 + length(%s)" if refused == "lock" else b"SELECT 1 / 0"
