@@ -23,6 +23,7 @@ from dragoman.operations.arguments.subschemas import (
     child_values,
     get_list,
     get_mapping,
+    is_container,
     is_schema,
     rules_with_children,
     same_value_schemas,
@@ -47,6 +48,8 @@ UNIQUE_COST, FRACTION_COST, ALTERNATIVE_COST = 5.0, 2_000.0, 5.0
 MAX_EXACT = 1e15  # larger numbers, and smaller fractions than its inverse, are divided digit by digit
 MAX_WIDE_COST, MAX_UNIQUE_WIDE_COST = 200_000, 400
 WORD = 64  # bits of an integer that is compared at once
+COSTLY_KEYWORDS = frozenset({"uniqueItems", "multipleOf", "pattern", "patternProperties"})
+EXTRA_KEYWORDS = frozenset({"uniqueItems", "multipleOf", *ALTERNATIVES})
 COMPARING_KEYWORDS = frozenset(
     {"multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"}
 )
@@ -64,6 +67,17 @@ MAX_REPETITIONS = 1_000_000
 MAX_CACHED = 1_000  # characters of a pattern
 UNCOUNTED_KEYWORDS = ("$dynamicRef", "$recursiveRef")
 BASE_KEYWORDS = ("$id", "id")  # references in such a part start from it
+COUNTED_KEYWORDS = frozenset(
+    {
+        "$ref",
+        *UNCOUNTED_KEYWORDS,
+        *BASE_KEYWORDS,
+        "pattern",
+        "patternProperties",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+    }
+)
 
 
 class RecursiveSchema(Exception):
@@ -100,12 +114,14 @@ class CompileCost:
             if isinstance(current, Mapping):
                 self._add(ENTRY_COST * (len(current) + 1))
                 self._add_keywords(current)
-                pending.extend(each for each in current.values() if isinstance(each, Mapping | list))
+                pending.extend(filter(is_container, current.values()))
             else:
                 self._add(ITEM_COST * len(current))
-                pending.extend(each for each in current if isinstance(each, Mapping | list))
+                pending.extend(filter(is_container, current))
 
     def _add_keywords(self, schema: Schema) -> None:
+        if COUNTED_KEYWORDS.isdisjoint(schema):
+            return
         patterns = get_mapping(schema, "patternProperties")
         self._add(0.05 * len(patterns) * len(get_mapping(schema, "properties")))
         for pattern in (schema.get("pattern"), *patterns):
@@ -157,7 +173,7 @@ class RulesByDepth:
 
     def count(self, schema: Schema) -> list[float]:
         """Return the counts below a part of the schema. Raises RecursiveSchema."""
-        if "$ref" not in schema and not any(isinstance(each, Mapping | list) for each in schema.values()):
+        if "$ref" not in schema and not any(map(is_container, schema.values())):
             return [1.0 + extra_weight(schema)]
         key = id(schema)
         counted = self._counts.get(key)
@@ -197,11 +213,13 @@ def subschemas_within(schema: Schema) -> Iterator[tuple[float, Schema]]:
 
 def rule_weight(schema: Schema) -> float:
     """Return the weight of what a schema says itself: lists of options and of names take longer."""
-    return 1 + sum(len(each) for each in schema.values() if isinstance(each, Mapping | list)) / 4
+    return 1 + sum(map(len, filter(is_container, schema.values()))) / 4
 
 
 def extra_weight(schema: Schema) -> float:
     """Return what comparing all items, dividing by a fraction and alternatives add to the weight at most."""
+    if EXTRA_KEYWORDS.isdisjoint(schema):
+        return 0.0
     is_fraction = isinstance(schema.get("multipleOf"), float)
     alternatives = sum(len(get_list(schema, keyword)) for keyword in ALTERNATIVES)
     unique = UNIQUE_COST if schema.get("uniqueItems") else 0
@@ -333,7 +351,9 @@ def wide_integers_limit(schema: Schema) -> int | None:
                 return MAX_UNIQUE_WIDE_COST
             if not COMPARING_KEYWORDS.isdisjoint(current):
                 limit = MAX_WIDE_COST
-        pending.extend(each for _, each in child_values(current) if isinstance(each, Mapping | list))
+            pending.extend(filter(is_container, current.values()))
+        else:
+            pending.extend(filter(is_container, current))
     return limit
 
 
@@ -381,6 +401,8 @@ def applied_schemas(root: Schema, rule: Schema, *, value: Any) -> Iterator[Schem
 
 def rule_cost(rule: Schema, value: Any) -> float:
     """Return what comparing, dividing and the patterns of a rule cost for one value."""
+    if COSTLY_KEYWORDS.isdisjoint(rule):
+        return 0.0
     if isinstance(value, list | tuple) and rule.get("uniqueItems"):
         return UNIQUE_COST * len(value)
     if isinstance(value, int | float) and isinstance(step := rule.get("multipleOf"), float):

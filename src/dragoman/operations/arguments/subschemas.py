@@ -22,7 +22,9 @@ MAX_COPIED = 4_000_000  # bytes: each error has a copy of the value that it is a
 MAX_REF_CHAIN = 32
 ALTERNATIVES = ("anyOf", "oneOf")
 SAME_VALUE_KEYWORDS = ("if", "then", "else", "not", "propertyNames")
+APPLIED_KEYWORDS = frozenset({"$ref", "allOf", *ALTERNATIVES, *SAME_VALUE_KEYWORDS})
 ITEM_KEYWORDS = ("prefixItems", "items", "additionalItems", "contains", "unevaluatedItems")
+SCALARS = frozenset({str, int, float, bool, type(None)})
 FIELD_KEYWORDS = ("properties", "patternProperties", "additionalProperties", "unevaluatedProperties")
 
 
@@ -87,6 +89,8 @@ def expand_rules(root: Schema, rules: list[Schema], *, value: Any) -> bool:
 
 def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
     """Return the subschemas that apply to the same value."""
+    if APPLIED_KEYWORDS.isdisjoint(schema):
+        return
     if "$ref" in schema:
         yield ref_target(root, schema["$ref"])
     for name in ("allOf", *ALTERNATIVES):
@@ -94,6 +98,11 @@ def same_value_schemas(root: Schema, schema: Schema) -> Iterator[Schema]:
     for name in SAME_VALUE_KEYWORDS:
         if is_schema(schema.get(name)):
             yield schema[name]
+
+
+def is_container(value: Any) -> bool:
+    """Return whether a value of a schema is an object or a list; what is neither is found out quickly."""
+    return type(value) not in SCALARS and isinstance(value, Mapping | list)
 
 
 def child_schemas(schema: Schema, step: str | int) -> list[Schema]:

@@ -52,6 +52,19 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
 
     Raises ConfigError if the schema is invalid or refers to another document.
     """
+    parse, wide_limit = _make_parser(schema, label), wide_integers_limit(schema)
+    if wide_limit is None:
+        return parse
+
+    def check(input: Mapping[str, Any]) -> Any:
+        if has_wide_integers(input, wide_limit):
+            raise invalid_input([make_problem((), "fewer integers of more than 64 bits", got=input)])
+        return parse(input)
+
+    return check
+
+
+def _make_parser(schema: Mapping[str, Any], label: str = "input schema") -> InputParser:
     rules = dict(schema)
     try:
         validator = compile_schema(rules)
@@ -59,11 +72,7 @@ def make_parser(schema: Mapping[str, Any], label: str = "input schema") -> Input
         reason = str(error).splitlines()[0]
         raise ConfigError(f"The {label} is not a valid JSON Schema: {reason:.300}") from None
 
-    wide_limit = wide_integers_limit(rules)
-
     def check(input: Mapping[str, Any]) -> Mapping[str, Any]:
-        if has_wide_integers(input, wide_limit):
-            raise invalid_input([make_problem((), "fewer integers of more than 64 bits", got=input)])
         if is_too_deep(input):
             raise invalid_input([make_problem((), f"values nested at most {MAX_DEPTH} deep", got=input)])
         if not validator.is_valid(input):
@@ -87,8 +96,7 @@ def make_bounded_parser(schema: Mapping[str, Any]) -> InputParser:
     cost = compile_cost(schema)
     if cost is None:
         return make_parser(outline(schema))
-    parse = make_parser(schema)
-    check_cost = CheckCost(cost)
+    parse, check_cost = _make_parser(schema), CheckCost(cost)
 
     def check(input: Mapping[str, Any]) -> Any:
         count = count_values(input)
