@@ -112,13 +112,16 @@ def check_session(seen: list[dict[str, Any]], answer: dict[str, Any]) -> None:
     """Everything that the client was told for sure is there, and the message is valid."""
     calls = {part["toolCallId"]: part for part in answer["parts"] if part["type"].startswith("tool-")}
     assert all(part["state"] in FINAL_STATES for part in calls.values())
+    # A step that was cut off is asked for again: a call of it that had not begun is gone, and the provider of
+    # another host, which counts anew, may give its id to a later one.
+    inputs: dict[str, Any] = {}
     for frame in seen:
         assert frame["type"] != "error", frame
         if frame["type"] == "tool-output-available":
             assert calls[frame["toolCallId"]]["output"] == frame["output"]
         if frame["type"] == "tool-input-available" and frame["toolCallId"] in calls:
-            # A step that was cut off is asked for again: a call of it that had not begun is gone.
-            assert calls[frame["toolCallId"]]["input"] == frame["input"]
+            inputs[frame["toolCallId"]] = frame["input"]
+    assert inputs == {id: calls[id]["input"] for id in inputs}
 
 
 async def kill_and_restart(cluster: Cluster, folder: Path, config: dict[str, Any], *, number: int) -> None:

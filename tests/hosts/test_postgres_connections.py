@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import httpx2
 import psycopg
 import pytest
 
+from dragoman.store.database import READER_THREADS
 from dragoman.store.postgres import connection_watch, membership
 from dragoman.store.postgres.connection import BEGIN_WRITING, PostgresConnection
 from tests.effort import rounds
@@ -128,15 +130,30 @@ async def test_a_host_that_is_cut_off_at_a_commit_writes_nothing_once_others_hav
     assert made == gate.MADE
     assert made.count("note it") <= 1
     assert await ended(other, "s") == last
-    assert texts in ([], ["one two"]), last
-    if number > 1:
-        assert texts == ["one two"]
+    # Another commit of the host may have come before those of the turn.
+    has_begun = hosts.execute("SELECT count(*) FROM runs")[0][0] > 1
+    assert texts == (["one two"] if has_begun else []), last
+    assert has_begun or number < 3
     assert text_of(await other.chat("more")) == "one two"
+
+
+async def connect_readers(host: Served) -> None:
+    """Let each thread that reads have its connection: they open them when they are first needed."""
+    database = host.hub.store.database
+    pool = database._reader_pool
+    together = threading.Barrier(READER_THREADS)
+
+    def connect() -> None:
+        together.wait()
+        database._reader_connection()
+
+    await asyncio.gather(*(asyncio.wrap_future(pool.submit(connect)) for _ in range(READER_THREADS)))
 
 
 async def test_a_server_that_takes_no_further_connection_is_used_by_those_there_are(
     hosts: HostCluster, proxy: PostgresProxy, answering: Served
 ) -> None:
+    await connect_readers(answering)
     proxy.refusal = refusal("53300", "sorry, too many clients already")
     reads = await asyncio.gather(*(answering.http.get("/api/sessions") for _ in range(20)))
     assert {each.status_code for each in reads} == {200}
