@@ -112,16 +112,19 @@ def check_session(seen: list[dict[str, Any]], answer: dict[str, Any]) -> None:
     """Everything that the client was told for sure is there, and the message is valid."""
     calls = {part["toolCallId"]: part for part in answer["parts"] if part["type"].startswith("tool-")}
     assert all(part["state"] in FINAL_STATES for part in calls.values())
-    # A step that was cut off is asked for again: a call of it that had not begun is gone, and the provider of
-    # another host, which counts anew, may give its id to a later one.
-    inputs: dict[str, Any] = {}
+    inputs: dict[str, list[Any]] = {}
     for frame in seen:
         assert frame["type"] != "error", frame
         if frame["type"] == "tool-output-available":
             assert calls[frame["toolCallId"]]["output"] == frame["output"]
         if frame["type"] == "tool-input-available" and frame["toolCallId"] in calls:
-            inputs[frame["toolCallId"]] = frame["input"]
-    assert inputs == {id: calls[id]["input"] for id in inputs}
+            inputs.setdefault(frame["toolCallId"], []).append(frame["input"])
+    # A step that was cut off is asked for again: a call of it that had not begun is gone. The script of
+    # another host counts anew, and may give its id to a call of a later step: both are in the answer then.
+    stored = [part["input"] for part in calls.values()]
+    for id, versions in inputs.items():
+        assert versions[-1] == calls[id]["input"]
+        assert all(each in stored for each in versions)
 
 
 async def kill_and_restart(cluster: Cluster, folder: Path, config: dict[str, Any], *, number: int) -> None:

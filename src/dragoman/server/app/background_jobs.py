@@ -27,9 +27,7 @@ log = logging.getLogger(__name__)
 PURGE_INTERVAL = 3_600.0  # seconds
 RESTART_INTERVAL = 5.0  # seconds until a job that failed begins again
 POLL_INTERVAL = 2.0  # seconds between two polls for answers
-ANSWER_WINDOW = (
-    60.0  # seconds by which an answer is dated back: its host's clock is behind, or its commit late
-)
+ANSWER_WINDOW = 60.0  # seconds by which an answer is dated back: a clock is behind, or a commit late
 RULES_INTERVAL = 5.0  # seconds between two looks for standing rules that were added or revoked elsewhere
 MAX_ENDS = 10_000  # requests of each state that are looked after when the clock was set back
 LEFTOVERS_INTERVAL = 60.0  # seconds between two looks for what ended processes have left
