@@ -353,7 +353,7 @@ class DbosEngine:
     def _count_executed(self) -> int:
         return len(self._list_taken())
 
-    def _list_taken(self) -> Collection[str]:
+    def _list_taken(self) -> set[str]:
         """Return the ids of the turns that this host has taken from the queue."""
         taken = DBOS.list_workflows(
             status="PENDING", executor_id=self._host_id, load_input=False, load_output=False
@@ -365,7 +365,7 @@ class DbosEngine:
         if self._instance is None:
             return
         taken = self._list_taken()
-        not_begun = set(taken).difference(self._instance._active_workflows_set.activeList())  # noqa: SLF001
+        not_begun = taken.difference(self._instance._active_workflows_set.activeList())  # noqa: SLF001
         for id in not_begun & self._not_begun:
             log.warning("the turn %s was taken from the queue, and not begun: it is queued again", id)
             self._instance._sys_db.reenqueue_for_recovery(id, [self._host_id], QUEUE)  # noqa: SLF001
